@@ -1,0 +1,49 @@
+# Every target makes the environment it needs in .venv; only the first call takes a minute or two.
+#   make test                      lint, then the tests without the slow ones
+#   make test OPTIONS='-m slow'    any option of pytest, here the slow part alone
+#   make test WORKERS=2            spread over processes, one thread each
+
+PYTHON ?= python3
+WORKERS ?=
+OPTIONS ?=
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
+PARALLEL := $(if $(WORKERS),-n $(WORKERS))
+# Threads of torch times processes must not exceed the cores.
+THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
+
+.PHONY: demo test lint format bench clean
+.NOTPARALLEL:
+
+demo: .venv/installed-plot
+	$(BIN)/python -m mixtura demo
+
+test: lint
+	$(THREADS) $(BIN)/python -m pytest $(PARALLEL) $(OPTIONS)
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed-bench
+	$(BIN)/python -m benchmarks
+
+# One stamp per extra. The build backend is installed first, so that it is pinned too.
+.venv/installed-%: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing mixtura[$*] in .venv"
+	$(INSTALL) hatchling editables
+	$(INSTALL) --no-build-isolation -e '.[$*]'
+	@touch $@
+
+$(BIN)/pip:
+	$(PYTHON) -m venv .venv
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,144 @@
+"""Diagonal covariances; spherical ones are their one-number case."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mixtura.covariances.product import LinearProduct, squares
+from mixtura.moments import Diagonal as DiagonalForm
+from mixtura.moments import Form, Moments
+from mixtura.roles import Conditioned, PseudoMoments
+
+DIAGONAL = DiagonalForm()
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """A variance for every feature and component."""
+
+    name = "diag"
+
+    def start(
+        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
+    ) -> DiagonalCovariance:
+        return DiagonalCovariance(variances)
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> DiagonalCovariance:
+        return DiagonalCovariance(tensors["entries"])
+
+
+@dataclass(frozen=True)
+class Spherical:
+    """One variance for every component."""
+
+    name = "spherical"
+
+    def start(
+        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
+    ) -> DiagonalCovariance:
+        return DiagonalCovariance(_averaged(variances), spherical=True)
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> DiagonalCovariance:
+        return DiagonalCovariance(tensors["entries"], spherical=True)
+
+
+@dataclass(frozen=True)
+class DiagonalCovariance:
+    """K vectors of variances, (K, D); spherical: all D equal."""
+
+    entries: Tensor
+    spherical: bool = False
+
+    @property
+    def n_components(self) -> int:
+        return self.entries.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.entries.shape[-1]
+
+    @property
+    def form(self) -> Form:
+        return DIAGONAL
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_components * (1 if self.spherical else self.n_features)
+
+    @property
+    def repaired(self) -> Tensor:
+        return torch.zeros_like(self.entries[:, 0], dtype=torch.bool)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        return self.entries.log().sum(-1)
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        return self.log_determinants
+
+    def penalty(self, scatter: Tensor) -> Tensor:
+        return (scatter / self.entries).sum(-1)
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.entries)
+
+    def variances(self) -> Tensor:
+        return self.entries
+
+    def select(self, components: slice | Tensor) -> DiagonalCovariance:
+        return replace(self, entries=self.entries[components])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"entries": self.entries}
+
+    def product(self, means: Tensor) -> LinearProduct:
+        linear = means / self.entries
+        constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
+        precisions = 1 / self.entries
+        return LinearProduct(
+            monomials=squares,
+            weights=torch.cat((linear, -0.5 * precisions), 1),
+            biases=-0.5 * constant.unsqueeze(-1),
+            magnitudes=lambda radii: precisions @ radii.square(),
+            form=DIAGONAL,
+            unfold=lambda sums: (sums,),
+        )
+
+    def squared_distances(self, deviations: Tensor) -> Tensor:
+        return (deviations.square() / self.entries.to(deviations.dtype).unsqueeze(1)).sum(-1)
+
+    def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        return ((weights.unsqueeze(1) @ deviations.square()).squeeze(1),)
+
+    def own_moments(self) -> tuple[Tensor, ...]:
+        return (self.entries,)
+
+    def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
+        # Independent features: the missing cells stay at the mean, a deviation of zero.
+        log_determinants = self.entries.log().to(deviations.dtype) @ observed.to(deviations.dtype).T
+        return Conditioned(self.squared_distances(deviations), log_determinants, deviations, observed)
+
+    def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
+        missing = (~conditioned.state).to(weights.dtype)  # (n, D)
+        return (self.entries.to(weights.dtype) * (weights @ missing),)
+
+    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> DiagonalCovariance:
+        divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
+        entries = (scatter.seconds[0] + pseudo.scatter) / divisors.clamp_min(1e-300)
+        entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
+        return replace(self, entries=_averaged(entries) if self.spherical else entries)
+
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(
+            len(components), self.n_features, generator=generator, dtype=self.entries.dtype, device=generator.device
+        ).to(self.entries.device)
+        return noise * self.entries.sqrt()[components]
+
+
+def _averaged(variances: Tensor) -> Tensor:
+    return variances.mean(-1, keepdim=True).expand_as(variances).contiguous()

@@ -1,0 +1,232 @@
+"""Full covariance matrices, one per component."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from mixtura import linalg
+from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
+from mixtura.moments import Dense, Form, Moments
+from mixtura.roles import Conditioned, PseudoMoments
+
+DENSE = Dense()
+# The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
+LARGEST_INFLATION = 1e6
+
+
+@dataclass(frozen=True)
+class Full:
+    """Any positive definite matrix for each component."""
+
+    name = "full"
+
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> FullCovariance:
+        return FullCovariance(torch.diag_embed(variances))
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> FullCovariance:
+        return FullCovariance(tensors["matrices"])
+
+
+@dataclass(frozen=True)
+class FullCovariance:
+    """K matrices, (K, D, D)."""
+
+    matrices: Tensor
+    repairs: Tensor | None = None
+
+    @classmethod
+    def safe(cls, matrices: Tensor) -> FullCovariance:
+        """With those that are not positive definite replaced by their repaired selves."""
+        raw = cls(matrices)
+        repaired = raw._factorised[1]
+        if not bool(repaired.any()):
+            return raw
+        return cls(torch.where(repaired[:, None, None], raw.factors @ raw.factors.mT, matrices), repaired)
+
+    @property
+    def n_components(self) -> int:
+        return self.matrices.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.matrices.shape[-1]
+
+    @property
+    def form(self) -> Form:
+        return DENSE
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_components * self.n_features * (self.n_features + 1) // 2
+
+    @cached_property
+    def _factorised(self) -> tuple[Tensor, Tensor]:
+        return linalg.safe_cholesky(self.matrices)
+
+    @property
+    def factors(self) -> Tensor:
+        """Lower Cholesky factors, (K, D, D)."""
+        return self._factorised[0]
+
+    @property
+    def repaired(self) -> Tensor:
+        return self._factorised[1] if self.repairs is None else self.repairs
+
+    @cached_property
+    def precisions(self) -> Tensor:
+        return linalg.precisions(self.factors)
+
+    @cached_property
+    def log_determinants(self) -> Tensor:
+        return linalg.log_determinants(self.factors)
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        return self.log_determinants
+
+    def penalty(self, scatter: Tensor) -> Tensor:
+        return self.precisions.diagonal(dim1=-2, dim2=-1) @ scatter
+
+    def dense(self) -> Tensor:
+        return self.matrices
+
+    def variances(self) -> Tensor:
+        return self.matrices.diagonal(dim1=-2, dim2=-1)
+
+    def select(self, components: slice | Tensor) -> FullCovariance:
+        chosen = FullCovariance(self.matrices[components], None if self.repairs is None else self.repairs[components])
+        if "_factorised" in self.__dict__:  # a factorisation already made is not made again
+            factors, repaired = self._factorised
+            chosen.__dict__["_factorised"] = factors[components], repaired[components]
+        return chosen
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"matrices": self.matrices}
+
+    def product(self, means: Tensor) -> LinearProduct:
+        linear = (self.precisions @ means.unsqueeze(-1)).squeeze(-1)  # (K, D)
+        constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
+        precisions = self.precisions
+        return LinearProduct(
+            monomials=quadratics,
+            weights=torch.cat((linear, -0.5 * pack(precisions)), 1),
+            biases=-0.5 * constant.unsqueeze(-1),
+            magnitudes=lambda radii: torch.einsum("i,kij,j->k", radii, precisions.abs(), radii),
+            form=DENSE,
+            unfold=lambda packed: (unpack(packed, means.shape[1]),),
+        )
+
+    def squared_distances(self, deviations: Tensor) -> Tensor:
+        return linalg.solve_lower(self.factors.to(deviations.dtype), deviations.mT).square().sum(1)
+
+    def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        return ((deviations * weights.unsqueeze(-1)).mT @ deviations,)
+
+    def own_moments(self) -> tuple[Tensor, ...]:
+        return (self.matrices,)
+
+    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
+        divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
+        matrices = scatter.seconds[0] + torch.diag(pseudo.scatter)
+        matrices = torch.where(divisors > 0, matrices / divisors.clamp_min(1e-300), self.matrices)
+        matrices = 0.5 * (matrices + matrices.mT)
+        diagonals = matrices.diagonal(dim1=-2, dim2=-1)
+        raised = (diagonals + pseudo.ridge).maximum(floor)
+        return FullCovariance.safe(matrices + torch.diag_embed(raised - diagonals))
+
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(
+            len(components), self.n_features, 1, generator=generator, dtype=self.matrices.dtype, device=generator.device
+        ).to(self.matrices.device)
+        draws = torch.empty_like(noise[..., 0])
+        for k in components.unique().tolist():
+            chosen = components == k
+            draws[chosen] = noise[chosen, :, 0] @ self.factors[k].T
+        return draws
+
+    # Missing cells. With m the missing and o the observed cells of a row, either side of the matrix will do:
+    # precision side: Cov[x_m | x_o] = (Lambda_mm)^-1 =: C,  E[x_m | x_o] - mu_m = -C Lambda_mo d_o,
+    # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.,
+    # so a row costs the cube of the smaller of the two, and rows with equal patterns share it (conditional-covariance).
+
+    @cached_property
+    def _well_conditioned(self) -> bool:
+        inflation = self.precisions.diagonal(dim1=-2, dim2=-1) * self.matrices.diagonal(dim1=-2, dim2=-1)
+        return bool((inflation < LARGEST_INFLATION).all())
+
+    def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
+        n_components, n_rows, _ = deviations.shape
+        distances = deviations.new_empty(n_components, n_rows)
+        log_determinants = deviations.new_empty(n_components, n_rows)
+        filled = deviations.clone()
+        blocks = []
+        for n_missing, rows in _rows_by_count((~observed).sum(1)):
+            small_side = self._well_conditioned and 2 * n_missing <= self.n_features
+            cells = (~observed[rows] if small_side else observed[rows]).nonzero()[:, 1].reshape(len(rows), -1).T  # (m, n)
+            side = self._on_precision_side if small_side else self._on_observed_side
+            inverse, distances[:, rows], log_determinants[:, rows], filled[:, rows] = side(deviations[:, rows], cells)
+            blocks.append((small_side, rows, cells, inverse))
+        return Conditioned(distances, log_determinants, filled, blocks)
+
+    def _blocks(self, matrices: Tensor, cells: Tensor) -> Tensor:
+        """Entries (i, j, n, k) of each matrix at pairs of the cells (m, n) of each row."""
+        flat = cells.unsqueeze(1) * self.n_features + cells.unsqueeze(0)  # (m, m, n)
+        by_entry = matrices.reshape(self.n_components, -1).T.contiguous()
+        return by_entry[flat.reshape(-1)].reshape(*flat.shape, self.n_components)
+
+    def _on_precision_side(self, deviations: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        precisions = self.precisions.to(deviations.dtype)
+        pulled = deviations @ precisions  # Lambda d, (K, n, D)
+        inverse, log_determinant = linalg.invert_many(self._blocks(precisions, cells))
+        at_cells = _take(pulled, cells)  # (m, n, K)
+        fill = (inverse * at_cells).sum(1)  # C Lambda_mo d_o, (m, n, K)
+        distances = (deviations * pulled).sum(-1) - (fill * at_cells).sum(0).T
+        log_determinants = self.log_determinants.to(deviations.dtype).unsqueeze(-1) + log_determinant.T
+        return inverse, distances, log_determinants, _put(deviations, cells, -fill)
+
+    def _on_observed_side(self, deviations: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        matrices = self.matrices.to(deviations.dtype)
+        inverse, log_determinant = linalg.invert_many(self._blocks(matrices, cells))
+        at_cells = _take(deviations, cells)  # d_o, (o, n, K)
+        pulled = (inverse * at_cells).sum(1)  # P d_o
+        distances = (pulled * at_cells).sum(0).T
+        filled = _put(torch.zeros_like(deviations), cells, pulled) @ matrices  # Sigma_.o P d_o
+        return inverse, distances, log_determinant.T, _put(filled, cells, at_cells)
+
+    def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
+        size = self.n_features
+        total = weights.new_zeros(self.n_components, size, size)
+        for small_side, rows, cells, inverse in conditioned.state:
+            flat = (cells.unsqueeze(1) * size + cells.unsqueeze(0)).reshape(-1)
+            weighted = (inverse * weights[:, rows].T).reshape(-1, self.n_components)
+            scattered = weights.new_zeros(size * size, self.n_components).index_add_(0, flat, weighted)
+            block = scattered.T.reshape(-1, size, size)
+            if small_side:
+                total += block
+            else:
+                matrices = self.matrices.to(weights.dtype)
+                total += weights[:, rows].sum(1)[:, None, None] * matrices - matrices @ block @ matrices
+        return (total,)
+
+
+def _rows_by_count(counts: Tensor) -> list[tuple[int, Tensor]]:
+    order = counts.argsort(stable=True)
+    values, sizes = counts[order].unique_consecutive(return_counts=True)
+    return list(zip(values.tolist(), order.split(sizes.tolist()), strict=True))
+
+
+def _take(values: Tensor, cells: Tensor) -> Tensor:
+    """values (K, n, D) at cells (m, n) of each row: (m, n, K)."""
+    index = cells.T.expand(values.shape[0], -1, -1)
+    return values.gather(2, index).permute(2, 1, 0)
+
+
+def _put(values: Tensor, cells: Tensor, entries: Tensor) -> Tensor:
+    """A copy of values (K, n, D) with entries (m, n, K) put at cells (m, n) of each row."""
+    index = cells.T.expand(values.shape[0], -1, -1)
+    return values.scatter(2, index, entries.permute(2, 1, 0))

@@ -1,0 +1,103 @@
+"""The fast path: log-densities and moments of complete rows as two matrix products (product-form).
+
+With phi(x) the monomials of the centred row that a structure needs, log f_k(x) = bias_k + weights_k . phi(x), and the
+moments of responsibilities A are A' phi(X). Half the operations of a factorisation per component, all of it in GEMM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from mixtura.moments import Form, Moments
+
+Monomials = Callable[[Tensor], Tensor]
+
+
+def squares(centred: Tensor) -> Tensor:
+    """x_i, then x_i^2: (D, n) -> (2 D, n)."""
+    return torch.cat((centred, centred * centred))
+
+
+def quadratics(centred: Tensor) -> Tensor:
+    """x_i, then x_i x_j for i <= j, row by row of the upper triangle: (D, n) -> (D + D (D + 1) / 2, n)."""
+    size = centred.shape[0]
+    features = centred.new_empty(size + size * (size + 1) // 2, centred.shape[1])
+    features[:size] = centred
+    start = size
+    for i in range(size):
+        stop = start + size - i
+        torch.mul(centred[i:], centred[i], out=features[start:stop])
+        start = stop
+    return features
+
+
+def pack(matrices: Tensor) -> Tensor:
+    """Coefficients of the monomials in x' M x: off-diagonal entries count twice. (K, D, D) -> (K, D (D + 1) / 2)."""
+    size = matrices.shape[-1]
+    rows, columns = torch.triu_indices(size, size, device=matrices.device).unbind()
+    return matrices[:, rows, columns] * (2.0 - (rows == columns).to(matrices.dtype))
+
+
+def unpack(packed: Tensor, size: int) -> Tensor:
+    """Symmetric matrices from their upper triangles: (K, D (D + 1) / 2) -> (K, D, D)."""
+    rows, columns = torch.triu_indices(size, size, device=packed.device).unbind()
+    matrices = packed.new_empty(packed.shape[0], size, size)
+    matrices[:, rows, columns] = packed
+    matrices[:, columns, rows] = packed
+    return matrices
+
+
+@dataclass(frozen=True)
+class LinearProduct:
+    """Log-densities that are linear in monomials of the centred row."""
+
+    monomials: Monomials
+    weights: Tensor  # (K, P)
+    biases: Tensor  # (K, 1)
+    magnitudes: Callable[[Tensor], Tensor]  # radii (D,) -> largest sum of absolute terms, (K,)
+    form: Form
+    unfold: Callable[[Tensor], tuple[Tensor, ...]]  # sums of second-order monomials (K, P - D) -> parts of the form
+
+    @property
+    def n_features(self) -> int:
+        return self.weights.shape[1]
+
+    def errors(self, radii: Tensor) -> Tensor:
+        return self.magnitudes(radii)
+
+    def select(self, components: Tensor) -> Self:
+        return replace(
+            self,
+            weights=self.weights[components],
+            biases=self.biases[components],
+            magnitudes=lambda radii: self.magnitudes(radii)[components],
+        )
+
+    def expand(self, centred: Tensor, components: slice) -> tuple[Tensor, Tensor]:
+        features = self.monomials(centred)  # (P, n)
+        weights = self.weights[components].to(centred.dtype)
+        return torch.addmm(self.biases[components].to(centred.dtype), weights, features), features
+
+    def zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights)]
+
+    def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
+        counts, firsts_and_seconds = sums
+        counts[components] += weights.sum(1)
+        target = firsts_and_seconds[components]
+        if target.dtype == features.dtype:
+            target.addmm_(weights, features.T)
+        else:
+            target += weights @ features.T
+
+    def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
+        counts, firsts_and_seconds = sums
+        size = centre.shape[0]
+        return Moments(
+            counts, firsts_and_seconds[:, :size], self.unfold(firsts_and_seconds[:, size:]), self.form, centre
+        )

@@ -1,0 +1,237 @@
+"""Starting mixtures: weighted k-means (k-means++ seeds) in every class, random rows, or another mixture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.mixture import Mixture
+from mixtura.passes import Frame, extremes, framed
+from mixtura.roles import Structure
+from mixtura.shards import Source
+
+# Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
+SAMPLED_ROWS = 20_000
+LLOYD_ITERATIONS = 25
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
+
+    `samples` holds (rows, weights) of each class, unlabeled rows last if there are any. `within` are the variances about
+    the class means, pooled; `total` those about the common mean. A column without variation has variance 1.
+    """
+
+    frame: Frame
+    class_weights: Tensor  # (C,)
+    unlabeled_weight: float
+    class_means: Tensor  # (C, D)
+    within: Tensor  # (D,)
+    total: Tensor  # (D,)
+    samples: list[tuple[Tensor, Tensor]]
+    n_rows: int
+    n_missing: int
+
+
+def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
+    """One look at all rows, in bounded memory; soft labels count by their shares."""
+    look = _Look(source, n_classes, generator)
+    for block in source.blocks():
+        look.at(block)
+    return look.description()
+
+
+class _Look:
+    """Accumulates counts, means and variances of observed cells by class, and samples of rows."""
+
+    def __init__(self, source: Source, n_classes: int, generator: torch.Generator):
+        size, device = source.n_features, source.device
+        self.n_classes, self.generator = n_classes, generator
+        self.reference: Tensor | None = None
+        self.low = torch.full((size,), torch.inf, dtype=torch.float64, device=device)
+        self.high = -self.low
+        # Index n_classes is for unlabeled rows.
+        self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
+        self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+        self.row_weights = torch.zeros(n_classes + 1, dtype=torch.float64, device=device)
+        self.samples: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(n_classes + 1)]
+        self.n_rows = self.n_missing = 0
+
+    def at(self, block) -> None:
+        rows = block.rows
+        if not len(rows):
+            return
+        low, high = extremes(rows)
+        self.low, self.high = torch.minimum(self.low, low.double()), torch.maximum(self.high, high.double())
+        if self.reference is None:
+            self.reference = framed(self.low, self.high).centre
+        self.n_rows += len(rows)
+        for part in range(0, len(rows), 65_536):
+            self._part(block, slice(part, part + 65_536))
+
+    def _part(self, block, part: slice) -> None:
+        rows = block.rows[part].double()
+        weights = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+        if block.weights is not None:
+            weights = block.weights[part].double()
+        shares = self._shares(block, part, rows) * weights.unsqueeze(-1)  # (n, C + 1)
+        observed = ~rows.isnan()
+        self.n_missing += int((~observed).sum())
+        centred = torch.where(observed, rows - self.reference, 0.0)
+        self.row_weights += shares.sum(0)
+        self.counts += shares.T @ observed.double()
+        self.firsts += shares.T @ centred
+        self.seconds += shares.T @ centred.square()
+        for c in range(self.n_classes + 1):
+            chosen = (shares[:, c] > 0).nonzero()[:, 0]
+            if len(chosen):
+                self._sample(c, rows[chosen], shares[chosen, c])
+
+    def _shares(self, block, part: slice, rows: Tensor) -> Tensor:
+        shares = torch.zeros(len(rows), self.n_classes + 1, dtype=torch.float64, device=rows.device)
+        if block.shares is not None:
+            soft = block.shares[part].double()
+            unlabeled = soft[:, 0].isnan()
+            shares[:, :-1] = torch.where(unlabeled.unsqueeze(-1), 0.0, soft)
+            shares[unlabeled, -1] = 1.0
+        elif block.labels is not None:
+            labels = block.labels[part]
+            shares[torch.arange(len(rows), device=rows.device), torch.where(labels < 0, self.n_classes, labels)] = 1.0
+        else:
+            shares[:, 0] = 1.0
+        return shares
+
+    def _sample(self, c: int, rows: Tensor, weights: Tensor) -> None:
+        """Keep the rows with the largest random keys: a uniform sample of everything seen so far."""
+        keys = torch.rand(len(rows), generator=self.generator, dtype=torch.float64).to(rows.device)
+        held = [*self.samples[c], (rows, weights, keys)]
+        if sum(len(k) for _, _, k in held) > 2 * SAMPLED_ROWS:
+            held = [_largest(held)]
+        self.samples[c] = held
+
+    def description(self) -> Description:
+        known = self.counts[:-1]
+        means = self.firsts[:-1] / known.clamp_min(1e-300)
+        scatter = (self.seconds[:-1] - known * means.square()).clamp_min(0)
+        all_counts = self.counts.sum(0).clamp_min(1e-300)
+        all_means = self.firsts.sum(0) / all_counts
+        total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
+        within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
+        reference = self.reference if self.reference is not None else torch.zeros_like(self.low)
+        # Below the rounding of the sums about the reference a variance is nothing but rounding.
+        noise = 1e-13 * (framed(self.low, self.high).radii.square() + 1e-300)
+        total = torch.where(total > noise, total, 1.0)
+        within = torch.where(within > noise, within, total)
+        means = torch.where(known > 0, means, all_means)
+        return Description(
+            frame=framed(self.low, self.high),
+            class_weights=self.row_weights[:-1],
+            unlabeled_weight=float(self.row_weights[-1]),
+            class_means=means + reference,
+            within=within,
+            total=total,
+            samples=[_largest(held)[:2] for held in self.samples if held],
+            n_rows=self.n_rows,
+            n_missing=self.n_missing,
+        )
+
+
+def _largest(held: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    rows, weights, keys = (torch.cat(parts) for parts in zip(*held, strict=True))
+    if len(keys) <= SAMPLED_ROWS:
+        return rows, weights, keys
+    kept = keys.topk(SAMPLED_ROWS).indices.sort().values
+    return rows[kept], weights[kept], keys[kept]
+
+
+def starting_mixture(
+    description: Description,
+    structure: Structure,
+    n_components: Sequence[int],
+    method: str,
+    generator: torch.Generator,
+) -> tuple[Mixture, list[tuple[Tensor, Tensor, Tensor]]]:
+    """A rough mixture, and the assigned rows (rows, weights, components) from which a first update makes a good one.
+
+    Arguments:
+        n_components: of each class.
+        method: "kmeans", "k-means++" (seeds alone) or "random" (random rows as centres).
+    """
+    scales = description.within.sqrt()
+    means, weights, assigned, first = [], [], [], 0
+    for c, count in enumerate(n_components):
+        rows, row_weights = description.samples[c]
+        filled = torch.where(rows.isnan(), description.class_means[c], rows)
+        seeds = cluster(filled / scales, row_weights, count, method, generator)
+        components = nearest(filled / scales, seeds)
+        sizes = torch.zeros(count, dtype=torch.float64, device=rows.device).index_add_(0, components, row_weights)
+        means.append(seeds * scales)
+        # Half a row for a centre that no row is nearest to, so that it can still win some.
+        weights.append(description.class_weights[c] * (sizes + 0.5) / (sizes + 0.5).sum())
+        assigned.append((rows, row_weights, components + first))
+        first += count
+    all_means, all_weights = torch.cat(means), torch.cat(weights)
+    class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(all_means.device)
+    deviations = torch.cat([torch.nan_to_num(rows - all_means[k], nan=0.0) for rows, _, k in assigned])
+    components = torch.cat([k for _, _, k in assigned])
+    variances = description.within.expand_as(all_means).contiguous()
+    covariance = structure.start(variances, deviations, components, class_of)
+    log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
+    return Mixture(log_weights, all_means, covariance, class_of), assigned
+
+
+def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generator: torch.Generator) -> Tensor:
+    """Centres (K, D) of weighted rows."""
+    if n_clusters == 1:
+        return (weights @ rows / weights.sum()).unsqueeze(0)
+    if method == "random":
+        chosen = torch.multinomial(weights.cpu(), min(n_clusters, len(rows)), generator=generator).to(rows.device)
+        return rows[chosen.repeat(n_clusters)[:n_clusters]]
+    centres = plus_plus(rows, weights, n_clusters, generator)
+    return centres if method == "k-means++" else lloyd(rows, weights, centres)
+
+
+def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
+    """Greedy k-means++ seeds: each new one the best of a few drawn with probability weight x squared distance."""
+    n_trials = 2 + int(math.log(n_clusters))
+
+    def draw(probabilities: Tensor, count: int) -> Tensor:
+        return torch.multinomial(probabilities.cpu(), count, replacement=True, generator=generator).to(rows.device)
+
+    chosen = [int(draw(weights, 1))]
+    closest = (rows - rows[chosen[0]]).square().sum(-1)
+    while len(chosen) < n_clusters:
+        potential = closest * weights
+        if not bool(potential.sum() > 0):  # fewer distinct rows than centres
+            chosen.extend(draw(weights, n_clusters - len(chosen)).tolist())
+            break
+        trials = draw(potential, n_trials)
+        candidates = torch.minimum(closest, torch.cdist(rows[trials], rows).square())  # (T, n)
+        best = int((candidates @ weights).argmin())
+        closest = candidates[best]
+        chosen.append(int(trials[best]))
+    return rows[chosen]
+
+
+def lloyd(rows: Tensor, weights: Tensor, centres: Tensor) -> Tensor:
+    """Weighted k-means from given centres; a centre that loses all its rows stays where it is."""
+    for _ in range(LLOYD_ITERATIONS):
+        components = nearest(rows, centres)
+        sizes = torch.zeros_like(centres[:, 0]).index_add_(0, components, weights)
+        sums = torch.zeros_like(centres).index_add_(0, components, rows * weights.unsqueeze(-1))
+        moved = torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def nearest(rows: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each row, in parts of bounded memory."""
+    step = max(1, 2**21 // len(centres))
+    return torch.cat([torch.cdist(part, centres).argmin(1) for part in rows.split(step)])

@@ -1,0 +1,96 @@
+"""Factorisations that do not fail: safe Cholesky, triangular solves, inverses of many small matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Relative to each diagonal entry, so that the repair does not depend on the units of a column.
+JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)
+
+
+def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower Cholesky factors, and which matrices had to be repaired.
+
+    A matrix that is not positive definite gets the smallest sufficient multiple of its own diagonal added.
+
+    Arguments:
+        matrices: symmetric, (..., D, D).
+
+    Returns:
+        The factors (..., D, D) and a boolean mask (...) of the repaired ones.
+
+    Raises:
+        FloatingPointError: a matrix has a non-finite entry or a diagonal that is not positive.
+    """
+    factors, info = torch.linalg.cholesky_ex(matrices)
+    repaired = info > 0
+    if not bool(repaired.any()):
+        return factors, repaired
+    diagonals = matrices.diagonal(dim1=-2, dim2=-1)
+    if not bool(torch.isfinite(matrices).all()) or bool((diagonals <= 0).any()):
+        raise FloatingPointError("a covariance matrix has a non-finite entry or a variance that is not positive")
+    for jitter in JITTERS:
+        attempt = matrices + torch.diag_embed(diagonals * jitter * (info > 0).unsqueeze(-1))
+        factors, info = torch.linalg.cholesky_ex(attempt)
+        if not bool((info > 0).any()):
+            return factors, repaired
+        # A matrix that this jitter repaired keeps it: the next round adds more only where it failed.
+        matrices = torch.where((info > 0)[..., None, None], matrices, attempt)
+    diagonal_only = torch.diag_embed(diagonals.sqrt())
+    return torch.where((info > 0)[..., None, None], diagonal_only, factors), repaired
+
+
+def log_determinants(factors: Tensor) -> Tensor:
+    """log |L L'| of lower Cholesky factors: (..., D, D) -> (...)."""
+    return 2 * factors.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
+    """L^-1 right, for lower triangular L."""
+    return torch.linalg.solve_triangular(factors, right, upper=False)
+
+
+def precisions(factors: Tensor) -> Tensor:
+    """(L L')^-1, needed entry by entry where log-densities become a matrix product."""
+    return torch.cholesky_inverse(factors)
+
+
+# LAPACK, called once a matrix, overtakes the vectorised sweep at about this size.
+LARGEST_SWEEP = 24
+
+
+def invert_many(stack: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverses and log-determinants of many small positive definite matrices.
+
+    Gauss-Jordan sweeps, vectorised over the trailing axes: no pivoting is needed for positive definite matrices,
+    and no library call is made per matrix.
+
+    Arguments:
+        stack: (M, M, ...), one matrix for every position of the trailing axes.
+
+    Returns:
+        The inverses, as stack; the log-determinants (...).
+    """
+    size = stack.shape[0]
+    if size > LARGEST_SWEEP:
+        return _invert_by_cholesky(stack)
+    inverse = stack.clone()
+    log_determinant = torch.zeros_like(stack[0, 0]) if size else stack.new_zeros(stack.shape[2:])
+    tiny = torch.finfo(stack.dtype).tiny
+    for j in range(size):
+        pivot = inverse[j, j].clamp_min(tiny)
+        log_determinant += pivot.log()
+        column = inverse[:, j].clone()
+        row = inverse[j] / pivot
+        inverse.addcmul_(column.unsqueeze(1), row.unsqueeze(0), value=-1)
+        inverse[j] = row
+        inverse[:, j] = column / -pivot
+        inverse[j, j] = 1 / pivot
+    return inverse, log_determinant
+
+
+def _invert_by_cholesky(stack: Tensor) -> tuple[Tensor, Tensor]:
+    matrices = stack.movedim((0, 1), (-2, -1))
+    factors, _ = safe_cholesky(matrices)
+    return torch.cholesky_inverse(factors).movedim((-2, -1), (0, 1)), log_determinants(factors)

@@ -1,0 +1,14 @@
+"""Objectives. A new one: one file here, one line in OBJECTIVES, one line in tests/cases.py."""
+
+from __future__ import annotations
+
+from mixtura.objectives.likelihood import Conditional, Joint, Marginal, posteriors
+from mixtura.roles import Objective
+
+OBJECTIVES: dict[str, Objective] = {
+    "joint": Joint(),
+    "marginal": Marginal(),
+    "conditional": Conditional(),
+}
+
+__all__ = ["OBJECTIVES", "Conditional", "Joint", "Marginal", "posteriors"]

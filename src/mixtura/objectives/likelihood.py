@@ -1,0 +1,93 @@
+"""Joint, marginal and conditional likelihood, with their signed responsibilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.roles import Evaluation, Targets
+
+
+def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum_k exp a_k (n,) and its gradient, the posterior over components, (K, n).
+
+    A row whose log joints are all -inf gets a zero posterior, not NaN.
+    """
+    largest = log_joint.amax(0)
+    largest = torch.where(torch.isfinite(largest), largest, torch.zeros_like(largest))
+    shares = (log_joint - largest).exp_()
+    totals = shares.sum(0)
+    inverse = 1 / totals.clamp_min(torch.finfo(totals.dtype).tiny)
+    # In place where no gradient is recorded: this is the innermost loop of every pass.
+    posterior = shares * inverse if shares.requires_grad else shares.mul_(inverse)
+    return largest + totals.log(), posterior
+
+
+def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """log p(x, c) of each row and the posterior over the components of its class (numerator).
+
+    An unlabeled row has all components in its numerator: log p(x). A soft row means sum_c y_c log p(x, c).
+    """
+    if targets.shares is not None:
+        return _soft_class(log_joint, targets.shares, targets.class_of)
+    if targets.labels is None:
+        return posteriors(log_joint)
+    foreign = (targets.labels >= 0) & (targets.labels != targets.class_of.unsqueeze(-1))  # (K, n)
+    return posteriors(log_joint.masked_fill(foreign, -torch.inf))
+
+
+def _soft_class(log_joint: Tensor, shares: Tensor, class_of: Tensor) -> tuple[Tensor, Tensor]:
+    unlabeled = shares[:, 0].isnan()
+    values = torch.zeros_like(log_joint[0])
+    numerator = torch.zeros_like(log_joint)
+    for c in range(shares.shape[1]):
+        own = class_of == c
+        class_values, class_posteriors = posteriors(log_joint[own])
+        share = torch.where(unlabeled, 0.0, shares[:, c]).to(log_joint.dtype)
+        values += torch.where(share > 0, share * class_values, 0.0)
+        numerator[own] = share * class_posteriors
+    if bool(unlabeled.any()):
+        marginals, everywhere = posteriors(log_joint[:, unlabeled])
+        values[unlabeled] = marginals
+        numerator[:, unlabeled] = everywhere
+    return values, numerator
+
+
+@dataclass(frozen=True)
+class Joint:
+    """log p(x, c) of labeled rows, log p(x) of unlabeled ones (joint-likelihood)."""
+
+    name = "joint"
+    needs_denominator = False
+    has_density = True
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        return Evaluation(*_own_class(log_joint, targets))
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """log p(x), whatever the labels (marginal-likelihood)."""
+
+    name = "marginal"
+    needs_denominator = False
+    has_density = True
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        return Evaluation(*posteriors(log_joint))
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""
+
+    name = "conditional"
+    needs_denominator = True
+    has_density = False
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        values, numerator = _own_class(log_joint, targets)
+        marginals, denominator = posteriors(log_joint)
+        return Evaluation(values - marginals, numerator, denominator)

@@ -1,0 +1,259 @@
+"""The four roles - covariance, objective, prior, solver - and what each must be able to do. Read this first.
+
+A row n and a component k meet in the log joint a[n, k] = log weight_k + log f_k(x_n). Every learner needs from the rows
+only the signed responsibilities A[n, k] = d objective / d a[n, k] and their weighted moments:
+
+    a pass over the rows makes moments; a covariance turns moments into parameters; solvers do arithmetic in between.
+
+Shapes: N rows, D features, K components, C classes, R rank, G matrices of a shared structure.
+Work inside a pass is component-major, (K, n), because reductions over components are then vectorised over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from mixtura.moments import Form, Moments, SignedMoments
+
+
+@dataclass(frozen=True)
+class PseudoMoments:
+    """What a prior adds before moments become parameters. They are not rows: each part has its own count.
+
+    (map-update)  weight_k ~ counts_k + weight_count,
+                  mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
+                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + diag(scatter)] / (counts_k + 1[mean_count > 0]
+                            + covariance_count) + ridge I.
+    """
+
+    weight_count: float
+    mean_count: float
+    covariance_count: float
+    mean: Tensor  # (D,) or (K, D)
+    scatter: Tensor  # (D,)
+    ridge: float = 0.0
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """Components conditioned on the observed cells of rows with missing cells.
+
+    Deviations are from the component means, with the missing cells filled in by their conditional expectation.
+    """
+
+    squared_distances: Tensor  # (K, n), of the observed cells
+    log_determinants: Tensor  # (K, n), of the observed blocks
+    deviations: Tensor  # (K, n, D)
+    state: Any  # what conditional_moments needs
+
+
+class Product(Protocol):
+    """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
+
+    n_features: int  # scratch numbers per row
+
+    def errors(self, radii: Tensor) -> Tensor:
+        """Bound of the absolute rounding error of a log-density per component, in units of eps, (K,)."""
+        ...
+
+    def select(self, components: Tensor) -> Self: ...
+
+    def expand(self, centred: Tensor, components: slice) -> tuple[Tensor, Tensor]:
+        """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def zeros(self) -> list[Tensor]:
+        """Empty accumulators; accumulators add entry by entry."""
+        ...
+
+    def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
+        """Add the moments of weights (K', n) to the accumulators."""
+        ...
+
+    def moments(self, sums: list[Tensor], centre: Tensor) -> Moments: ...
+
+
+@runtime_checkable
+class Covariance(Protocol):
+    """The covariances of K components in one structure: a frozen value."""
+
+    @property
+    def n_components(self) -> int: ...
+    @property
+    def n_features(self) -> int: ...
+    @property
+    def log_determinants(self) -> Tensor:
+        """(K,)"""
+        ...
+
+    @property
+    def repaired(self) -> Tensor:
+        """Which components needed a repair to be positive definite, (K,)."""
+        ...
+
+    @property
+    def form(self) -> Form:
+        """The form in which `updated` wants second moments."""
+        ...
+
+    @property
+    def n_parameters(self) -> int: ...
+    def dense(self) -> Tensor:
+        """The truth for tests and for views: (K, D, D)."""
+        ...
+
+    def variances(self) -> Tensor:
+        """The diagonals of the matrices, (K, D)."""
+        ...
+
+    def select(self, components: slice | Tensor) -> Covariance: ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters by name; the inverse of the structure's `from_tensors`."""
+        ...
+
+    def product(self, means: Tensor) -> Product:
+        """The fast path; means (K, D) are relative to the centre of the rows."""
+        ...
+
+    def squared_distances(self, deviations: Tensor) -> Tensor:
+        """d' Sigma^-1 d of deviations (K, n, D) from the means: (K, n)."""
+        ...
+
+    def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """sum_n weights d d' in this form; deviations (K, n, D), weights (K, n)."""
+        ...
+
+    def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
+        """Condition on the observed cells (n, D); deviations (K, n, D) are zero in the missing ones."""
+        ...
+
+    def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
+        """sum_n weights Cov[x | observed cells] in this form (conditional-covariance); weights (K, n)."""
+        ...
+
+    def own_moments(self) -> tuple[Tensor, ...]:
+        """The model's own second moments about its means, in this form."""
+        ...
+
+    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Covariance:
+        """The covariances that maximise the expected log-likelihood.
+
+        scatter is about the new means, its counts are the divisors; floor (D,) is the smallest variance.
+        """
+        ...
+
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        """One zero-mean draw for each entry of components: (n,) -> (n, D)."""
+        ...
+
+    def penalty(self, scatter: Tensor) -> Tensor:
+        """tr(Sigma_g^-1 diag(scatter)) of every distinct matrix, (G,): the Wishart part of a conjugate prior."""
+        ...
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        """log |Sigma_g| of every distinct matrix, (G,): fewer than K where components share one."""
+        ...
+
+
+@runtime_checkable
+class Structure(Protocol):
+    """What a user asks for: a covariance structure without numbers."""
+
+    name: str
+
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:
+        """A first covariance with these variances (K, D), refined by rows about their assigned component's mean."""
+        ...
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> Covariance: ...
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is known of the classes of some rows.
+
+    `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
+    an unlabeled one. class_of (K,) says which class owns a component.
+    """
+
+    class_of: Tensor
+    labels: Tensor | None = None
+    shares: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An objective at some rows: values (n,); numerator and denominator of the signed responsibilities, (K, n)."""
+
+    values: Tensor
+    numerator: Tensor
+    denominator: Tensor | None = None
+
+    @property
+    def signed(self) -> Tensor:
+        """A = d sum(values) / d log_joint, (K, n)."""
+        return self.numerator if self.denominator is None else self.numerator - self.denominator
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A function of the log joints (K, n) of rows and of what is known of their classes."""
+
+    name: str
+    needs_denominator: bool  # without one, labeled rows meet only the components of their own class
+    has_density: bool  # can use unlabeled rows
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """A density over parameters whose maximum combines with moments in closed form."""
+
+    def log_density(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> float: ...
+
+    def pseudo_moments(self, n_features: int) -> PseudoMoments: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a solver: the new mixture, and the objective and moments of the one it started from."""
+
+    mixture: Any
+    value: float
+    repairs: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """Improves a mixture by steps; solvers/loop.py checks convergence, limits and non-finite values for all."""
+
+    name: str
+
+    def step(self, mixture: Any, rows: Any) -> Step: ...
+
+
+__all__ = [
+    "Conditioned",
+    "Covariance",
+    "Evaluation",
+    "Form",
+    "Iterator",
+    "Moments",
+    "Objective",
+    "Prior",
+    "Product",
+    "PseudoMoments",
+    "SignedMoments",
+    "Solver",
+    "Step",
+    "Structure",
+    "Targets",
+]

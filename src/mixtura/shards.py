@@ -1,0 +1,147 @@
+"""Where rows come from: tensors, arrays, memory maps, re-iterables of batches. All give the same thing, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
+STREAMED_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a block that are treated alike: one label (None: mixed), with or without missing cells."""
+
+    label: int | None
+    missing: bool
+    index: Tensor | None  # None: all rows of the block, in order
+    n_rows: int
+
+
+@dataclass
+class Block:
+    """Rows that are in memory together, with what is known of their classes and their weights."""
+
+    rows: Tensor
+    labels: Tensor | None = None  # (n,), -1 for unlabeled
+    shares: Tensor | None = None  # (n, C) soft labels
+    weights: Tensor | None = None  # (n,)
+    start: int = 0
+    _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _n_missing(self) -> Tensor | None:
+        """Missing cells per row, or None where there are none at all."""
+        if not bool(self.rows.sum().isnan()):  # one cheap look; a sum that is NaN for inf - inf only costs the next
+            return None
+        counts = self.rows.isnan().sum(1)
+        return counts if bool(counts.any()) else None
+
+    def groups(self, by_label: bool) -> list[Group]:
+        """Rows with and without missing cells apart, and by label where asked."""
+        if by_label not in self._groups:
+            self._groups[by_label] = self._grouped(self.labels if by_label else None)
+        return self._groups[by_label]
+
+    def _grouped(self, labels: Tensor | None) -> list[Group]:
+        counts, n_rows = self._n_missing, len(self.rows)
+        if counts is None and labels is None:
+            return [Group(None, False, None, n_rows)]
+        key = torch.zeros(n_rows, dtype=torch.int64, device=self.rows.device)
+        width = 1
+        if counts is not None:  # sorted by missing cells, so that a chunk meets few different numbers of them
+            key, width = counts, self.rows.shape[1] + 1
+        if labels is not None:
+            key = key + (labels + 1) * width
+        order = key.argsort(stable=True)
+        parts = key.index_select(0, order)
+        found: dict[tuple[int | None, bool], list[Tensor]] = {}
+        values, sizes = parts.unique_consecutive(return_counts=True)
+        for value, index in zip(values.tolist(), order.split(sizes.tolist()), strict=True):
+            label = None if labels is None else value // width - 1
+            found.setdefault((label, value % width > 0), []).append(index)
+        return [_group(label, missing, index) for (label, missing), index in found.items()]
+
+
+def _group(label: int | None, missing: bool, parts: list[Tensor]) -> Group:
+    index = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return Group(label, missing, index, len(index))
+
+
+class Source(Protocol):
+    """Rows that can be gone through again and again."""
+
+    n_features: int
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def blocks(self) -> Iterator[Block]: ...
+
+
+class TensorSource:
+    """Rows in memory, on any device: one block, whose groups are found once."""
+
+    def __init__(
+        self, rows: Tensor, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None
+    ):
+        self.n_features = rows.shape[1]
+        self.device = rows.device
+        self.dtype = rows.dtype
+        self._block = Block(rows, labels, shares, weights)
+
+    def blocks(self) -> Iterator[Block]:
+        yield self._block
+
+
+class ArraySource:
+    """Rows in a memory-mapped array, read a block at a time."""
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ):
+        self.n_features = rows.shape[1]
+        self.device = torch.device(device)
+        self.dtype = torch.float32 if rows.dtype == np.float32 else torch.float64
+        self._rows, self._labels, self._shares, self._weights = rows, labels, shares, weights
+
+    def blocks(self) -> Iterator[Block]:
+        step = max(1, STREAMED_BYTES // (8 * self.n_features))
+        for start in range(0, len(self._rows), step):
+            part = slice(start, start + step)
+            rows = torch.from_numpy(np.array(self._rows[part], dtype=None)).to(self.device, self.dtype)
+            known = [None if t is None else t[part].to(self.device) for t in (self._labels, self._shares, self._weights)]
+            yield Block(rows, *known, start=start)
+
+
+class BatchSource:
+    """Rows from a re-iterable of batches, each turned into a block by `read`."""
+
+    def __init__(
+        self, batches: Iterable[Any], read: Callable[[Any], Block], n_features: int, device: torch.device, dtype: torch.dtype
+    ):
+        self.n_features = n_features
+        self.device = device
+        self.dtype = dtype
+        self._batches, self._read = batches, read
+
+    def blocks(self) -> Iterator[Block]:
+        start = 0
+        for batch in self._batches:
+            block = self._read(batch)
+            block.start = start
+            start += len(block.rows)
+            yield block

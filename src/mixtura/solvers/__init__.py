@@ -1,0 +1,10 @@
+"""Solvers. A new one: one file here, one line in SOLVERS, one line in tests/cases.py."""
+
+from __future__ import annotations
+
+from mixtura.solvers.em import EM
+from mixtura.solvers.loop import FitResult, Outcome, Record, run
+
+SOLVERS = {"em": EM}
+
+__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "run"]

@@ -1,0 +1,88 @@
+"""Expectation-maximisation: moments of the responsibilities, turned into parameters (em-update)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mixtura.mixture import Mixture
+from mixtura.moments import Moments
+from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
+from mixtura.roles import Objective, Prior, PseudoMoments, Step
+from mixtura.shards import Source
+
+
+@dataclass(frozen=True)
+class EM:
+    """Maximises a likelihood, plus a log prior where there is one; never lowers it.
+
+    Arguments:
+        objective: one without a denominator.
+        frame: where the rows lie.
+        prior: added to the likelihood, or None.
+        class_prior: fixed class probabilities (C,), or None to learn them.
+        ridge: added to every variance after an update (scikit-learn's reg_covar); not part of the objective.
+        floor: the smallest variance of each feature, (D,).
+    """
+
+    objective: Objective
+    frame: Frame
+    floor: Tensor
+    prior: Prior | None = None
+    class_prior: Tensor | None = None
+    ridge: float = 0.0
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    name = "em"
+
+    def step(self, mixture: Mixture, rows: Source) -> Step:
+        """One iteration; the value is that of the mixture given: mean log-likelihood + log prior, per unit of weight."""
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit)
+        log_prior = 0.0
+        if self.prior is not None:
+            log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+        updated = self.maximised(mixture, summary.moments.numerator)
+        return Step(updated, (summary.value + log_prior) / summary.weight, repairs_of(updated))
+
+    def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
+        """The mixture that moments of responsibilities ask for; a component without rows keeps its place (em-update)."""
+        pseudo = self._pseudo_moments(mixture)
+        counts = moments.counts.unsqueeze(-1)
+        pull = pseudo.mean_count * (pseudo.mean - moments.reference)
+        divisors = counts + pseudo.mean_count
+        shift = torch.where(divisors > 0, (moments.firsts + pull) / divisors.clamp_min(1e-300), 0.0)
+        means = moments.reference + shift
+        scatter = moments.about(means)
+        if pseudo.mean_count > 0:
+            off = means - pseudo.mean
+            outer = scatter.form.outer(off, off)
+            scatter = scatter.plus_scatter(tuple(pseudo.mean_count * part for part in outer))
+            scatter = replace(scatter, counts=scatter.counts + 1)
+        covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
+        log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
+        return Mixture(log_weights, means, covariance, mixture.class_of)
+
+    def _log_weights(self, mixture: Mixture, counts: Tensor) -> Tensor:
+        counts = counts.clamp_min(0)
+        log_counts = counts.log() - counts.sum().log()
+        if self.class_prior is None:
+            return log_counts
+        totals = torch.stack([log_counts[part].logsumexp(0) for part in mixture.class_slices])
+        return log_counts + (self.class_prior.log() - totals)[mixture.class_of]
+
+    def _pseudo_moments(self, mixture: Mixture) -> PseudoMoments:
+        if self.prior is None:
+            zeros = torch.zeros_like(self.floor)
+            return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros, self.ridge)
+        return replace(self.prior.pseudo_moments(mixture.n_features), ridge=self.ridge)
+
+
+def repairs_of(mixture: Mixture) -> tuple[str, ...]:
+    """What an update had to mend, in words."""
+    found = []
+    repaired = mixture.covariance.repaired
+    if bool(repaired.any()):
+        numbers = repaired.nonzero()[:, 0].tolist()
+        found.append(f"the covariance of component {numbers[0]} was not positive definite")
+    return tuple(found)

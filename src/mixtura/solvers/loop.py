@@ -1,0 +1,88 @@
+"""The one loop: it checks convergence, limits, non-finite values and interruption for every solver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from mixtura.mixture import Mixture
+from mixtura.roles import Solver
+from mixtura.shards import Source
+
+
+class Outcome(Enum):
+    """How a fit ended; the value is the message."""
+
+    CONVERGED = "converged"
+    LIMIT = "stopped at max_iter before the objective changed by less than tol"
+    INTERRUPTED = "interrupted; the best parameters so far are kept"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration: the objective per row before the update, its change, and the seconds since the start."""
+
+    iteration: int
+    objective: float
+    change: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The mixture, how the fit ended, one record an iteration, and what had to be repaired."""
+
+    mixture: Mixture
+    outcome: Outcome
+    history: tuple[Record, ...]
+    repairs: tuple[str, ...] = ()
+
+    @property
+    def objective(self) -> float:
+        """The last objective seen; minus infinity before the first."""
+        return self.history[-1].objective if self.history else -float("inf")
+
+
+def run(
+    solver: Solver,
+    mixture: Mixture,
+    rows: Source,
+    max_iter: int,
+    tol: float,
+    watch: Callable[[Record], None] | None = None,
+    previous: float = -float("inf"),
+) -> FitResult:
+    """Step until the objective per row changes by less than tol, or max_iter steps are done.
+
+    Ctrl-C ends the loop with the last complete mixture and the outcome INTERRUPTED; the caller raises again.
+
+    Raises:
+        FloatingPointError: the objective is not finite; the message names the iteration.
+    """
+    history: list[Record] = []
+    repairs: dict[str, None] = {}
+    start = time.perf_counter()
+    outcome = Outcome.LIMIT
+    try:
+        for iteration in range(1, max_iter + 1):
+            step = solver.step(mixture, rows)
+            if not -float("inf") < step.value < float("inf"):
+                raise FloatingPointError(
+                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input may "
+                    f"hold values too large to square, or a component may have collapsed"
+                )
+            mixture = step.mixture
+            repairs.update(dict.fromkeys(step.repairs))
+            record = Record(iteration, step.value, step.value - previous, time.perf_counter() - start)
+            history.append(record)
+            previous = step.value
+            if watch is not None:
+                watch(record)
+            if abs(record.change) < tol:
+                outcome = Outcome.CONVERGED
+                break
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    return FitResult(mixture, outcome, tuple(history), tuple(repairs))
