@@ -1,0 +1,5 @@
+"""The estimators."""
+
+from mixtura.estimators.classifier import MixtureClassifier
+
+__all__ = ["MixtureClassifier"]

@@ -1,0 +1,104 @@
+"""What all estimators of densities share: reading rows, predicting from a mixture, sampling, saving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.covariances import COVARIANCES
+from mixtura.estimators.reading import Rows, read_rows
+from mixtura.mixture import Mixture
+from mixtura.objectives import posteriors
+from mixtura.passes import impute, locate, map_rows
+from mixtura.roles import Structure
+
+
+class MixtureEstimator(BaseEstimator):
+    """Fitted: `mixture_` (weights, means, covariances as dense views) and everything that follows from it."""
+
+    mixture_: Mixture
+    n_features_in_: int
+
+    def _structure(self, n_features: int) -> Structure:
+        if not isinstance(self.covariance_type, str):
+            if isinstance(self.covariance_type, Structure):
+                return self.covariance_type
+            raise ValueError(_unknown_covariance(self.covariance_type))
+        rank = checks.rank(self.rank, n_features)
+        if self.covariance_type not in COVARIANCES:
+            raise ValueError(_unknown_covariance(self.covariance_type))
+        return COVARIANCES[self.covariance_type](rank)
+
+    def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:
+        """A NumPy and a torch source of random numbers from one random_state."""
+        random_state = check_random_state(self.random_state)
+        seed = int(random_state.randint(np.iinfo(np.int32).max))
+        return random_state, torch.Generator().manual_seed(seed)
+
+    def _read(self, X: Any) -> Rows:
+        check_is_fitted(self)
+        return read_rows(self, X, reset=False)
+
+    def _map(self, X: Any, compute: Any) -> Any:
+        """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came."""
+        rows = self._read(X)
+        source = rows.source()
+        mixture = self.mixture_.to(source.device)
+        with torch.no_grad():
+            values = map_rows(mixture, source, locate(source), compute, checks.memory_limit(self.memory_limit))
+        return rows.answer(values)
+
+    def score_samples(self, X: Any) -> Any:
+        """Log density log p(x) of each row; missing cells (NaN) are integrated out."""
+        return self._map(X, lambda log_joint: posteriors(log_joint)[0])
+
+    def responsibilities(self, X: Any) -> Any:
+        """Posterior probability of each component given the row, (n_rows, n_components)."""
+        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
+
+    def impute(self, X: Any) -> Any:
+        """X with its missing cells replaced by their expectation given the observed cells of the row."""
+        rows = self._read(X)
+        source = rows.source()
+        with torch.no_grad():
+            mixture = self.mixture_.to(source.device)
+            completed = impute(mixture, source, locate(source), checks.memory_limit(self.memory_limit))
+        return rows.answer(completed)
+
+    def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
+        checks.count("n_samples", n_samples)
+        _, generator = self._generator()
+        return mixture.to("cpu").sample(int(n_samples), generator)
+
+    @property
+    def n_parameters_(self) -> int:
+        """Number of free parameters of the fitted mixture."""
+        check_is_fitted(self)
+        return self.mixture_.n_parameters
+
+    def save(self, path: Any) -> None:
+        """Write the fitted model to a file (safetensors with a JSON header); read it with `mixtura.load`."""
+        from mixtura.model_files import save
+
+        check_is_fitted(self)
+        save(self, path)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def _unknown_covariance(value: object) -> str:
+    options = ", ".join(repr(n) for n in COVARIANCES)
+    return (
+        f"The 'covariance_type' parameter must be one of {options}, or a structure such as mixtura.covariances.Tied; "
+        f"got {value!r} instead."
+    )

@@ -1,0 +1,239 @@
+"""From what users pass - arrays, frames, tensors, memory maps, batches - to sources of rows, labels and weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.shards import ArraySource, BatchSource, Block, Source, TensorSource
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked rows: a tensor, or an array that is read in parts; and how answers are handed back."""
+
+    values: Tensor | np.ndarray
+    device: torch.device
+    dtype: torch.dtype
+    as_tensor: bool
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def source(self, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None) -> Source:
+        if isinstance(self.values, np.ndarray):
+            return ArraySource(self.values, labels, shares, weights, self.device)
+        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights)]
+        return TensorSource(self.values.to(self.device), *known)
+
+    def answer(self, values: Tensor) -> Any:
+        """As the input came: tensor for tensor, array for array; real numbers in the input's precision."""
+        if values.is_floating_point():
+            values = values.to(self.dtype)
+        return values if self.as_tensor else values.cpu().numpy()
+
+
+def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
+    """Check X; NaN means missing."""
+    wanted_device, wanted_dtype = checks.device(estimator.device), checks.dtype(estimator.dtype)
+    if isinstance(X, Tensor):
+        values = _checked_tensor(estimator, X, reset, smallest)
+        dtype = wanted_dtype or values.dtype
+        return Rows(values.to(dtype), wanted_device or values.device, dtype, as_tensor=True)
+    array = _checked_array(estimator, X, reset, smallest)
+    dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
+    device = wanted_device or torch.device("cpu")
+    streamed = isinstance(X, np.memmap) or not array.flags.writeable
+    values = array if streamed else torch.from_numpy(array).to(dtype)
+    return Rows(values, device, dtype, as_tensor=False)
+
+
+def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
+    values = checks.rows(X.detach(), None if reset else estimator.n_features_in_)
+    checks.enough_rows(len(values), smallest, type(estimator).__name__)
+    if reset:
+        estimator.n_features_in_ = values.shape[1]
+        if hasattr(estimator, "feature_names_in_"):
+            del estimator.feature_names_in_
+    return values if values.dtype in (torch.float32, torch.float64) else values.double()
+
+
+def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarray:
+    _refuse_categories(X)
+    # A memory map keeps its own type: converting it would read all of it into memory.
+    dtype: Any = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
+    try:
+        return validate_data(
+            estimator, X, reset=reset, dtype=dtype, ensure_all_finite="allow-nan", ensure_min_samples=smallest
+        )
+    except ValueError as error:
+        if "could not convert string" in str(error):
+            raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
+        raise
+
+
+def _refuse_categories(X: Any) -> None:
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        named = [c for c, t in zip(X.columns, X.dtypes, strict=True) if str(t) in ("category", "string", "str")]
+        if named:
+            raise ValueError(checks.categorical(named))
+
+
+def _text_columns(X: Any) -> list[Any]:
+    """Columns that hold text, by name where there are names."""
+    values = np.asarray(X, dtype=object)
+    if values.ndim != 2:
+        return []
+    names = list(getattr(X, "columns", range(values.shape[1])))
+    return [name for name, column in zip(names, values.T, strict=True) if any(isinstance(v, str) for v in column)]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Checked labels: class numbers (-1 unlabeled) or shares, and the classes they number."""
+
+    classes: np.ndarray
+    numbers: Tensor | None
+    shares: Tensor | None
+
+    @property
+    def unlabeled(self) -> Tensor:
+        if self.shares is not None:
+            return self.shares[:, 0].isnan()
+        assert self.numbers is not None
+        return self.numbers < 0
+
+
+def read_labels(y: Any, weights: Tensor | None, unlabeled: Any, has_density: bool, name: str) -> Labels:
+    """Check y: one label per row, or a matrix of shares. Rows of weight zero count as absent."""
+    if y is None:
+        raise ValueError(
+            f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
+        )
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    if np.ndim(values) == 2 and np.shape(values)[1] > 1:
+        return _read_shares(values, name)
+    values = column_or_1d(values, warn=True)
+    present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
+    free = _unlabeled_rows(values, present, unlabeled, has_density)
+    check_classification_targets(values[~free])
+    classes = np.unique(values[present & ~free])
+    checks.enough_classes(classes, int(free.sum()), name)
+    numbers = np.searchsorted(classes, np.where(free | ~present, classes[0], values))
+    numbers = np.where(free | ~np.isin(values, classes), -1, numbers)
+    return Labels(classes, torch.from_numpy(numbers.astype(np.int64)), None)
+
+
+def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has_density: bool) -> np.ndarray:
+    """Which rows have no label, by the argument `unlabeled`."""
+    if unlabeled is None:
+        return np.zeros(len(values), bool)
+    if not (isinstance(unlabeled, str) and unlabeled == "auto"):
+        return np.asarray(values == unlabeled) & np.ones(len(values), bool)
+    if values.dtype.kind != "i" or not has_density:
+        return np.zeros(len(values), bool)
+    free = values == -1
+    if not free.any() or len(np.unique(values[present & ~free])) < 2:
+        return np.zeros(len(values), bool)
+    warnings.warn(
+        f"{int(free.sum())} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class.",
+        checks.UnlabeledWarning,
+        stacklevel=5,
+    )
+    return free
+
+
+def _read_shares(values: Any, name: str) -> Labels:
+    shares = np.asarray(values, dtype=float)
+    checks.soft_labels(shares)
+    classes = np.asarray(values.columns) if hasattr(values, "columns") else np.arange(shares.shape[1])
+    if np.isnan(shares).all():
+        checks.enough_classes([], len(shares), name)
+    empty = ~(np.nan_to_num(shares) > 0).any(0)
+    if empty.any():
+        raise ValueError(
+            f"Class {classes[empty.argmax()]!r} (column {int(empty.argmax())} of the soft labels y) has no share in any row; "
+            f"leave the column out or give it rows."
+        )
+    return Labels(classes, None, torch.from_numpy(shares.copy()))
+
+
+def is_batches(X: Any) -> bool:
+    """Whether X is a re-iterable of (X, y) batches rather than one array."""
+    if isinstance(X, Tensor | str | bytes | dict) or hasattr(X, "__array__") or hasattr(X, "shape") or hasattr(X, "columns"):
+        return False
+    if not isinstance(X, list | tuple):
+        return isinstance(X, Iterable)
+    first = X[0] if len(X) else None
+    return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
+
+
+def check_rereadable(batches: Any) -> None:
+    if iter(batches) is batches:
+        raise ValueError(
+            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows many times; "
+            f"pass a list of batches or an object whose __iter__ starts anew."
+        )
+
+
+def split_batch(batch: Any) -> tuple[Any, Any, Any]:
+    """(X, y, sample_weight) of a batch; y and sample_weight may be left out."""
+    if isinstance(batch, tuple | list):
+        parts = [*batch, None, None]
+        return parts[0], parts[1], parts[2]
+    return batch, None, None
+
+
+def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None, unlabeled: Any) -> BatchSource:
+    """A source over batches whose classes are known; every batch is checked each time it is read."""
+    probe = read_rows(estimator, split_batch(next(iter(batches)))[0], reset=False)
+
+    def read(batch: Any) -> Block:
+        X, y, sample_weight = split_batch(batch)
+        rows = read_rows(estimator, X, reset=False)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        numbers = None if classes is None else torch.from_numpy(_number(np.asarray(y), classes, unlabeled))
+        block = next(iter(rows.source(numbers, None, weights).blocks()))
+        return Block(block.rows.to(probe.device, probe.dtype), block.labels, None, block.weights)
+
+    return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
+
+
+def _number(values: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
+    free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled) & np.ones(len(values), bool)
+    numbers = np.searchsorted(classes, np.where(free, classes[0], values)).clip(0, len(classes) - 1)
+    strangers = ~free & (classes[numbers] != values)
+    if strangers.any():
+        raise ValueError(f"A batch holds the label {values[strangers.argmax()]!r}, which an earlier reading did not show.")
+    return np.where(free, -1, numbers).astype(np.int64)
+
+
+def classes_of_batches(estimator: Any, batches: Any, unlabeled: Any, name: str) -> np.ndarray:
+    """One look at all batches: the classes, and the number of features (set on the estimator)."""
+    check_rereadable(batches)
+    found: set[Any] = set()
+    first, n_unlabeled = True, 0
+    for batch in batches:
+        X, y, _ = split_batch(batch)
+        if y is None:
+            raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
+        read_rows(estimator, X, reset=first)
+        first = False
+        values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+        free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled) & np.ones(len(values), bool)
+        n_unlabeled += int(free.sum())
+        found.update(values[~free].tolist())
+    if first:
+        raise ValueError("X is an iterable without batches; pass at least one (X, y).")
+    classes = np.array(sorted(found))
+    checks.enough_classes(classes, n_unlabeled, name)
+    return classes
