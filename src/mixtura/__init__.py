@@ -1,6 +1,7 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
-from mixtura.estimators import MixtureClassifier
+from mixtura.estimators import GaussianMixture, MixtureClassifier
+from mixtura.model_files import load
 
 __version__ = "0.1.0"
-__all__ = ["MixtureClassifier"]
+__all__ = ["GaussianMixture", "MixtureClassifier", "load"]

@@ -1,5 +1,6 @@
 """The estimators."""
 
 from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.density import GaussianMixture
 
-__all__ = ["MixtureClassifier"]
+__all__ = ["GaussianMixture", "MixtureClassifier"]

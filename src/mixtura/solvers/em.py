@@ -10,8 +10,15 @@ from torch import Tensor
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
-from mixtura.roles import Objective, Prior, PseudoMoments, Step
+from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
 from mixtura.shards import Source
+
+
+ILL_DEFINED = (
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance caused by "
+    "singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale the input data; "
+    "or use prior='default', which never fails."
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,7 @@ class EM:
         class_prior: fixed class probabilities (C,), or None to learn them.
         ridge: added to every variance after an update (scikit-learn's reg_covar); not part of the objective.
         floor: the smallest variance of each feature, (D,).
+        strict: raise where a covariance is not positive definite, instead of mending it.
     """
 
     objective: Objective
@@ -34,6 +42,7 @@ class EM:
     class_prior: Tensor | None = None
     ridge: float = 0.0
     memory_limit: int = DEFAULT_MEMORY_LIMIT
+    strict: bool = False
     name = "em"
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
@@ -59,9 +68,18 @@ class EM:
             outer = scatter.form.outer(off, off)
             scatter = scatter.plus_scatter(tuple(pseudo.mean_count * part for part in outer))
             scatter = replace(scatter, counts=scatter.counts + 1)
-        covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
+        covariance = self._covariance(mixture, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
         return Mixture(log_weights, means, covariance, mixture.class_of)
+
+    def _covariance(self, mixture: Mixture, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
+        try:
+            covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
+        except FloatingPointError as error:
+            raise ValueError(ILL_DEFINED) from error
+        if self.strict and bool((covariance.repaired | (covariance.variances() <= 0).any(-1)).any()):
+            raise ValueError(ILL_DEFINED)
+        return covariance
 
     def _log_weights(self, mixture: Mixture, counts: Tensor) -> Tensor:
         counts = counts.clamp_min(0)

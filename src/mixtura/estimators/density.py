@@ -1,0 +1,392 @@
+"""GaussianMixture: density and clustering, a drop-in for scikit-learn's class of that name."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClusterMixin, DensityMixin
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks, linalg
+from mixtura.covariances import COVARIANCES, TiedCovariance
+from mixtura.estimators.base import MixtureEstimator
+from mixtura.estimators.classifier import first_update, make_prior
+from mixtura.estimators.reading import Rows, batch_source, check_rereadable, is_batches, read_rows, split_batch
+from mixtura.estimators.starts import given_start, with_given_parts
+from mixtura.initialise import Description, describe, starting_mixture
+from mixtura.mixture import Mixture
+from mixtura.objectives import Joint, Marginal, posteriors
+from mixtura.shards import Source, TensorSource
+from mixtura.solvers import EM, FitResult, Outcome, Record, run
+
+
+class GaussianMixture(ClusterMixin, DensityMixin, MixtureEstimator):
+    """Gaussian mixture for density estimation and clustering.
+
+    Takes every argument of scikit-learn's GaussianMixture and has every attribute of it; with the same `random_state` it
+    starts where scikit-learn starts and takes the same steps. Beyond it: missing cells (NaN), `sample_weight`, "low_rank",
+    priors, GPUs, rows that do not fit in memory.
+
+    Parameters beyond scikit-learn's:
+        covariance_type: also "low_rank", or a structure object.
+        rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
+        prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default" shrinks
+            towards the total variances, unit-free, and never fails (reg_covar is then not used); or a prior object.
+        device, dtype, memory_limit: as in MixtureClassifier.
+
+    Examples:
+        >>> import numpy as np
+        >>> from mixtura import GaussianMixture
+        >>> X = np.array([[1.0, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, np.nan]])
+        >>> model = GaussianMixture(n_components=2, random_state=0).fit(X)
+        >>> np.unique(model.predict(X[:3])).size
+        1
+    """
+
+    _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "covariance_type": [StrOptions(set(COVARIANCES)), HasMethods(["start", "from_tensors"])],
+        "tol": [Interval(Real, 0.0, None, closed="left")],
+        "reg_covar": [Interval(Real, 0.0, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init_params": [StrOptions({"kmeans", "random", "random_from_data", "k-means++"})],
+        "weights_init": ["array-like", None],
+        "means_init": ["array-like", None],
+        "precisions_init": ["array-like", None],
+        "random_state": ["random_state"],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
+        "verbose_interval": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        covariance_type: Any = "full",
+        tol: float = 1e-3,
+        reg_covar: float = 1e-6,
+        max_iter: int = 100,
+        n_init: int = 1,
+        init_params: str = "kmeans",
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        verbose_interval: int = 10,
+        prior: Any = None,
+        rank: Any = "auto",
+        device: Any = None,
+        dtype: Any = None,
+        memory_limit: Any = None,
+    ):
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
+        self.prior = prior
+        self.rank = rank
+        self.device = device
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
+        """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
+        self._validate_params()
+        rows, source = self._read_source(X, sample_weight)
+        with torch.no_grad():
+            best = self._best_fit(rows, source)
+        self._keep(best)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Fit, then the most probable component of each row."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
+        if is_batches(X):
+            check_rereadable(X)
+            read_rows(self, split_batch(next(iter(X)))[0], reset=True)
+            return None, batch_source(self, X, None, None)
+        rows = read_rows(self, X, reset=True, smallest=2)
+        if len(rows) < self.n_components:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(rows)}"
+            )
+        return rows, rows.source(weights=checks.sample_weight(sample_weight, len(rows)))
+
+    def _best_fit(self, rows: Rows | None, source: Source) -> FitResult:
+        going_on = self.warm_start and hasattr(self, "converged_")
+        random_state = check_random_state(self.random_state)
+        description = describe(source, 1, torch.Generator().manual_seed(0))
+        solver = self._solver(description, source)
+        best: FitResult | None = None
+        for init in range(1 if going_on else self.n_init):
+            voice = _Voice(self.verbose, self.verbose_interval, init)
+            start = self.mixture_.to(source.device) if going_on else self._start(rows, source, description, solver, random_state)
+            previous = self.lower_bound_ if going_on else -math.inf
+            result = run(solver, start, source, self.max_iter, self.tol, voice.iteration, previous)
+            voice.end(result)
+            if best is None or result.objective > best.objective:
+                best = result
+            if result.outcome is Outcome.INTERRUPTED:
+                break
+        assert best is not None
+        return best
+
+    def _solver(self, description: Description, source: Source) -> EM:
+        prior = make_prior(self.prior, description.total)
+        return EM(
+            Marginal(),
+            description.frame,
+            floor=torch.zeros_like(description.total),
+            prior=prior,
+            ridge=self.reg_covar if prior is None else 0.0,
+            memory_limit=checks.memory_limit(self.memory_limit),
+            strict=prior is None,
+        )
+
+    def _start(
+        self, rows: Rows | None, source: Source, description: Description, solver: EM, random_state: np.random.RandomState
+    ) -> Mixture:
+        """scikit-learn's starts, in raw units; with weights, missing cells and any structure."""
+        structure = self._structure(source.n_features)
+        size = source.n_features
+        if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
+            return given_start(self, size, source.device)
+        if rows is None:  # batches: a sample of the rows, standardised
+            generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
+            start = first_update(
+                *starting_mixture(description, structure, [self.n_components], "kmeans", generator), solver
+            )
+            return with_given_parts(self, start)
+        whole = _in_memory(rows, source)
+        weights = next(iter(source.blocks())).weights if isinstance(source, TensorSource) else None
+        filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
+        parts = self._responsibilities(filled, weights, random_state)
+        variances = description.total.expand(self.n_components, size).contiguous()
+        assignments = parts.assignments
+        centres = _centres(filled[parts.index].double(), assignments, self.n_components)
+        deviations = filled[parts.index].double()[:20_000] - centres[assignments[:20_000]]
+        class_of = torch.arange(self.n_components, device=source.device)
+        covariance = structure.start(variances, deviations, assignments[:20_000], torch.zeros_like(class_of))
+        rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
+        chosen = TensorSource(
+            whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
+        )
+        start = replace(solver, objective=Joint()).step(rough, chosen).mixture
+        total = float(len(whole)) if weights is None else float(weights.sum())
+        log_weights = start.log_weights + math.log(parts.weight / total)
+        start = replace(start, log_weights=log_weights, class_of=torch.zeros_like(class_of))
+        return with_given_parts(self, start)
+
+    def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
+        """Which rows start which components, with scikit-learn's own calls so that the draws are the same."""
+        n_rows, device = len(filled), filled.device
+        every = torch.arange(n_rows, device=device)
+        total = float(n_rows) if weights is None else float(weights.sum())
+        if self.init_params == "random":
+            shares = torch.from_numpy(random_state.uniform(size=(n_rows, self.n_components))).to(device)
+            return _Start(every, None, shares / shares.sum(1, keepdim=True), total)
+        numpy_rows = filled.cpu().numpy()
+        numpy_weights = None if weights is None else weights.cpu().numpy()
+        if self.init_params == "kmeans":
+            means = KMeans(n_clusters=self.n_components, n_init=1, random_state=random_state)
+            labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
+            return _Start(every, torch.from_numpy(labels.astype(np.int64)).to(device), None, total)
+        if self.init_params == "k-means++":
+            _, chosen = kmeans_plusplus(
+                numpy_rows, self.n_components, random_state=random_state, sample_weight=numpy_weights
+            )
+        else:
+            chosen = random_state.choice(n_rows, size=self.n_components, replace=False)
+        index = torch.from_numpy(np.asarray(chosen)).to(device)
+        count = float(len(index)) if weights is None else float(weights[index].sum())
+        return _Start(index, torch.arange(self.n_components, device=device), None, count)
+
+    def _keep(self, result: FitResult) -> None:
+        self.mixture_ = result.mixture
+        self.converged_ = result.outcome is Outcome.CONVERGED
+        self.n_iter_ = len(result.history)
+        self.lower_bound_ = result.objective
+        self.lower_bounds_ = [record.objective for record in result.history]
+        self.history_ = list(result.history)
+        if result.outcome is Outcome.INTERRUPTED:
+            raise KeyboardInterrupt
+        if not self.converged_ and self.max_iter > 0:
+            warnings.warn(
+                "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
+                "tol, or check for degenerate data.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def predict(self, X: Any) -> Any:
+        """The most probable component of each row."""
+        numbers = self._map(X, lambda log_joint: log_joint.argmax(0).to(log_joint.dtype))
+        return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Posterior probability of each component given the row."""
+        return self.responsibilities(X)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion; lower is better."""
+        n_rows = len(X)
+        return -2 * self.score(X) * n_rows + self.n_parameters_ * math.log(n_rows)
+
+    def aic(self, X: Any) -> float:
+        """Akaike information criterion; lower is better."""
+        return -2 * self.score(X) * len(X) + 2 * self.n_parameters_
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Rows drawn from the mixture and their components, ordered by component."""
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(
+                f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample."
+            )
+        rows, components = self._draw(self.mixture_, n_samples)
+        order = components.argsort(stable=True)
+        return rows[order].numpy(), components[order].numpy()
+
+    def _view(self, values: Tensor) -> np.ndarray:
+        return values.cpu().numpy()
+
+    def _fitted(self, name: str) -> Mixture:
+        if "mixture_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: it is not fitted yet")
+        return self.mixture_
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """Weight of each component."""
+        return self._view(self._fitted("weights_").weights)
+
+    @property
+    def means_(self) -> np.ndarray:
+        """Mean of each component."""
+        return self._view(self._fitted("means_").means)
+
+    @property
+    def covariances_(self) -> np.ndarray:
+        """Covariances in scikit-learn's shape for the covariance type; dense for others."""
+        return self._view(self._in_shape(self._fitted("covariances_").covariance.dense()))
+
+    @property
+    def precisions_cholesky_(self) -> np.ndarray:
+        """Upper triangular U with U U' the precision; square roots of precisions for "diag" and "spherical"."""
+        dense = self._in_shape(self._fitted("precisions_cholesky_").covariance.dense())
+        if self.covariance_type in ("diag", "spherical"):
+            return self._view(dense.rsqrt())
+        factors, _ = linalg.safe_cholesky(dense)
+        identity = torch.eye(dense.shape[-1], dtype=dense.dtype, device=dense.device).expand_as(dense)
+        return self._view(linalg.solve_lower(factors, identity).mT)
+
+    @property
+    def precisions_(self) -> np.ndarray:
+        """Inverse covariances, in the same shape."""
+        upper = self.precisions_cholesky_
+        return upper**2 if self.covariance_type in ("diag", "spherical") else upper @ np.swapaxes(upper, -1, -2)
+
+    def _in_shape(self, dense: Tensor) -> Tensor:
+        """(K, D, D) -> scikit-learn's shape."""
+        if self.covariance_type == "diag":
+            return dense.diagonal(dim1=-2, dim2=-1)
+        if self.covariance_type == "spherical":
+            return dense[:, 0, 0]
+        covariance = self.mixture_.covariance
+        tied = isinstance(covariance, TiedCovariance) and covariance.n_groups == 1
+        return dense[0] if tied else dense
+
+
+class _Start:
+    """Rows that start the components: their positions, one component each or shares of all, and their weight."""
+
+    def __init__(self, index: Tensor, labels: Tensor | None, shares: Tensor | None, weight: float):
+        self.index, self.labels, self.weight = index, labels, weight
+        self.shares = shares
+
+    @property
+    def assignments(self) -> Tensor:
+        """The component of each row, or the one with the largest share."""
+        if self.labels is not None:
+            return self.labels
+        assert self.shares is not None
+        return self.shares.argmax(1)
+
+
+def _in_memory(rows: Rows, source: Source) -> Tensor:
+    """All rows; scikit-learn's starts look at every one of them."""
+    return torch.cat([block.rows for block in source.blocks()]) if isinstance(rows.values, np.ndarray) else (
+        rows.values.to(source.device)
+    )
+
+
+def _centres(rows: Tensor, assignments: Tensor, n_components: int) -> Tensor:
+    sizes = torch.zeros(n_components, dtype=rows.dtype, device=rows.device)
+    sizes.index_add_(0, assignments, torch.ones_like(rows[:, 0]))
+    sums = torch.zeros(n_components, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, assignments, rows)
+    return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1).unsqueeze(-1), rows.mean(0))
+
+
+class _Voice:
+    """Prints what scikit-learn prints for each value of `verbose`."""
+
+    def __init__(self, verbose: int, interval: int, init: int):
+        self.verbose, self.interval = verbose, interval
+        self.start = self.last = time.perf_counter()
+        if verbose:
+            print(f"Initialization {init}")
+
+    @property
+    def iteration(self) -> Callable[[Record], None] | None:
+        return self._iteration if self.verbose else None
+
+    def _iteration(self, record: Record) -> None:
+        if record.iteration % self.interval:
+            return
+        if self.verbose == 1:
+            print(f"  Iteration {record.iteration}")
+            return
+        now = time.perf_counter()
+        print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
+        self.last = now
+
+    def end(self, result: FitResult) -> None:
+        said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
+        if self.verbose == 1:
+            print(f"Initialization {said}.")
+        elif self.verbose > 1:
+            elapsed = time.perf_counter() - self.start
+            print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")

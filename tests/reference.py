@@ -1,0 +1,205 @@
+"""Slow, obvious twins of the core in NumPy and SciPy: loops over rows and components, dense matrices, no tricks.
+
+Shapes: N rows, D features, K components, C classes, G distinct matrices. NaN is a missing cell.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+from scipy.stats import multivariate_normal
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A mixture in NumPy: weights (K,), means (K, D), covariances (K, D, D), class_of (K,)."""
+
+    weights: np.ndarray
+    means: np.ndarray
+    covariances: np.ndarray
+    class_of: np.ndarray
+
+    def __iter__(self):
+        """Weight, mean and covariance of each component."""
+        return zip(self.weights, self.means, self.covariances, strict=True)
+
+
+def twin_of(mixture) -> Twin:
+    parts = (mixture.weights, mixture.means, mixture.covariances, mixture.class_of)
+    return Twin(*(part.detach().cpu().numpy() for part in parts))
+
+
+# ---- densities ---------------------------------------------------------------------------------------------------
+
+
+def log_density(row, mean, covariance) -> float:
+    """Of the observed cells of a row; an empty row has density one."""
+    seen = ~np.isnan(row)
+    if not seen.any():
+        return 0.0
+    return float(multivariate_normal.logpdf(row[seen], mean[seen], covariance[np.ix_(seen, seen)]))
+
+
+def log_joint(rows, twin: Twin) -> np.ndarray:
+    """(N, K)"""
+    return np.array([[np.log(w) + log_density(row, mean, matrix) for w, mean, matrix in twin] for row in rows])
+
+
+def completed(row, mean, covariance) -> tuple[np.ndarray, np.ndarray]:
+    """E[x | observed cells] (D,) and Cov[x | observed cells] (D, D)."""
+    seen = ~np.isnan(row)
+    gone = ~seen
+    gain = covariance[np.ix_(gone, seen)] @ np.linalg.inv(covariance[np.ix_(seen, seen)])
+    expected, spread = row.copy(), np.zeros_like(covariance)
+    expected[gone] = mean[gone] + gain @ (row - mean)[seen]
+    spread[np.ix_(gone, gone)] = covariance[np.ix_(gone, gone)] - gain @ covariance[np.ix_(seen, gone)]
+    return expected, spread
+
+
+def imputed(rows, twin: Twin) -> np.ndarray:
+    """Rows with E[x | observed cells] in their missing cells."""
+    posterior = softmax(log_joint(rows, twin), axis=1)
+    filled = np.array([[completed(row, mean, matrix)[0] for _, mean, matrix in twin] for row in rows])  # (N, K, D)
+    return np.where(np.isnan(rows), np.einsum("nk,nkd->nd", posterior, filled), rows)
+
+
+# ---- objectives: value, numerator and denominator of one row -----------------------------------------------------
+
+
+def marginal(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
+    return logsumexp(a), softmax(a), np.zeros_like(a)
+
+
+def joint(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
+    """share (C,) is what is known of the class; NaN: nothing."""
+    if np.isnan(share).any():
+        return marginal(a, class_of, share)
+    value, numerator = 0.0, np.zeros_like(a)
+    for c in np.flatnonzero(share):
+        own = class_of == c
+        value += share[c] * logsumexp(a[own])
+        numerator[own] = share[c] * softmax(a[own])
+    return value, numerator, np.zeros_like(a)
+
+
+def conditional(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
+    value, numerator, _ = joint(a, class_of, share)
+    return value - logsumexp(a), numerator, softmax(a)
+
+
+def shares_of(labels, shares, n_rows, n_classes) -> np.ndarray:
+    """What is known of the classes as one matrix (N, C), with a row of NaN where nothing is."""
+    if shares is not None:
+        return shares
+    found = np.full((n_rows, n_classes), np.nan)
+    if labels is not None:
+        found[labels >= 0] = np.eye(n_classes)[labels[labels >= 0]]
+    return found
+
+
+# ---- moments -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sums:
+    """counts (K,), firsts (K, D), seconds (K, D, D) about a reference (K, D)."""
+
+    counts: np.ndarray
+    firsts: np.ndarray
+    seconds: np.ndarray
+
+
+def moments(rows, responsibilities, twin: Twin, reference) -> Sums:
+    """Of E[x] and E[x x'] of every row under every component, weighted by responsibilities (N, K)."""
+    counts, firsts = np.zeros(len(twin.weights)), np.zeros_like(twin.means)
+    seconds = np.zeros_like(twin.covariances)
+    for k, (_, mean, matrix) in enumerate(twin):
+        for row, share in zip(rows, responsibilities[:, k], strict=True):
+            expected, spread = completed(row, mean, matrix)
+            off = expected - reference[k]
+            counts[k] += share
+            firsts[k] += share * off
+            seconds[k] += share * (np.outer(off, off) + spread)
+    return Sums(counts, firsts, seconds)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An objective over all rows: weighted value, total weight, weighted numerator and denominator (N, K)."""
+
+    value: float
+    weight: float
+    numerator: np.ndarray
+    denominator: np.ndarray
+
+
+def evaluated(twin: Twin, data, objective) -> Evaluated:
+    shares = shares_of(data.labels, data.shares, len(data.rows), twin.class_of.max() + 1)
+    weights = np.ones(len(data.rows)) if data.weights is None else data.weights
+    found = [objective(a, twin.class_of, s) for a, s in zip(log_joint(data.rows, twin), shares, strict=True)]
+    values, numerator, denominator = (np.array(part) for part in zip(*found, strict=True))
+    return Evaluated(weights @ values, weights.sum(), weights[:, None] * numerator, weights[:, None] * denominator)
+
+
+# ---- the M-step --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConjugatePrior:
+    """(OT95) strength pseudo-rows with diagonal variances (D,), and a Dirichlet concentration."""
+
+    strength: float
+    variances: np.ndarray
+    concentration: float = 1.0
+
+    def log_density(self, weights, distinct) -> float:
+        """Up to a constant; distinct (G, D, D)."""
+        value = (self.concentration - 1) * np.log(weights).sum()
+        for matrix in distinct:
+            trace = np.trace(np.linalg.inv(matrix) @ np.diag(self.variances))
+            value -= 0.5 * self.strength * (np.linalg.slogdet(matrix)[1] + trace)
+        return value
+
+
+def em_update(rows, responsibilities, twin: Twin, groups, restricted, prior: ConjugatePrior | None = None) -> Twin:
+    """New parameters; components of one group share a matrix. `restricted` fits a structure to a matrix per group."""
+    sums = moments(rows, responsibilities, twin, np.zeros_like(twin.means))
+    weights = sums.counts + (0 if prior is None else prior.concentration - 1)
+    means = sums.firsts / sums.counts[:, None]
+    # about the new mean: E[x x'] - m m' per count
+    scatters = sums.seconds - sums.counts[:, None, None] * np.einsum("ki,kj->kij", means, means)
+    n_groups = groups.max() + 1
+    pooled = np.array([scatters[groups == g].sum(0) for g in range(n_groups)])
+    counts = np.array([sums.counts[groups == g].sum() for g in range(n_groups)])
+    if prior is not None:
+        pooled, counts = pooled + prior.strength * np.diag(prior.variances), counts + prior.strength
+    fitted = restricted(pooled / counts[:, None, None], twin, groups)
+    return Twin(weights / weights.sum(), means, fitted[groups], twin.class_of)
+
+
+def as_full(matrices, twin, groups):
+    return matrices
+
+
+def as_diagonal(matrices, twin, groups):
+    return np.array([np.diag(np.diag(matrix)) for matrix in matrices])
+
+
+def as_spherical(matrices, twin, groups):
+    size = matrices.shape[1]
+    return np.array([np.trace(matrix) / size * np.eye(size) for matrix in matrices])
+
+
+def as_factors(uniquenesses, loadings):
+    """One EM step of factor analysis from these uniquenesses (G, D) and loadings (G, D, R), by dense formulas."""
+
+    def restricted(matrices, twin, groups):
+        fitted = []
+        for matrix, psi, S in zip(matrices, uniquenesses, loadings, strict=True):
+            B = S.T @ np.linalg.inv(np.diag(psi) + S @ S.T)  # E[z | x] = B (x - mean)
+            second = np.eye(S.shape[1]) - B @ S + B @ matrix @ B.T  # E[z z']
+            new = matrix @ B.T @ np.linalg.inv(second)
+            fitted.append(new @ new.T + np.diag(np.diag(matrix - new @ B @ matrix)))
+        return np.array(fitted)
+
+    return restricted
