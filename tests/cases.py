@@ -229,7 +229,7 @@ KINDS = {
     "all_soft": Kind(missing=True, weighted=True, known="soft"),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-hard_kinds = pytest.mark.parametrize("kind", [KINDS["complete"], KINDS["all_hard"], KINDS["all_soft"]], ids=str)
+main_kinds = pytest.mark.parametrize("name", ["complete", "all_hard", "all_soft"])
 
 
 def random_data(kind: Kind, rng, dtype=torch.float64, n_rows=N_ROWS, n_features=N_FEATURES, n_classes=3) -> Data:

@@ -173,19 +173,19 @@ def em_update(rows, responsibilities, twin: Twin, groups, restricted, prior: Con
     counts = np.array([sums.counts[groups == g].sum() for g in range(n_groups)])
     if prior is not None:
         pooled, counts = pooled + prior.strength * np.diag(prior.variances), counts + prior.strength
-    fitted = restricted(pooled / counts[:, None, None], twin, groups)
+    fitted = restricted(pooled / counts[:, None, None])
     return Twin(weights / weights.sum(), means, fitted[groups], twin.class_of)
 
 
-def as_full(matrices, twin, groups):
+def as_full(matrices):
     return matrices
 
 
-def as_diagonal(matrices, twin, groups):
+def as_diagonal(matrices):
     return np.array([np.diag(np.diag(matrix)) for matrix in matrices])
 
 
-def as_spherical(matrices, twin, groups):
+def as_spherical(matrices):
     size = matrices.shape[1]
     return np.array([np.trace(matrix) / size * np.eye(size) for matrix in matrices])
 
@@ -193,7 +193,7 @@ def as_spherical(matrices, twin, groups):
 def as_factors(uniquenesses, loadings):
     """One EM step of factor analysis from these uniquenesses (G, D) and loadings (G, D, R), by dense formulas."""
 
-    def restricted(matrices, twin, groups):
+    def restricted(matrices):
         fitted = []
         for matrix, psi, S in zip(matrices, uniquenesses, loadings, strict=True):
             B = S.T @ np.linalg.inv(np.diag(psi) + S @ S.T)  # E[z | x] = B (x - mean)

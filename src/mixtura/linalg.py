@@ -25,7 +25,8 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     repaired = info > 0
-    if not bool(repaired.any()):
+    sound = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()  # an infinite variance has a root all the same
+    if bool(sound & ~repaired.any()):
         return factors, repaired
     diagonals = matrices.diagonal(dim1=-2, dim2=-1)
     if not bool(torch.isfinite(matrices).all()) or bool((diagonals <= 0).any()):

@@ -151,9 +151,9 @@ class SignedMoments:
     denominator: Moments | None = None
 
     def __add__(self, other: SignedMoments) -> SignedMoments:
-        if self.denominator is None or other.denominator is None:
-            return SignedMoments(self.numerator + other.numerator)
-        return SignedMoments(self.numerator + other.numerator, self.denominator + other.denominator)
+        sides = [side for side in (self.denominator, other.denominator) if side is not None]  # an absent side is zero
+        denominator = sides[0] + sides[1] if len(sides) == 2 else next(iter(sides), None)
+        return SignedMoments(self.numerator + other.numerator, denominator)
 
     @property
     def net(self) -> Moments:

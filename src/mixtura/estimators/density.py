@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClusterMixin, DensityMixin
+from sklearn.base import DensityMixin
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -21,19 +21,20 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks, linalg
-from mixtura.covariances import COVARIANCES, TiedCovariance
+from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.classifier import first_update, make_prior
 from mixtura.estimators.reading import Rows, batch_source, check_rereadable, is_batches, read_rows, split_batch
 from mixtura.estimators.starts import given_start, with_given_parts
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import Joint, Marginal, posteriors
+from mixtura.roles import Covariance
+from mixtura.objectives import Joint, Marginal
 from mixtura.shards import Source, TensorSource
 from mixtura.solvers import EM, FitResult, Outcome, Record, run
 
 
-class GaussianMixture(ClusterMixin, DensityMixin, MixtureEstimator):
+class GaussianMixture(DensityMixin, MixtureEstimator):
     """Gaussian mixture for density estimation and clustering.
 
     Takes every argument of scikit-learn's GaussianMixture and has every attribute of it; with the same `random_state` it
@@ -204,7 +205,26 @@ class GaussianMixture(ClusterMixin, DensityMixin, MixtureEstimator):
         total = float(len(whole)) if weights is None else float(weights.sum())
         log_weights = start.log_weights + math.log(parts.weight / total)
         start = replace(start, log_weights=log_weights, class_of=torch.zeros_like(class_of))
+        if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
+            start = replace(start, covariance=self._wide_tied(start, filled, weights, parts.weight))
         return with_given_parts(self, start)
+
+    def _wide_tied(self, start: Mixture, filled: Tensor, weights: Tensor | None, weight: float) -> Covariance:
+        """scikit-learn's tied start from single rows: all rows over the weight of the chosen ones, about zero.
+
+        Single rows have no scatter, so this very wide start (responsibilities that do not sum to one, in its formula) is
+        what lets every component see the other rows.
+        """
+        rows = filled.double()
+        weighted = rows if weights is None else rows * weights.unsqueeze(-1)
+        chosen = (start.weights * weight / start.weights.sum()).unsqueeze(-1)
+        seconds = weighted.T @ rows - (chosen * start.means).T @ start.means
+        covariance = start.covariance
+        assert isinstance(covariance, TiedCovariance)
+        if not isinstance(covariance.inner, FullCovariance):
+            return covariance
+        ridge = self.reg_covar * torch.eye(len(seconds), dtype=seconds.dtype, device=seconds.device)
+        return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
 
     def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
         """Which rows start which components, with scikit-learn's own calls so that the draws are the same."""

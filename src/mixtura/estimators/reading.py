@@ -36,10 +36,10 @@ class Rows:
         return TensorSource(self.values.to(self.device), *known)
 
     def answer(self, values: Tensor) -> Any:
-        """As the input came: tensor for tensor, array for array; real numbers in the input's precision."""
-        if values.is_floating_point():
-            values = values.to(self.dtype)
-        return values if self.as_tensor else values.cpu().numpy()
+        """As the input came: tensor for tensor, in its precision; array for array, in that of the computation."""
+        if not self.as_tensor:
+            return values.cpu().numpy()
+        return values.to(self.dtype) if values.is_floating_point() else values
 
 
 def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
@@ -119,9 +119,9 @@ def read_labels(y: Any, weights: Tensor | None, unlabeled: Any, has_density: boo
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
-    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
-    if np.ndim(values) == 2 and np.shape(values)[1] > 1:
-        return _read_shares(values, name)
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if values.ndim == 2 and values.shape[1] > 1:
+        return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
     values = column_or_1d(values, warn=True)
     present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
     free = _unlabeled_rows(values, present, unlabeled, has_density)
@@ -152,10 +152,10 @@ def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has
     return free
 
 
-def _read_shares(values: Any, name: str) -> Labels:
+def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
     shares = np.asarray(values, dtype=float)
     checks.soft_labels(shares)
-    classes = np.asarray(values.columns) if hasattr(values, "columns") else np.arange(shares.shape[1])
+    classes = np.array(list(columns))
     if np.isnan(shares).all():
         checks.enough_classes([], len(shares), name)
     empty = ~(np.nan_to_num(shares) > 0).any(0)

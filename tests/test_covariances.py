@@ -1,0 +1,331 @@
+"""Laws of every covariance structure, against dense matrices."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from cases import (
+    CLASS_OF,
+    COVARIANCES,
+    N_FEATURES,
+    assert_close,
+    every_covariance,
+    image,
+    low_rank,
+    random_covariance,
+    tensor,
+    with_missing_cells,
+)
+
+from mixtura.covariances import COVARIANCES as REGISTRY
+from mixtura.covariances import FullCovariance, LowRank, automatic_rank
+from mixtura.moments import Moments
+from mixtura.roles import PseudoMoments
+
+N_COMPONENTS, N_ROWS = len(CLASS_OF), 15
+
+
+def deviations_of(rng, device):
+    return tensor(rng.normal(size=(N_COMPONENTS, N_ROWS, N_FEATURES)), device)
+
+
+def nothing_added(device, ridge=0.0) -> PseudoMoments:
+    zeros = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros, ridge)
+
+
+def scatter_of(covariance, matrices, counts) -> Moments:
+    """Moments about the means with these seconds (K, D, D)."""
+    zeros = torch.zeros_like(matrices[:, 0])
+    return Moments(counts, zeros, image(covariance.form, matrices), covariance.form, zeros)
+
+
+def test_every_structure_of_the_registry_is_in_the_table():
+    tested = {(type(case.structure), getattr(case.structure, "inner", None)) for case in COVARIANCES.values()}
+    assert {(type(made), getattr(made, "inner", None)) for made in (make(1) for make in REGISTRY.values())} <= tested
+
+
+@every_covariance
+def test_dense_and_variances_are_the_truth(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    assert_close(covariance.dense(), case.dense(tensors))
+    assert_close(covariance.variances(), np.diagonal(case.dense(tensors), axis1=1, axis2=2))
+    assert (covariance.n_components, covariance.n_features) == (N_COMPONENTS, N_FEATURES)
+    assert not covariance.repaired.any()
+    assert covariance.repaired.shape == (N_COMPONENTS,)
+
+
+@every_covariance
+def test_tensors_make_the_same_covariance_again(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    assert torch.equal(case.structure.from_tensors(covariance.tensors()).dense(), covariance.dense())
+
+
+@every_covariance
+def test_parameters_are_counted_once_for_every_distinct_matrix(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    assert covariance.n_parameters == case.n_parameters(case.groups(tensors).max() + 1, N_FEATURES)
+
+
+@every_covariance
+def test_log_determinants_are_those_of_the_dense_matrices(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    expected = np.linalg.slogdet(case.dense(tensors))[1]
+    assert_close(covariance.log_determinants, expected)
+    _, firsts = np.unique(case.groups(tensors), return_index=True)
+    assert_close(covariance.distinct_log_determinants, expected[firsts])
+
+
+@every_covariance
+def test_penalty_is_the_trace_of_the_precision_times_a_diagonal(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    scatter = rng.uniform(size=N_FEATURES)
+    _, firsts = np.unique(case.groups(tensors), return_index=True)
+    expected = [np.trace(np.linalg.inv(matrix) @ np.diag(scatter)) for matrix in case.dense(tensors)[firsts]]
+    assert_close(covariance.penalty(tensor(scatter, device)), expected)
+
+
+@every_covariance
+@pytest.mark.parametrize("components", [slice(1, 4), torch.tensor([3, 0])], ids=["slice", "index"])
+def test_selected_components_keep_their_matrices(case, components, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    chosen = components if isinstance(components, slice) else components.to(device)
+    picked = case.dense(tensors)[components if isinstance(components, slice) else components.numpy()]
+    assert_close(covariance.select(chosen).dense(), picked)
+    _ = covariance.log_determinants  # factorised before, as within a pass
+    assert_close(covariance.select(chosen).log_determinants, np.linalg.slogdet(picked)[1])
+
+
+@every_covariance
+def test_squared_distances_are_quadratic_forms(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    deviations = deviations_of(rng, device)
+    precisions = np.linalg.inv(case.dense(tensors))
+    d = deviations.cpu().numpy()
+    assert_close(covariance.squared_distances(deviations), np.einsum("kni,kij,knj->kn", d, precisions, d))
+
+
+@every_covariance
+def test_second_moments_are_weighted_outer_products(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    deviations, weights = deviations_of(rng, device), tensor(rng.normal(size=(N_COMPONENTS, N_ROWS)), device)
+    expected = image(covariance.form, torch.einsum("kn,kni,knj->kij", weights, deviations, deviations))
+    found = covariance.second_moments(deviations, weights)
+    assert len(found) == len(expected)
+    for part, expected_part in zip(found, expected, strict=True):
+        assert_close(part, expected_part)
+
+
+@every_covariance
+def test_own_moments_are_the_matrices(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    expected = image(covariance.form, tensor(case.dense(tensors), device))
+    for part, expected_part in zip(covariance.own_moments(), expected, strict=True):
+        assert_close(part, expected_part)
+
+
+@every_covariance
+def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    means, rows = rng.normal(size=(N_COMPONENTS, N_FEATURES)), rng.normal(size=(N_ROWS, N_FEATURES))
+    product = covariance.product(tensor(means, device))
+    scores, features = product.expand(tensor(rows.T.copy(), device), slice(1, 4))
+    pairs = list(zip(means, case.dense(tensors), strict=True))[1:4]
+    assert_close(scores, [[reference.log_density(row, m, s) for row in rows] for m, s in pairs])
+    assert features.shape[0] <= product.n_features
+    weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
+    product.accumulate(sums, features, tensor(weights, device), slice(1, 4))
+    moments = product.moments(sums, torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
+    assert_close(moments.counts, np.pad(weights.sum(1), 1))
+    assert_close(moments.firsts[1:4], weights @ rows)
+    seconds = np.zeros((N_COMPONENTS, N_FEATURES, N_FEATURES))
+    seconds[1:4] = np.einsum("kn,ni,nj->kij", weights, rows, rows)
+    for part, expected in zip(moments.seconds, image(covariance.form, tensor(seconds, device)), strict=True):
+        assert_close(part, expected)
+
+
+# ---- missing cells -----------------------------------------------------------------------------------------------
+
+
+def conditioned(case, rng, device, n_features=N_FEATURES):
+    """A covariance, rows with missing cells about its (zero) means, and the twins' completions [k][n]."""
+    covariance, tensors = random_covariance(case, rng, device, n_features=n_features)
+    rows = with_missing_cells(rng.normal(size=(N_ROWS, n_features)), rng)
+    observed = tensor(~np.isnan(rows), device)
+    deviations = tensor(np.nan_to_num(rows), device).expand(N_COMPONENTS, -1, -1)
+    mean = np.zeros(n_features)
+    completions = [[reference.completed(row, mean, matrix) for row in rows] for matrix in case.dense(tensors)]
+    return covariance, case.dense(tensors), rows, covariance.condition(deviations, observed), completions
+
+
+@every_covariance
+@pytest.mark.parametrize("n_features", [N_FEATURES, 7])
+def test_conditioning_marginalises_and_fills_missing_cells(case, n_features, rng, device):
+    _, dense, rows, given, completions = conditioned(case, rng, device, n_features)
+    constant = (~np.isnan(rows)).sum(1) * np.log(2 * np.pi)
+    mean = np.zeros(n_features)
+    expected = [[-2 * reference.log_density(row, mean, matrix) for row in rows] for matrix in dense]
+    assert_close(given.squared_distances + given.log_determinants, np.array(expected) - constant)
+    assert_close(given.deviations, [[filled for filled, _ in of_component] for of_component in completions])
+
+
+@every_covariance
+@pytest.mark.parametrize("n_features", [N_FEATURES, 7])
+def test_conditional_moments_sum_the_conditional_covariances(case, n_features, rng, device):
+    covariance, _, _, given, completions = conditioned(case, rng, device, n_features)
+    weights = rng.normal(size=(N_COMPONENTS, N_ROWS))
+    spreads = np.array([[spread for _, spread in of_component] for of_component in completions])
+    expected = image(covariance.form, tensor(np.einsum("kn,knij->kij", weights, spreads), device))
+    for part, expected_part in zip(covariance.conditional_moments(given, tensor(weights, device)), expected, strict=True):
+        assert_close(part, expected_part)
+
+
+@pytest.mark.parametrize("n_missing", [1, 3, 5])
+def test_conditioning_survives_a_nearly_singular_matrix(n_missing, rng, device):
+    """Beyond LARGEST_INFLATION the observed side is used whatever the number of missing cells."""
+    size = 6
+    direction = rng.normal(size=size)
+    matrix = np.outer(direction, direction) + 1e-8 * np.eye(size)
+    covariance = FullCovariance(tensor(matrix[None], device))
+    row = np.concatenate([np.full(n_missing, np.nan), direction[n_missing:] * 1.3])
+    observed = tensor(~np.isnan(row[None]), device)
+    given = covariance.condition(tensor(np.nan_to_num(row)[None, None], device), observed)
+    # Given any cell of a multiple of the direction, the others are that multiple of it.
+    assert_close(given.deviations[0, 0], 1.3 * direction, 1e-6)
+    expected = reference.log_density(row, np.zeros(size), matrix)
+    constant = (size - n_missing) * np.log(2 * np.pi)
+    found = -0.5 * (constant + given.log_determinants + given.squared_distances)
+    assert_close(found[0], [expected], 1e-6)
+
+
+# ---- updates -----------------------------------------------------------------------------------------------------
+
+
+@every_covariance
+def test_an_update_fits_the_structure_to_the_scatter(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    matrices = COVARIANCES["full"].tensors(rng, CLASS_OF, N_FEATURES)["matrices"]
+    counts, groups = rng.uniform(5, 10, N_COMPONENTS), case.groups(tensors)
+    scatter = scatter_of(covariance, tensor(counts[:, None, None] * matrices, device), tensor(counts, device))
+    floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    updated = covariance.updated(scatter, nothing_added(device), floor)
+    pooled = [
+        np.average(matrices[groups == g], axis=0, weights=counts[groups == g]) for g in range(groups.max() + 1)
+    ]
+    assert_close(updated.dense(), case.restricted(tensors)(np.array(pooled))[groups])
+
+
+@every_covariance
+def test_components_without_rows_keep_their_matrices(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    zeros = torch.zeros(N_COMPONENTS, N_FEATURES, N_FEATURES, dtype=torch.float64, device=device)
+    floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    updated = covariance.updated(scatter_of(covariance, zeros, zeros[:, 0, 0]), nothing_added(device), floor)
+    assert_close(updated.dense(), covariance.dense(), 1e-15)
+
+
+@every_covariance
+def test_no_variance_falls_below_the_floor(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    counts = torch.full((N_COMPONENTS,), 9.0, dtype=torch.float64, device=device)
+    zeros = torch.zeros(N_COMPONENTS, N_FEATURES, N_FEATURES, dtype=torch.float64, device=device)
+    floor = tensor(np.array([1e-3, 1e-2, 1e-4, 1e-5]), device)
+    updated = covariance.updated(scatter_of(covariance, zeros, counts), nothing_added(device), floor)
+    assert (updated.variances() >= floor * (1 - 1e-12)).all() or updated.variances().amax() >= floor.mean()
+    assert torch.isfinite(updated.log_determinants).all()
+
+
+@every_covariance
+def test_a_ridge_is_added_to_every_variance(case, rng, device):
+    """Exactly so where the structure is closed under it; a factor analyser takes it as part of the scatter."""
+    covariance, tensors = random_covariance(case, rng, device)
+    matrices, ridge = COVARIANCES["full"].tensors(rng, CLASS_OF, N_FEATURES)["matrices"], 0.25
+    counts, groups = np.full(N_COMPONENTS, 10.0), case.groups(tensors)
+    scatter = scatter_of(covariance, tensor(10.0 * matrices, device), tensor(counts, device))
+    floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    updated = covariance.updated(scatter, nothing_added(device, ridge), floor)
+    pooled = np.array([matrices[groups == g].mean(0) for g in range(groups.max() + 1)]) + ridge * np.eye(N_FEATURES)
+    assert_close(updated.dense(), case.restricted(tensors)(pooled)[groups])
+
+
+def test_a_singular_scatter_is_repaired_and_named(device):
+    covariance = FullCovariance(torch.eye(N_FEATURES, dtype=torch.float64, device=device).repeat(2, 1, 1))
+    ones = torch.ones(N_FEATURES, N_FEATURES, dtype=torch.float64, device=device) * (1 - 1e-14)
+    matrices = torch.stack([ones + 1e-14 * covariance.matrices[0] - 1e-12, covariance.matrices[1]])
+    counts = torch.ones(2, dtype=torch.float64, device=device)
+    floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    updated = covariance.updated(scatter_of(covariance, matrices, counts), nothing_added(device), floor)
+    assert updated.repaired.tolist() == [True, False]
+    assert torch.isfinite(updated.log_determinants).all()
+    assert torch.linalg.eigvalsh(updated.dense()[0]).min() > 0
+
+
+# ---- starts and draws --------------------------------------------------------------------------------------------
+
+
+@every_covariance
+def test_a_start_has_the_variances_asked_for(case, rng, device):
+    variances = tensor(np.tile(rng.uniform(0.5, 2, N_FEATURES), (N_COMPONENTS, 1)), device)
+    assignments = tensor(np.arange(60) % N_COMPONENTS, device)
+    deviations = tensor(rng.normal(size=(60, N_FEATURES)), device)
+    covariance = case.structure.start(variances, deviations, assignments, tensor(CLASS_OF, device))
+    spherical = "spherical" in {name for name, other in COVARIANCES.items() if other is case} or case.structure == (
+        COVARIANCES["tied_spherical"].structure
+    )
+    expected = variances.mean(-1, keepdim=True).expand_as(variances) if spherical else variances
+    assert_close(covariance.variances(), expected)
+    assert covariance.n_components == N_COMPONENTS
+    assert (torch.linalg.eigvalsh(covariance.dense()) > 0).all()
+
+
+@every_covariance
+def test_draws_have_the_covariance_asked_for(case, rng, device, generator):
+    covariance, tensors = random_covariance(case, rng, device)
+    n_draws = 8000
+    components = torch.arange(N_COMPONENTS, device=device).repeat(n_draws)
+    draws = covariance.sample(components, generator)
+    for k, matrix in enumerate(case.dense(tensors)):
+        own = draws[components == k].cpu().numpy()
+        variances = np.diag(matrix)
+        error = np.sqrt((np.outer(variances, variances) + matrix**2) / n_draws)  # standard error of a covariance
+        assert (abs(own.T @ own / n_draws - matrix) < 5 * error).all()
+        assert (abs(own.mean(0)) < 5 * np.sqrt(variances / n_draws)).all()
+
+
+def test_draws_are_the_same_from_the_same_seed(rng, device):
+    covariance, _ = random_covariance(COVARIANCES["low_rank_2"], rng, device)
+    components = torch.tensor([0, 1, 1, 4], device=device)
+    first, second = (covariance.sample(components, torch.Generator(device).manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+# ---- low rank ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_features", "rank"), [(1, 0), (2, 1), (3, 1), (8, 4), (20, 10), (100, 10)])
+def test_automatic_rank_is_half_the_features_at_most_ten(n_features, rank):
+    assert automatic_rank(n_features) == rank
+
+
+def test_a_start_of_low_rank_follows_the_rows_and_leaves_a_tenth(rng, device):
+    factor = rng.normal(size=(400, 1))
+    rows = tensor(factor * np.array([1.0, -2.0, 3.0, 0.0]) + 1e-3 * rng.normal(size=(400, 4)), device)
+    variances = rows.var(0, keepdim=True)
+    alone = torch.zeros(400, dtype=torch.int64, device=device)
+    covariance = LowRank(1).start(variances, rows, alone, torch.zeros(1, dtype=torch.int64, device=device))
+    assert_close(covariance.uniquenesses[0, :3] / variances[0, :3], [0.1, 0.1, 0.1], 1e-6)
+    dense = covariance.dense()[0]
+    assert_close(dense[0, 1] / (dense[0, 0] * dense[1, 1]).sqrt(), -0.9, 1e-6)
+
+
+def test_rank_zero_is_a_diagonal_covariance(rng, device):
+    covariance, tensors = random_covariance(low_rank(0), rng, device)
+    rows, weights = rng.normal(size=(N_ROWS, N_FEATURES)), rng.uniform(size=(N_COMPONENTS, N_ROWS))
+    product = covariance.product(torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device))
+    scores, features = product.expand(tensor(rows.T.copy(), device), slice(0, N_COMPONENTS))
+    mean = np.zeros(N_FEATURES)
+    dense = [np.diag(u) for u in tensors["uniquenesses"]]
+    assert_close(scores, [[reference.log_density(row, mean, matrix) for row in rows] for matrix in dense])
+    sums = product.zeros()
+    product.accumulate(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
+    assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)

@@ -1,0 +1,162 @@
+"""Moments are values: they add, scale, move to another reference and back, and equal sums by loops."""
+
+import numpy as np
+import pytest
+import torch
+from cases import assert_close, assert_same_moments, image, tensor
+
+from mixtura.moments import Dense, Diagonal, Moments, Projected, SignedMoments, Summary, concatenate
+
+SIZE, N_COMPONENTS, N_ROWS = 3, 2, 20
+
+FORMS = {
+    "dense": lambda rng: Dense(),
+    "diagonal": lambda rng: Diagonal(),
+    "projected": lambda rng: Projected(tensor(rng.normal(size=(N_COMPONENTS, SIZE, 2)))),
+}
+every_form = pytest.mark.parametrize("form", [make(np.random.default_rng(7)) for make in FORMS.values()], ids=FORMS)
+
+
+def moments_by_loops(form, rows, weights, reference) -> Moments:
+    """weights (K, n) of rows (n, D) about a reference (D,) or (K, D)."""
+    counts, firsts = np.zeros(len(weights)), np.zeros((len(weights), SIZE))
+    seconds = np.zeros((len(weights), SIZE, SIZE))
+    references = np.broadcast_to(reference, firsts.shape)
+    for k, row_weights in enumerate(weights):
+        for row, weight in zip(rows, row_weights, strict=True):
+            off = row - references[k]
+            counts[k] += weight
+            firsts[k] += weight * off
+            seconds[k] += weight * np.outer(off, off)
+    return Moments(tensor(counts), tensor(firsts), image(form, tensor(seconds)), form, tensor(np.array(reference)))
+
+
+@pytest.fixture
+def sample(rng):
+    """Rows, signed weights and two references."""
+    return (
+        rng.normal(size=(N_ROWS, SIZE)),
+        rng.normal(size=(N_COMPONENTS, N_ROWS)),
+        rng.normal(size=SIZE),
+        rng.normal(size=(N_COMPONENTS, SIZE)),
+    )
+
+
+def test_dense_form_keeps_the_whole_matrix(rng):
+    left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
+    (part,) = Dense().outer(tensor(left), tensor(right))
+    assert_close(part, [np.outer(a, b) for a, b in zip(left, right, strict=True)])
+
+
+def test_diagonal_form_keeps_the_diagonal(rng):
+    left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
+    (part,) = Diagonal().outer(tensor(left), tensor(right))
+    assert_close(part, [np.diag(np.outer(a, b)) for a, b in zip(left, right, strict=True)])
+
+
+def test_projected_form_keeps_the_diagonal_and_the_matrix_times_its_projections(rng):
+    left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
+    projections = rng.normal(size=(N_COMPONENTS, SIZE, 2))
+    diagonals, projected = Projected(tensor(projections)).outer(tensor(left), tensor(right))
+    matrices = [np.outer(a, b) for a, b in zip(left, right, strict=True)]
+    assert_close(diagonals, [np.diag(m) for m in matrices])
+    assert_close(projected, [m @ v for m, v in zip(matrices, projections, strict=True)])
+
+
+@every_form
+def test_diagonal_of_a_form_is_the_image_of_a_diagonal_matrix(form, rng):
+    variances = tensor(rng.uniform(size=(N_COMPONENTS, SIZE)))
+    for part, expected in zip(form.diagonal(variances), image(form, torch.diag_embed(variances)), strict=True):
+        assert_close(part, expected)
+
+
+@every_form
+def test_moments_of_parts_add_to_those_of_the_whole(form, sample):
+    rows, weights, reference, _ = sample
+    first = moments_by_loops(form, rows[:7], weights[:, :7], reference)
+    second = moments_by_loops(form, rows[7:], weights[:, 7:], reference)
+    assert_same_moments(first + second, moments_by_loops(form, rows, weights, reference))
+
+
+@every_form
+def test_scaled_moments_are_those_of_scaled_weights(form, sample):
+    rows, weights, reference, _ = sample
+    moments = moments_by_loops(form, rows, weights, reference)
+    assert_same_moments(moments.scaled(-2.5), moments_by_loops(form, rows, -2.5 * weights, reference))
+    factors = np.array([0.5, -3.0])
+    assert_same_moments(moments.scaled(tensor(factors)), moments_by_loops(form, rows, factors[:, None] * weights, reference))
+
+
+@every_form
+def test_about_gives_the_moments_about_another_reference(form, sample):
+    rows, weights, common, own = sample
+    moved = moments_by_loops(form, rows, weights, common).about(tensor(own))
+    assert_same_moments(moved, moments_by_loops(form, rows, weights, own))
+    assert_close(moved.reference, own)
+
+
+@every_form
+def test_about_is_invertible(form, sample):
+    rows, weights, common, own = sample
+    moments = moments_by_loops(form, rows, weights, common)
+    assert_same_moments(moments.about(tensor(own)).about(tensor(common)), moments)
+
+
+@every_form
+def test_adding_moments_about_unlike_references_raises(form, sample):
+    rows, weights, common, own = sample
+    here, there = (moments_by_loops(form, rows, weights, reference) for reference in (common, own))
+    with pytest.raises(ValueError, match=r"^moments about unlike references do not add; use about\(reference\) first$"):
+        here + there
+    assert_same_moments(here + there.about(here.reference), here.scaled(2))
+
+
+@every_form
+def test_pooled_moments_are_sums_over_groups(form, sample):
+    rows, weights, _, own = sample
+    moments = moments_by_loops(form, rows, weights, own)
+    pooled = moments.pooled(torch.tensor([0, 0]), 1)
+    assert_close(pooled.counts, moments.counts.sum(0, keepdim=True))
+    for part, parts in zip(pooled.seconds, moments.seconds, strict=True):
+        assert_close(part, parts.sum(0, keepdim=True))
+
+
+def test_concatenated_moments_keep_components_and_references(sample):
+    rows, weights, common, own = sample
+    first = moments_by_loops(Dense(), rows, weights, common)
+    second = moments_by_loops(Dense(), rows, weights, own)
+    together = concatenate([first, second])
+    assert_close(together.counts, np.tile(weights.sum(1), 2))
+    assert_close(together.reference, np.concatenate([np.broadcast_to(common, own.shape), own]))
+    assert_close(together.seconds[0][N_COMPONENTS:], second.seconds[0])
+
+
+def signed(sample) -> SignedMoments:
+    rows, weights, reference, _ = sample
+    sides = (moments_by_loops(Dense(), rows, side, reference) for side in (abs(weights), weights**2))
+    return SignedMoments(*sides)
+
+
+def test_net_moments_are_those_of_the_signed_weights(sample):
+    rows, weights, reference, _ = sample
+    assert_same_moments(signed(sample).net, moments_by_loops(Dense(), rows, abs(weights) - weights**2, reference))
+
+
+def test_signed_moments_add_side_by_side(sample):
+    total = signed(sample) + signed(sample)
+    assert_same_moments(total.numerator, signed(sample).numerator.scaled(2))
+    assert_same_moments(total.denominator, signed(sample).denominator.scaled(2))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_side_that_is_absent_counts_as_nothing(sample, swapped):
+    both = signed(sample)
+    one = SignedMoments(both.numerator)
+    total = one + both if swapped else both + one
+    assert_same_moments(total.net, both.net + both.numerator)
+
+
+def test_summaries_add(sample):
+    total = Summary(1.5, 2.0, signed(sample)) + Summary(-4.0, 8.0, signed(sample))
+    assert (total.value, total.weight, total.mean_value) == (-2.5, 10.0, -0.25)
+    assert_same_moments(total.moments.numerator, signed(sample).numerator.scaled(2))

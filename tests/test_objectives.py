@@ -1,0 +1,160 @@
+"""Laws of objectives: values and signed responsibilities against twins, gradients and differences."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
+
+from mixtura.objectives import OBJECTIVES as REGISTRY
+from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.roles import Targets
+
+N_ROWS, N_CLASSES = 12, 3
+KNOWLEDGE = ("nothing", "labels", "some", "none_labeled", "soft", "one_hot")
+every_knowledge = pytest.mark.parametrize("known", KNOWLEDGE)
+
+
+def labels_and_shares(known, rng):
+    labels = np.arange(N_ROWS) % N_CLASSES
+    if known == "nothing":
+        return None, None
+    if known == "labels":
+        return labels, None
+    if known == "some":
+        return np.where(np.arange(N_ROWS) % 4 == 0, -1, labels), None
+    if known == "none_labeled":
+        return np.full(N_ROWS, -1), None
+    return None, soft_labels(labels, N_CLASSES, rng) if known == "soft" else np.eye(N_CLASSES)[labels]
+
+
+def targets_of(known, rng, device) -> tuple[Targets, np.ndarray]:
+    """What the objective is told, and the same as one matrix of shares."""
+    labels, shares = labels_and_shares(known, rng)
+    parts = (None if part is None else tensor(part, device) for part in (labels, shares))
+    return Targets(tensor(CLASS_OF, device), *parts), reference.shares_of(labels, shares, N_ROWS, N_CLASSES)
+
+
+@pytest.fixture
+def log_joint(rng, device):
+    return tensor(rng.normal(0, 3, (len(CLASS_OF), N_ROWS)), device)
+
+
+def test_every_objective_of_the_registry_is_in_the_table():
+    assert {name: objective for name, (objective, _) in OBJECTIVES.items()} == REGISTRY
+
+
+@every_objective
+@every_knowledge
+def test_values_and_responsibilities_equal_the_twin(objective, twin_objective, known, log_joint, rng, device):
+    targets, shares = targets_of(known, rng, device)
+    found = objective.evaluate(log_joint.clone(), targets)
+    rows = zip(log_joint.T.cpu().numpy(), shares, strict=True)
+    values, numerator, denominator = map(np.array, zip(*(twin_objective(a, CLASS_OF, s) for a, s in rows), strict=True))
+    assert_close(found.values, values)
+    assert_close(found.numerator.T, numerator)
+    assert_close(found.signed.T, numerator - denominator)
+    assert (found.denominator is not None) == objective.needs_denominator
+
+
+@every_objective
+@every_knowledge
+def test_signed_responsibilities_are_the_gradient(objective, twin_objective, known, log_joint, rng, device):
+    targets, _ = targets_of(known, rng, device)
+    variable = log_joint.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(objective.evaluate(variable, targets).values.sum(), variable)
+    assert_close(objective.evaluate(log_joint.clone(), targets).signed, gradient)
+
+
+@every_objective
+@every_knowledge
+def test_signed_responsibilities_are_central_differences(objective, twin_objective, known, log_joint, rng, device):
+    targets, _ = targets_of(known, rng, device)
+    signed, h = objective.evaluate(log_joint.clone(), targets).signed, 1e-5
+    for k in range(len(log_joint)):
+        step = torch.zeros_like(log_joint)
+        step[k] = h
+        up, down = (objective.evaluate(log_joint + sign * step, targets).values for sign in (1, -1))
+        assert_close(signed[k], (up - down) / (2 * h), 1e-8)
+
+
+@every_objective
+def test_evaluating_leaves_the_log_joints_alone(objective, twin_objective, log_joint, rng, device):
+    before = log_joint.clone()
+    objective.evaluate(log_joint, targets_of("some", rng, device)[0])
+    assert torch.equal(log_joint, before)
+
+
+@every_objective
+def test_numerator_and_denominator_are_not_negative(objective, twin_objective, log_joint, rng, device):
+    found = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
+    assert (found.numerator >= 0).all()
+    assert found.denominator is None or (found.denominator >= 0).all()
+
+
+@every_objective
+def test_certain_soft_labels_are_labels(objective, twin_objective, log_joint, rng, device):
+    hard = objective.evaluate(log_joint, targets_of("labels", rng, device)[0])
+    soft = objective.evaluate(log_joint, targets_of("one_hot", rng, device)[0])
+    assert_close(soft.values, hard.values)
+    assert_close(soft.signed, hard.signed)
+
+
+@every_objective
+def test_soft_labels_average_hard_ones(objective, twin_objective, log_joint, rng, device):
+    shares = rng.dirichlet(np.ones(N_CLASSES), N_ROWS)
+    class_of = tensor(CLASS_OF, device)
+    soft = objective.evaluate(log_joint, Targets(class_of, shares=tensor(shares, device)))
+    hard = [
+        objective.evaluate(log_joint, Targets(class_of, torch.full((N_ROWS,), c, device=device))).values
+        for c in range(N_CLASSES)
+    ]
+    assert_close(soft.values, (tensor(shares, device) * torch.stack(hard, 1)).sum(1))
+
+
+@every_knowledge
+def test_joint_is_marginal_plus_conditional(known, log_joint, rng, device):
+    targets, _ = targets_of(known, rng, device)
+    joint, marginal, conditional = (o.evaluate(log_joint, targets) for o in (Joint(), Marginal(), Conditional()))
+    assert_close(joint.values, marginal.values + conditional.values)
+    assert_close(joint.signed, marginal.signed + conditional.signed)
+
+
+@every_knowledge
+def test_responsibilities_sum_to_one_and_conditional_ones_to_zero(known, log_joint, rng, device):
+    targets, _ = targets_of(known, rng, device)
+    assert_close(Joint().evaluate(log_joint, targets).signed.sum(0), np.ones(N_ROWS))
+    assert_close(Marginal().evaluate(log_joint, targets).signed.sum(0), np.ones(N_ROWS))
+    assert_close(Conditional().evaluate(log_joint, targets).signed.sum(0), np.zeros(N_ROWS))
+
+
+def test_an_unlabeled_row_tells_nothing_of_its_class(log_joint, rng, device):
+    found = Conditional().evaluate(log_joint, targets_of("none_labeled", rng, device)[0])
+    assert_close(found.values, np.zeros(N_ROWS))
+    assert_close(found.signed, np.zeros((len(CLASS_OF), N_ROWS)))
+
+
+@every_objective
+def test_far_log_joints_neither_overflow_nor_vanish(objective, twin_objective, log_joint, rng, device):
+    targets, _ = targets_of("some", rng, device)
+    near, far = (objective.evaluate(log_joint + shift, targets) for shift in (0.0, -1e5))
+    assert_close(far.numerator, near.numerator)
+    assert torch.isfinite(far.values).all()
+
+
+@every_objective
+def test_a_component_of_no_weight_has_no_responsibility(objective, twin_objective, log_joint, rng, device):
+    log_joint[1] = -torch.inf
+    found = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
+    assert torch.isfinite(found.values).all()
+    assert (found.signed[1] == 0).all()
+    assert torch.isfinite(found.signed).all()
+
+
+def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_responsibilities(log_joint, rng, device):
+    log_joint[:, 5] = -torch.inf
+    for objective in (Joint(), Marginal()):
+        found = objective.evaluate(log_joint, targets_of("some", rng, device)[0])
+        assert found.values[5] == -torch.inf
+        assert (found.numerator[:, 5] == 0).all()
+        assert torch.isfinite(found.values).sum() == N_ROWS - 1
