@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 
 # From the bottom up. A file may import from its own level and from those below it.
 LEVELS = [
-    {"roles", "moments", "checks", "linalg"},
+    {"roles", "moments", "checks", "linalg", "scratch"},
     {"covariances", "objectives", "priors"},
     {"passes", "fused", "shards", "mixture", "initialise"},
     {"solvers"},

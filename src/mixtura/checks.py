@@ -156,7 +156,12 @@ def sample_weight(values: Any, n_rows: int) -> Tensor | None:
     """One non-negative finite number per row, not all zero."""
     if values is None:
         return None
-    weights = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values).double()
+    if not isinstance(values, Tensor):
+        try:
+            values = torch.from_numpy(np.array(values, dtype=float))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"sample_weight must hold one number per row; it could not be read as numbers: {error}.") from error
+    weights = values.detach().double()
     if weights.ndim == 0:
         weights = weights.expand(n_rows).clone()
     if weights.ndim != 1:
@@ -173,6 +178,18 @@ def sample_weight(values: Any, n_rows: int) -> Tensor | None:
     if not bool((weights > 0).any()):
         raise ValueError("sample_weight is zero for every row; at least one weight must be positive.")
     return weights
+
+
+def finite_labels(values: np.ndarray) -> None:
+    """Labels that are numbers may not be NaN or infinite."""
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    if np.isnan(values).any():
+        raise ValueError(
+            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their own, such as "
+            f"-1 among integers, and name it in `unlabeled`."
+        )
+    raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
 
 def soft_labels(shares: np.ndarray) -> None:
@@ -203,6 +220,16 @@ def enough_classes(classes: Sequence[Any], n_unlabeled: int, name: str) -> None:
         raise ValueError(
             f"{name} needs rows of at least two classes, but y holds only one class: {_plain(classes[0])!r}. "
             f"Add rows of another class, or use GaussianMixture for a density of one."
+        )
+
+
+def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
+    """Every class has a row of positive weight."""
+    empty = (class_weights <= 0).nonzero()[:, 0].tolist()
+    if empty:
+        raise ValueError(
+            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a positive "
+            f"weight, or leave its rows out."
         )
 
 

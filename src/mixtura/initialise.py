@@ -23,7 +23,7 @@ LLOYD_ITERATIONS = 25
 class Description:
     """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
 
-    `samples` holds (rows, weights) of each class, unlabeled rows last if there are any. `within` are the variances about
+    `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
     the class means, pooled; `total` those about the common mean. A column without variation has variance 1.
     """
 
@@ -135,7 +135,7 @@ class _Look:
             class_means=means + reference,
             within=within,
             total=total,
-            samples=[_largest(held)[:2] for held in self.samples if held],
+            samples=[_largest(held)[:2] if held else (means[:0], means[:0, 0]) for held in self.samples],
             n_rows=self.n_rows,
             n_missing=self.n_missing,
         )
@@ -166,23 +166,34 @@ def starting_mixture(
     means, weights, assigned, first = [], [], [], 0
     for c, count in enumerate(n_components):
         rows, row_weights = description.samples[c]
-        filled = torch.where(rows.isnan(), description.class_means[c], rows)
-        seeds = cluster(filled / scales, row_weights, count, method, generator)
-        components = nearest(filled / scales, seeds)
+        # About the class mean, so that distances keep their digits far from zero; a missing cell is at the mean.
+        scaled = torch.nan_to_num((rows - description.class_means[c]) / scales, nan=0.0)
+        seeds = cluster(scaled, row_weights, count, method, generator)
+        components = nearest(scaled, seeds)
         sizes = torch.zeros(count, dtype=torch.float64, device=rows.device).index_add_(0, components, row_weights)
-        means.append(seeds * scales)
+        means.append(description.class_means[c] + seeds * scales)
         # Half a row for a centre that no row is nearest to, so that it can still win some.
         weights.append(description.class_weights[c] * (sizes + 0.5) / (sizes + 0.5).sum())
         assigned.append((rows, row_weights, components + first))
         first += count
     all_means, all_weights = torch.cat(means), torch.cat(weights)
     class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(all_means.device)
-    deviations = torch.cat([torch.nan_to_num(rows - all_means[k], nan=0.0) for rows, _, k in assigned])
-    components = torch.cat([k for _, _, k in assigned])
     variances = description.within.expand_as(all_means).contiguous()
-    covariance = structure.start(variances, deviations, components, class_of)
+    covariance = structure.start(variances, *_deviations(assigned, all_means), class_of)
     log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
     return Mixture(log_weights, all_means, covariance, class_of), assigned
+
+
+def _deviations(assigned: list[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows about the mean of their component, missing cells zero, and the components.
+
+    Each is multiplied by the root of its weight over the average weight in the component: a row of weight 2 counts as two.
+    """
+    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
+    totals = weights.new_zeros(2, len(means)).index_add_(1, components, torch.stack((weights, torch.ones_like(weights))))
+    averages = totals[0] / totals[1].clamp_min(1)
+    factors = (weights / averages[components]).sqrt().unsqueeze(-1)
+    return torch.nan_to_num(rows - means[components], nan=0.0) * factors, components
 
 
 def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generator: torch.Generator) -> Tensor:

@@ -84,7 +84,7 @@ class Mixture:
         observed = ~rows.isnan()
         deviations = torch.where(observed, rows - self.means.unsqueeze(1), 0.0)  # (K, n, D)
         given = self.covariance.condition(deviations, observed)
-        constant = observed.sum(1) * math.log(2 * math.pi)
+        constant = observed.sum(1, dtype=deviations.dtype) * math.log(2 * math.pi)
         log_densities = -0.5 * (constant + given.log_determinants + given.squared_distances)
         return (self.log_weights.unsqueeze(-1) + log_densities).T
 

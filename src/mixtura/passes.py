@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
-from mixtura.roles import Conditioned, Objective, Targets
+from mixtura.roles import Conditioned, Covariance, Objective, Targets
+from mixtura.scratch import Scratch
 from mixtura.shards import Block, Group, Source
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
@@ -59,7 +60,7 @@ class Evaluator:
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
         self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
-        product = mixture.covariance.product(mixture.means - frame.centre)
+        product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
         fast = (errors <= TOLERANCES[dtype]).nonzero()[:, 0]
         self.fast = fast.tolist()
@@ -80,24 +81,32 @@ class Evaluator:
     def zeros(self) -> Sums:
         return Sums(self.product.zeros(), None)
 
-    def evaluate(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        """Log joints (K', n) and a function that adds the moments of weights (K', n) to sums."""
+    def evaluate(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+        """Log joints (K', n) and a function that adds the moments of weights (K', n) to sums.
+
+        Both are good until the next chunk is evaluated with the same scratch.
+        """
         if chunk.missing:
             return self._incomplete(chunk)
         if not self.exact:
-            return self._product(chunk)
-        return self._mixed(chunk)
+            return self._product(chunk, scratch)
+        return self._mixed(chunk, scratch)
 
-    def _product(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        centred = (chunk.rows - self.rounded_centre).T.contiguous()
-        scores, features = self.product.expand(centred, chunk.components)
+    def _centred(self, rows: Tensor, scratch: Scratch) -> Tensor:
+        """Rows about the centre, feature by feature: (n, D) -> (D, n)."""
+        centred = scratch.buffer("centred", (rows.shape[1], len(rows)), rows)
+        return torch.sub(rows.T, self.rounded_centre.unsqueeze(-1), out=centred)
+
+    def _product(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+        centred = self._centred(chunk.rows, scratch)
+        scores, features = self.product.expand(centred, chunk.components, scratch)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             self.product.accumulate(sums.product, features, weights, chunk.components)
 
-        return scores.add_(self.log_weights[chunk.components]), accumulate
+        return scores, accumulate
 
-    def _mixed(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+    def _mixed(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
         first, last = chunk.components.start, chunk.components.stop
         fast = slice(bisect_left(self.fast, first), bisect_left(self.fast, last))
         exact = self.exact[bisect_left(self.exact, first) : bisect_left(self.exact, last)]
@@ -105,15 +114,15 @@ class Evaluator:
         scores = centred.new_empty(last - first, len(centred))
         fast_positions = [k - first for k in self.fast[fast]]
         exact_positions = [k - first for k in exact]
-        fast_scores, features = self.product.expand(centred.T.contiguous(), fast)
+        fast_scores, features = self.product.expand(centred.T.contiguous(), fast, scratch)
         scores[fast_positions] = fast_scores
-        covariance = self.mixture.covariance.select(torch.tensor(exact, device=centred.device))
+        covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=centred.device))
         deviations = centred - self.offsets[exact].unsqueeze(1)  # (K'', n, D)
         scores[exact_positions] = -0.5 * (
             covariance.squared_distances(deviations)
             + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
             + self.mixture.n_features * math.log(2 * math.pi)
-        )
+        ) + self.log_weights[exact]
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
@@ -121,17 +130,22 @@ class Evaluator:
             if exact:
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
 
-        return scores.add_(self.log_weights[chunk.components]), accumulate
+        return scores, accumulate
 
-    def _incomplete(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+    def condition(self, chunk: Chunk) -> tuple[Tensor, Covariance, Conditioned]:
+        """Log joints (K', n) of rows with missing cells, and the components conditioned on what they show."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
         centred = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
         deviations = (centred - self.offsets[parts].unsqueeze(1)).mul_(observed)  # (K', n, D)
         covariance = self.mixture.covariance.select(parts)
         given = covariance.condition(deviations, observed)
-        constant = observed.sum(1) * math.log(2 * math.pi)
+        constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
         scores = -0.5 * (constant + given.log_determinants + given.squared_distances)
+        return scores.add_(self.log_weights[parts]), covariance, given
+
+    def _incomplete(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+        scores, covariance, given = self.condition(chunk)
 
         def second_moments(filled: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
             observed_part = covariance.second_moments(filled, weights)
@@ -139,18 +153,9 @@ class Evaluator:
             return tuple(a + b for a, b in zip(observed_part, missing_part, strict=True))
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            sums.add_direct(self.mixture, parts, given.deviations, weights, second_moments)
+            sums.add_direct(self.mixture, chunk.components, given.deviations, weights, second_moments)
 
-        return scores.add_(self.log_weights[parts]), accumulate
-
-    def completed(self, chunk: Chunk) -> tuple[Tensor, Conditioned]:
-        """Log joints and the conditioned components of rows with missing cells, for imputation."""
-        observed = ~chunk.rows.isnan()
-        centred = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
-        deviations = (centred - self.offsets.unsqueeze(1)).mul_(observed)
-        given = self.mixture.covariance.condition(deviations, observed)
-        constant = observed.sum(1) * math.log(2 * math.pi)
-        return -0.5 * (constant + given.log_determinants + given.squared_distances) + self.log_weights, given
+        return scores, accumulate
 
     def moments(self, sums: Sums) -> Moments:
         """All sums as moments about the current means."""
@@ -278,7 +283,7 @@ def summarise(
 
     def work(piece: Piece, total: _Total) -> None:
         chunk = piece.load(evaluator)
-        log_joint, accumulate = evaluator.evaluate(chunk)
+        log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
         found = objective.evaluate(log_joint, chunk.targets)
         values, numerator, denominator = found.values, found.numerator, found.denominator
         if not keep_apart and denominator is not None:
@@ -306,6 +311,7 @@ def summarise(
 @dataclass
 class _Total:
     sums: list[Sums]
+    scratch: Scratch = field(default_factory=Scratch)
     value: float = 0.0
     weight: float = 0.0
 
@@ -328,15 +334,18 @@ def map_rows(
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
 
-    def work(piece: Piece, output: Tensor) -> None:
+    def work(piece: Piece, state: tuple[Tensor, Scratch]) -> None:
         chunk = piece.load(evaluator)
-        output[chunk.index] = compute(evaluator.evaluate(chunk)[0])
+        output, scratch = state
+        output[chunk.index] = compute(evaluator.evaluate(chunk, scratch)[0])
 
     n_threads = _n_threads(source)
+    scratches = [Scratch() for _ in range(n_threads)]
     with _Workers(n_threads) as workers:
         for block in source.blocks():
             output = torch.empty((len(block.rows), *shape), dtype=evaluator.dtype, device=block.rows.device)
-            workers.share_out(list(pieces(block, evaluator, False, memory_limit, n_threads)), work, [output] * n_threads)
+            states = [(output, scratch) for scratch in scratches]
+            workers.share_out(list(pieces(block, evaluator, False, memory_limit, n_threads)), work, states)
             outputs.append(output)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -350,7 +359,7 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
         for piece in pieces(block, evaluator, False, memory_limit, 1):
             if piece.group.missing:
                 chunk = piece.load(evaluator)
-                log_joint, given = evaluator.completed(chunk)
+                log_joint, _, given = evaluator.condition(chunk)
                 shares = log_joint.softmax(0)  # (K, n)
                 completed = evaluator.offsets.unsqueeze(1) + given.deviations + evaluator.rounded_centre  # (K, n, D)
                 expected = (shares.unsqueeze(-1) * completed).sum(0)
@@ -377,7 +386,9 @@ def framed(smallest: Tensor, largest: Tensor) -> Frame:
     """The frame of rows between these values; the centre is exact in single precision, so that nothing is lost there."""
     empty = smallest > largest  # a column without an observed cell
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
-    centre = (0.5 * smallest + 0.5 * largest).float().double()
+    middle = 0.5 * smallest + 0.5 * largest
+    rounded = middle.float().double()
+    centre = torch.where(rounded.isfinite(), rounded, middle)  # beyond the range of single precision
     return Frame(centre, torch.maximum(largest - centre, centre - smallest))
 
 
@@ -420,11 +431,14 @@ class _Workers:
 
         def share(thread: int) -> None:
             torch.set_num_threads(1)
-            with torch.no_grad():
-                for task in tasks[thread :: self._n_threads]:
-                    if self._stop.is_set():
-                        return
-                    work(task, states[thread])
+            try:
+                with torch.no_grad():
+                    for task in tasks[thread :: self._n_threads]:
+                        if self._stop.is_set():
+                            return
+                        work(task, states[thread])
+            finally:
+                torch.set_num_threads(self._n_threads)  # threads born later start with what was set last
 
         for future in [self._pool.submit(share, t) for t in range(self._n_threads)]:
             future.result()

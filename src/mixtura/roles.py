@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mixtura.moments import Form, Moments, SignedMoments
+from mixtura.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,15 @@ class Conditioned:
 class Product(Protocol):
     """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
 
-    n_features: int  # scratch numbers per row
+    @property
+    def n_features(self) -> int:
+        """Numbers of scratch per row."""
+        ...
+
+    @property
+    def biases(self) -> Tensor:
+        """What a log-density has that does not depend on the row, (K, 1)."""
+        ...
 
     def errors(self, radii: Tensor) -> Tensor:
         """Bound of the absolute rounding error of a log-density per component, in units of eps, (K,)."""
@@ -63,7 +72,11 @@ class Product(Protocol):
 
     def select(self, components: Tensor) -> Self: ...
 
-    def expand(self, centred: Tensor, components: slice) -> tuple[Tensor, Tensor]:
+    def raised(self, constants: Tensor) -> Self:
+        """With constants (K,) added to the log-densities."""
+        ...
+
+    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
         ...
 

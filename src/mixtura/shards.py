@@ -60,14 +60,25 @@ class Block:
             key, width = counts, self.rows.shape[1] + 1
         if labels is not None:
             key = key + (labels + 1) * width
-        order = key.argsort(stable=True)
-        parts = key.index_select(0, order)
+        order = self._by_pattern()
+        order = order[key[order].argsort(stable=True)]
+        parts = key[order]
         found: dict[tuple[int | None, bool], list[Tensor]] = {}
         values, sizes = parts.unique_consecutive(return_counts=True)
         for value, index in zip(values.tolist(), order.split(sizes.tolist()), strict=True):
             label = None if labels is None else value // width - 1
             found.setdefault((label, value % width > 0), []).append(index)
         return [_group(label, missing, index) for (label, missing), index in found.items()]
+
+
+    def _by_pattern(self) -> Tensor:
+        """An order in which rows with the same missing cells are adjacent, so that they can share their algebra."""
+        if self._n_missing is None:
+            return torch.arange(len(self.rows), device=self.rows.device)
+        # Any code will do that rarely gives two patterns the same number: neighbours are compared cell by cell later.
+        generator = torch.Generator().manual_seed(0)
+        codes = torch.randint(2**62, (self.rows.shape[1],), generator=generator).to(self.rows.device)
+        return torch.where(self.rows.isnan(), codes, 0).sum(1).argsort(stable=True)
 
 
 def _group(label: int | None, missing: bool, parts: list[Tensor]) -> Group:

@@ -167,43 +167,47 @@ class FullCovariance:
         blocks = []
         for n_missing, rows in _rows_by_count((~observed).sum(1)):
             small_side = self._well_conditioned and 2 * n_missing <= self.n_features
-            cells = (~observed[rows] if small_side else observed[rows]).nonzero()[:, 1].reshape(len(rows), -1).T  # (m, n)
+            patterns, pattern_of = _patterns(observed[rows])
+            chosen = ~patterns if small_side else patterns
+            cells = chosen.nonzero()[:, 1].reshape(len(patterns), -1).T  # (m, u): u patterns
+            matrices = (self.precisions if small_side else self.matrices).to(deviations.dtype)
+            inverse, log_determinant = linalg.invert_many(self._blocks(matrices, cells))  # (m, m, u, K), (u, K)
             side = self._on_precision_side if small_side else self._on_observed_side
-            inverse, distances[:, rows], log_determinants[:, rows], filled[:, rows] = side(deviations[:, rows], cells)
-            blocks.append((small_side, rows, cells, inverse))
+            answer = side(deviations[:, rows], cells[:, pattern_of], _Shared(inverse, pattern_of))
+            distances[:, rows], filled[:, rows] = answer
+            log_determinants[:, rows] = log_determinant.T[:, pattern_of]
+            if small_side:
+                log_determinants[:, rows] += self.log_determinants.to(deviations.dtype).unsqueeze(-1)
+            blocks.append((small_side, rows, cells, _Shared(inverse, pattern_of)))
         return Conditioned(distances, log_determinants, filled, blocks)
 
     def _blocks(self, matrices: Tensor, cells: Tensor) -> Tensor:
-        """Entries (i, j, n, k) of each matrix at pairs of the cells (m, n) of each row."""
-        flat = cells.unsqueeze(1) * self.n_features + cells.unsqueeze(0)  # (m, m, n)
+        """Entries (i, j, u, k) of each matrix at pairs of the cells (m, u) of each pattern."""
+        flat = cells.unsqueeze(1) * self.n_features + cells.unsqueeze(0)  # (m, m, u)
         by_entry = matrices.reshape(self.n_components, -1).T.contiguous()
         return by_entry[flat.reshape(-1)].reshape(*flat.shape, self.n_components)
 
-    def _on_precision_side(self, deviations: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        precisions = self.precisions.to(deviations.dtype)
-        pulled = deviations @ precisions  # Lambda d, (K, n, D)
-        inverse, log_determinant = linalg.invert_many(self._blocks(precisions, cells))
+    def _on_precision_side(self, deviations: Tensor, cells: Tensor, inverse: _Shared) -> tuple[Tensor, Tensor]:
+        pulled = deviations @ self.precisions.to(deviations.dtype)  # Lambda d, (K, n, D)
         at_cells = _take(pulled, cells)  # (m, n, K)
-        fill = (inverse * at_cells).sum(1)  # C Lambda_mo d_o, (m, n, K)
+        fill = inverse.times(at_cells)  # C Lambda_mo d_o, (m, n, K)
         distances = (deviations * pulled).sum(-1) - (fill * at_cells).sum(0).T
-        log_determinants = self.log_determinants.to(deviations.dtype).unsqueeze(-1) + log_determinant.T
-        return inverse, distances, log_determinants, _put(deviations, cells, -fill)
+        return distances, _put(deviations, cells, -fill)
 
-    def _on_observed_side(self, deviations: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        matrices = self.matrices.to(deviations.dtype)
-        inverse, log_determinant = linalg.invert_many(self._blocks(matrices, cells))
+    def _on_observed_side(self, deviations: Tensor, cells: Tensor, inverse: _Shared) -> tuple[Tensor, Tensor]:
         at_cells = _take(deviations, cells)  # d_o, (o, n, K)
-        pulled = (inverse * at_cells).sum(1)  # P d_o
+        pulled = inverse.times(at_cells)  # P d_o
         distances = (pulled * at_cells).sum(0).T
+        matrices = self.matrices.to(deviations.dtype)
         filled = _put(torch.zeros_like(deviations), cells, pulled) @ matrices  # Sigma_.o P d_o
-        return inverse, distances, log_determinant.T, _put(filled, cells, at_cells)
+        return distances, _put(filled, cells, at_cells)
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
         size = self.n_features
         total = weights.new_zeros(self.n_components, size, size)
         for small_side, rows, cells, inverse in conditioned.state:
             flat = (cells.unsqueeze(1) * size + cells.unsqueeze(0)).reshape(-1)
-            weighted = (inverse * weights[:, rows].T).reshape(-1, self.n_components)
+            weighted = (inverse.matrices * inverse.summed(weights[:, rows].T)).reshape(-1, self.n_components)
             scattered = weights.new_zeros(size * size, self.n_components).index_add_(0, flat, weighted)
             block = scattered.T.reshape(-1, size, size)
             if small_side:
@@ -212,6 +216,44 @@ class FullCovariance:
                 matrices = self.matrices.to(weights.dtype)
                 total += weights[:, rows].sum(1)[:, None, None] * matrices - matrices @ block @ matrices
         return (total,)
+
+
+# Rows per pattern from which a matrix product per pattern beats copying the pattern's matrix to every row.
+ROWS_PER_PATTERN = 8
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Matrices (m, m, u, K) of u patterns, and the pattern of every row, (n,); rows of a pattern are adjacent."""
+
+    matrices: Tensor
+    pattern_of: Tensor
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The matrix of each row's pattern times its vector: (m, n, K) -> (m, n, K)."""
+        n_patterns, n_rows = self.matrices.shape[2], len(self.pattern_of)
+        if n_patterns == n_rows:
+            return (self.matrices * vectors).sum(1)
+        if n_rows < ROWS_PER_PATTERN * n_patterns:
+            return (self.matrices[:, :, self.pattern_of] * vectors).sum(1)
+        sizes = self.pattern_of.bincount(minlength=n_patterns).tolist()
+        parts = vectors.permute(2, 0, 1).split(sizes, 2)  # each (K, m, n_u)
+        matrices = self.matrices.permute(2, 3, 0, 1)  # (u, K, m, m)
+        return torch.cat([m @ part for m, part in zip(matrices, parts, strict=True)], 2).permute(1, 2, 0)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Values (n, K) of rows, summed over the rows of each pattern: (u, K)."""
+        if self.matrices.shape[2] == len(self.pattern_of):
+            return values
+        return values.new_zeros(self.matrices.shape[2], values.shape[1]).index_add_(0, self.pattern_of, values)
+
+
+def _patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of a mask (u, D), in order of appearance of adjacent ones, and the number of each row's, (n,)."""
+    changed = (observed[1:] != observed[:-1]).any(1)
+    pattern_of = torch.cat((changed.new_zeros(1, dtype=torch.int64), changed.cumsum(0)))
+    first = torch.cat((changed.new_ones(1), changed))
+    return observed[first], pattern_of
 
 
 def _rows_by_count(counts: Tensor) -> list[tuple[int, Tensor]]:

@@ -17,6 +17,8 @@ from mixtura import linalg
 from mixtura.covariances.product import squares
 from mixtura.moments import Form, Moments, Projected
 from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.scratch import Scratch
+from mixtura.scratch import Scratch
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
@@ -256,13 +258,16 @@ class LowRankProduct:
             offsets=self.offsets[components],
         )
 
-    def expand(self, centred: Tensor, components: slice) -> tuple[Tensor, Tensor]:
-        dtype, n_rows = centred.dtype, centred.shape[1]
-        features = squares(centred)
-        linear = torch.addmm(self.biases[components].to(dtype), self.weights[components].to(dtype), features)
+    def raised(self, constants: Tensor) -> Self:
+        return replace(self, biases=self.biases + constants.unsqueeze(-1))
+
+    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
+        dtype, rank, n_rows = centred.dtype, self.projections.shape[-1], centred.shape[1]
+        features = squares(centred, scratch)
+        linear = (self.weights[components].to(dtype) @ features).add_(self.biases[components].to(dtype))
         projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
         along = projections @ centred  # (K' R, n)
-        deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), -1, n_rows)
+        deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
         return linear + 0.5 * deviations.square().sum(1), torch.cat((features, along))
 
     def zeros(self) -> list[Tensor]:

@@ -14,26 +14,38 @@ import torch
 from torch import Tensor
 
 from mixtura.moments import Form, Moments
+from mixtura.scratch import Scratch
 
-Monomials = Callable[[Tensor], Tensor]
+Monomials = Callable[[Tensor, Scratch], Tensor]
 
 
-def squares(centred: Tensor) -> Tensor:
+def squares(centred: Tensor, scratch: Scratch) -> Tensor:
     """x_i, then x_i^2: (D, n) -> (2 D, n)."""
-    return torch.cat((centred, centred * centred))
-
-
-def quadratics(centred: Tensor) -> Tensor:
-    """x_i, then x_i x_j for i <= j, row by row of the upper triangle: (D, n) -> (D + D (D + 1) / 2, n)."""
-    size = centred.shape[0]
-    features = centred.new_empty(size + size * (size + 1) // 2, centred.shape[1])
+    size, n_rows = centred.shape
+    features = scratch.buffer("squares", (2 * size, n_rows), centred)
     features[:size] = centred
-    start = size
+    torch.mul(centred, centred, out=features[size:])
+    return features
+
+
+def quadratics(centred: Tensor, scratch: Scratch) -> Tensor:
+    """x_i, then x_i x_j for i <= j, row by row of the upper triangle: (D, n) -> (D + D (D + 1) / 2, n)."""
+    size, n_rows = centred.shape
+    features = scratch.buffer("quadratics", (size + size * (size + 1) // 2, n_rows), centred)
+    features[:size] = centred
+    for target, later, this in scratch.kept("quadratic views", features, lambda: _triangle_views(features, size)):
+        torch.mul(later, this, out=target)
+    return features
+
+
+def _triangle_views(features: Tensor, size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For every i the place of x_i x_j, j >= i, and its two factors; made once a buffer, slicing costs as much as work."""
+    views, start = [], size
     for i in range(size):
         stop = start + size - i
-        torch.mul(centred[i:], centred[i], out=features[start:stop])
+        views.append((features[start:stop], features[i:size], features[i]))
         start = stop
-    return features
+    return views
 
 
 def pack(matrices: Tensor) -> Tensor:
@@ -78,10 +90,15 @@ class LinearProduct:
             magnitudes=lambda radii: self.magnitudes(radii)[components],
         )
 
-    def expand(self, centred: Tensor, components: slice) -> tuple[Tensor, Tensor]:
-        features = self.monomials(centred)  # (P, n)
+    def raised(self, constants: Tensor) -> Self:
+        return replace(self, biases=self.biases + constants.unsqueeze(-1))
+
+    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
+        features = self.monomials(centred, scratch)  # (P, n)
         weights = self.weights[components].to(centred.dtype)
-        return torch.addmm(self.biases[components].to(centred.dtype), weights, features), features
+        scores = scratch.buffer("scores", (len(weights), centred.shape[1]), centred)
+        torch.mm(weights, features, out=scores)
+        return scores.add_(self.biases[components].to(centred.dtype)), features
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights)]

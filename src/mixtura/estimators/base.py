@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from mixtura.estimators.reading import Rows, read_rows
 from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors
 from mixtura.passes import impute, locate, map_rows
-from mixtura.roles import Structure
+from mixtura.roles import Covariance, Structure
+from mixtura.solvers import FitResult
 
 
 class MixtureEstimator(BaseEstimator):
@@ -102,3 +104,37 @@ def _unknown_covariance(value: object) -> str:
         f"The 'covariance_type' parameter must be one of {options}, or a structure such as mixtura.covariances.Tied; "
         f"got {value!r} instead."
     )
+
+
+def check_start(mixture: Mixture, n_features: int, n_components: list[int], structure: Structure) -> None:
+    """A mixture to start from must have the features, components and covariances that are asked for."""
+    counts = [part.stop - part.start for part in mixture.class_slices]
+    if mixture.n_features != n_features or counts != n_components:
+        raise ValueError(
+            f"The mixture to start from has {mixture.n_features} features and {counts} components per class, but "
+            f"{n_features} features and {n_components} components are asked for; set warm_start=False, or start from a "
+            f"model with the same settings."
+        )
+    variances = torch.ones_like(mixture.means)
+    wanted = structure.start(variances, variances[:0], mixture.class_of[:0], mixture.class_of)
+    if _kind(wanted) != _kind(mixture.covariance):
+        raise ValueError(
+            f"The mixture to start from has covariances other than covariance_type={structure.name!r} asks for "
+            f"({mixture.covariance.n_parameters} numbers instead of {wanted.n_parameters}); set warm_start=False, or start "
+            f"from a model with the same covariance_type and rank."
+        )
+
+
+def _kind(covariance: Covariance) -> tuple[tuple[str, ...], int]:
+    return tuple(sorted(covariance.tensors())), covariance.n_parameters
+
+
+def warn_of_repairs(result: FitResult, stacklevel: int) -> None:
+    """Tell the user what an update had to mend."""
+    if result.repairs:
+        warnings.warn(
+            f"{result.repairs[0].capitalize()} and was mended; use prior='default', fewer components, or a simpler "
+            f"covariance_type.",
+            checks.RepairWarning,
+            stacklevel=stacklevel,
+        )

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.base import MixtureEstimator
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
     Labels,
@@ -33,7 +33,7 @@ from mixtura.objectives import OBJECTIVES, Joint, posteriors
 from mixtura.priors import PRIORS
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Outcome, run
+from mixtura.solvers import EM, FitResult, Outcome, best_of, run
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {"joint": ("em",)}
@@ -152,8 +152,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
             problem = self._problem(source, classes, objective)
-            results = [self._fit_once(problem) for _ in range(self._n_starts())]
-        best = max(results, key=lambda result: result.objective)
+            best = best_of(self._n_starts(), lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
 
@@ -191,17 +190,24 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             return weights
         if labels.numbers is None:
             raise ValueError("class_weight needs one label per row; multiply sample_weight yourself for soft labels.")
-        known = labels.numbers[labels.numbers >= 0].numpy()
-        table = torch.from_numpy(
-            compute_class_weight(self.class_weight, classes=labels.classes, y=labels.classes[known]).astype(float)
-        )
-        factors = torch.where(labels.numbers >= 0, table[labels.numbers.clamp_min(0)], 1.0)
+        known = labels.numbers >= 0
+        table = self._class_weights(labels.classes, labels.numbers[known], None if weights is None else weights.cpu()[known])
+        factors = torch.where(known, table[labels.numbers.clamp_min(0)], 1.0)
         return factors if weights is None else weights * factors.to(weights.device)
+
+    def _class_weights(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
+        """The factor of each class; "balanced" gives all classes the same total weight."""
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            totals = torch.zeros(len(classes), dtype=torch.float64)
+            totals.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.float64) if weights is None else weights)
+            return totals.sum() / (len(classes) * totals)
+        return torch.from_numpy(compute_class_weight(self.class_weight, classes=classes, y=classes[numbers]).astype(float))
 
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
         description = describe(source, len(classes), generator)
+        checks.weighted_classes(classes.tolist(), description.class_weights)
         return Problem(
             source=source,
             classes=classes,
@@ -244,26 +250,32 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             return run(solver, start, problem.source, max_iter, tol, watch)
 
     def _start(self, problem: Problem, solver: EM) -> Mixture:
-        given = self.mixture_ if self.warm_start and hasattr(self, "mixture_") else self.init
+        given = self if self.warm_start and hasattr(self, "mixture_") else self.init
         if isinstance(given, MixtureEstimator):
-            given = given.mixture_
+            given = self._mixture_of(given, problem)
         if isinstance(given, Mixture):
-            self._check_start(given, problem)
-            return given.to(problem.source.device)
+            check_start(given, problem.source.n_features, problem.n_components, problem.structure)
+            given = given.to(problem.source.device)
+            return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
         method = checks.one_of("init", given, ("kmeans", "k-means++", "random"), " or a fitted mixture")
         rough, assigned = starting_mixture(
             problem.description, problem.structure, problem.n_components, method, problem.generator
         )
         return first_update(rough, assigned, solver)
 
-    def _check_start(self, mixture: Mixture, problem: Problem) -> None:
-        counts = [part.stop - part.start for part in mixture.class_slices]
-        if mixture.n_features != problem.source.n_features or counts != problem.n_components:
+    def _mixture_of(self, fitted: MixtureEstimator, problem: Problem) -> Mixture:
+        if not hasattr(fitted, "mixture_"):
             raise ValueError(
-                f"The mixture to start from has {mixture.n_features} features and {counts} components per class, but "
-                f"{problem.source.n_features} features and {problem.n_components} components are asked for; "
-                f"set warm_start=False or fit with matching settings."
+                f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid search make "
+                f"are not fitted either: pass init=model.mixture_ there."
             )
+        classes = getattr(fitted, "classes_", problem.classes)
+        if not np.array_equal(classes, problem.classes):
+            raise ValueError(
+                f"The model to start from knows the classes {classes.tolist()}, but y holds {problem.classes.tolist()}; "
+                f"set warm_start=False, or start from a model of the same classes."
+            )
+        return fitted.mixture_
 
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
@@ -274,13 +286,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
-        if result.repairs:
-            warnings.warn(
-                f"{result.repairs[0].capitalize()} and was mended; use prior='default', fewer components, or a simpler "
-                f"covariance_type.",
-                checks.RepairWarning,
-                stacklevel=3,
-            )
+        warn_of_repairs(result, stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -22,16 +23,16 @@ from torch import Tensor
 
 from mixtura import checks, linalg
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.estimators.base import MixtureEstimator
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
 from mixtura.estimators.classifier import first_update, make_prior
 from mixtura.estimators.reading import Rows, batch_source, check_rereadable, is_batches, read_rows, split_batch
 from mixtura.estimators.starts import given_start, with_given_parts
-from mixtura.initialise import Description, describe, starting_mixture
+from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance
 from mixtura.objectives import Joint, Marginal
 from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Outcome, Record, run
+from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, run
 
 
 class GaussianMixture(DensityMixin, MixtureEstimator):
@@ -147,19 +148,24 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
         solver = self._solver(description, source)
-        best: FitResult | None = None
-        for init in range(1 if going_on else self.n_init):
-            voice = _Voice(self.verbose, self.verbose_interval, init)
-            start = self.mixture_.to(source.device) if going_on else self._start(rows, source, description, solver, random_state)
+        numbers = itertools.count()
+
+        def fit_once() -> FitResult:
+            voice = _Voice(self.verbose, self.verbose_interval, next(numbers))
+            start = self._last(source) if going_on else self._start(rows, source, description, solver, random_state)
             previous = self.lower_bound_ if going_on else -math.inf
             result = run(solver, start, source, self.max_iter, self.tol, voice.iteration, previous)
             voice.end(result)
-            if best is None or result.objective > best.objective:
-                best = result
-            if result.outcome is Outcome.INTERRUPTED:
-                break
-        assert best is not None
-        return best
+            return result
+
+        n_starts = 1 if going_on else self.n_init
+        if self.max_iter == 0:  # nothing to compare them by: scikit-learn keeps the last start
+            return [fit_once() for _ in range(n_starts)][-1]
+        return best_of(n_starts, fit_once)
+
+    def _last(self, source: Source) -> Mixture:
+        check_start(self.mixture_, source.n_features, [self.n_components], self._structure(source.n_features))
+        return self.mixture_.to(source.device)
 
     def _solver(self, description: Description, source: Source) -> EM:
         prior = make_prior(self.prior, description.total)
@@ -181,14 +187,15 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         size = source.n_features
         if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
             return given_start(self, size, source.device)
-        if rows is None:  # batches: a sample of the rows, standardised
+        if rows is None or (isinstance(rows.values, np.ndarray) and len(rows) > SAMPLED_ROWS):
+            # Rows that are not in memory: a start from a sample of them, standardised.
             generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
             start = first_update(
                 *starting_mixture(description, structure, [self.n_components], "kmeans", generator), solver
             )
             return with_given_parts(self, start)
-        whole = _in_memory(rows, source)
-        weights = next(iter(source.blocks())).weights if isinstance(source, TensorSource) else None
+        whole = torch.cat([block.rows for block in source.blocks()])
+        weights = _together([block.weights for block in source.blocks()])
         filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
         parts = self._responsibilities(filled, weights, random_state)
         variances = description.total.expand(self.n_components, size).contiguous()
@@ -257,6 +264,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.lower_bound_ = result.objective
         self.lower_bounds_ = [record.objective for record in result.history]
         self.history_ = list(result.history)
+        warn_of_repairs(result, stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if not self.converged_ and self.max_iter > 0:
@@ -366,11 +374,8 @@ class _Start:
         return self.shares.argmax(1)
 
 
-def _in_memory(rows: Rows, source: Source) -> Tensor:
-    """All rows; scikit-learn's starts look at every one of them."""
-    return torch.cat([block.rows for block in source.blocks()]) if isinstance(rows.values, np.ndarray) else (
-        rows.values.to(source.device)
-    )
+def _together(parts: list[Tensor | None]) -> Tensor | None:
+    return None if parts[0] is None else torch.cat([part for part in parts if part is not None])
 
 
 def _centres(rows: Tensor, assignments: Tensor, n_components: int) -> Tensor:
@@ -404,6 +409,8 @@ class _Voice:
         self.last = now
 
     def end(self, result: FitResult) -> None:
+        if not result.history:
+            return
         said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
         if self.verbose == 1:
             print(f"Initialization {said}.")

@@ -52,9 +52,15 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     array = _checked_array(estimator, X, reset, smallest)
     dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
     device = wanted_device or torch.device("cpu")
-    streamed = isinstance(X, np.memmap) or not array.flags.writeable
-    values = array if streamed else torch.from_numpy(array).to(dtype)
+    values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
     return Rows(values, device, dtype, as_tensor=False)
+
+
+def _shared(array: np.ndarray) -> Tensor:
+    """A tensor over the memory of an array. torch warns of arrays that may not be written, but rows are only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
 
 
 def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
@@ -123,6 +129,7 @@ def read_labels(y: Any, weights: Tensor | None, unlabeled: Any, has_density: boo
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
     values = column_or_1d(values, warn=True)
+    checks.finite_labels(values)
     present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
     free = _unlabeled_rows(values, present, unlabeled, has_density)
     check_classification_targets(values[~free])

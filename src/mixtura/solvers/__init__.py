@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mixtura.solvers.em import EM
-from mixtura.solvers.loop import FitResult, Outcome, Record, run
+from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run
 
 SOLVERS = {"em": EM}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "run"]
+__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run"]

@@ -86,8 +86,9 @@ class EM:
         log_counts = counts.log() - counts.sum().log()
         if self.class_prior is None:
             return log_counts
-        totals = torch.stack([log_counts[part].logsumexp(0) for part in mixture.class_slices])
-        return log_counts + (self.class_prior.log() - totals)[mixture.class_of]
+        totals = torch.stack([log_counts[part].logsumexp(0) for part in mixture.class_slices])[mixture.class_of]
+        kept = mixture.log_weights - mixture.log_class_prior[mixture.class_of]  # for a class without rows
+        return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
     def _pseudo_moments(self, mixture: Mixture) -> PseudoMoments:
         if self.prior is None:

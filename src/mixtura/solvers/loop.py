@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mixtura.mixture import Mixture
@@ -86,3 +86,25 @@ def run(
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     return FitResult(mixture, outcome, tuple(history), tuple(repairs))
+
+
+def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
+    """The best of several fits, the first of equals.
+
+    Ctrl-C ends the fits: what is best so far is handed back with the outcome INTERRUPTED, and the caller raises again.
+    """
+    best: FitResult | None = None
+    for _ in range(n_starts):
+        try:
+            result = fit_once()
+        except KeyboardInterrupt:  # between two fits, where `run` does not see it
+            if best is None:
+                raise
+            return replace(best, outcome=Outcome.INTERRUPTED)
+        interrupted = result.outcome is Outcome.INTERRUPTED
+        if best is None or result.objective > best.objective:
+            best = result
+        if interrupted:
+            return replace(best, outcome=Outcome.INTERRUPTED)
+    assert best is not None
+    return best

@@ -1,0 +1,1 @@
+"""Time, peak memory and score, with rivals in the same run."""

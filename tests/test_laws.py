@@ -1,0 +1,348 @@
+"""Laws of fitting, over every covariance structure and every kind of data."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from cases import (
+    COVARIANCES,
+    KINDS,
+    N_FEATURES,
+    N_ROWS,
+    VARIANCES,
+    Data,
+    assert_close,
+    assert_same_mixture,
+    em,
+    every_covariance,
+    every_kind,
+    every_prior,
+    every_solver,
+    frame_on,
+    main_kinds,
+    random_data,
+    random_mixture,
+    tensor,
+    updated_twin,
+)
+
+from mixtura.mixture import Mixture
+from mixtura.passes import Frame, computing_dtype, locate
+from mixtura.solvers import SOLVERS, run
+
+UNIT_FRAME = Frame(torch.zeros(N_FEATURES, dtype=torch.float64), torch.ones(N_FEATURES, dtype=torch.float64))
+
+
+N_MANY = 200  # enough that no component of these mixtures collapses without a prior
+
+
+def stepped(mixture, data, device="cpu", dtype=torch.float64, n_steps=1, **options) -> Mixture:
+    """After some steps of EM."""
+    source = data.source(device, dtype)
+    solver = em(locate(source), **options)
+    for _ in range(n_steps):
+        mixture = solver.step(mixture, source).mixture
+    return mixture
+
+
+def test_every_solver_of_the_registry_is_in_the_table():
+    from cases import SOLVERS as TABLE
+
+    assert set(TABLE) == set(SOLVERS)
+
+
+# ---- EM ----------------------------------------------------------------------------------------------------------
+
+
+@every_covariance
+@main_kinds
+@every_prior
+def test_an_em_step_equals_the_twin(case, name, make_prior, twin_prior, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
+    source = data.source(device, dtype)
+    step = em(locate(source), make_prior(tensor(VARIANCES, device))).step(mixture, source)
+    twin = reference.twin_of(mixture)
+    expected = reference.evaluated(twin, data, reference.joint)
+    assert_same_mixture(step.mixture, updated_twin(case, mixture, data.rows, expected.numerator, twin_prior), tolerance)
+    log_prior = 0.0
+    if twin_prior is not None:
+        groups = case.groups({key: part.cpu().numpy() for key, part in mixture.covariance.tensors().items()})
+        distinct = twin.covariances[np.unique(groups, return_index=True)[1]]
+        log_prior = twin_prior.log_density(twin.weights, distinct)
+    assert_close(step.value, (expected.value + log_prior) / expected.weight, tolerance)
+    assert step.repairs == ()
+
+
+@every_covariance
+@pytest.mark.parametrize("path", ["exact", "mixed"])
+def test_an_em_step_does_not_depend_on_the_path(case, path, rng, device, dtype, tolerance):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
+    frame = locate(source)
+    expected = em(frame).step(mixture, source)
+    step = em(frame_on(path, mixture, frame, computing_dtype(source))).step(mixture, source)
+    assert_same_mixture(step.mixture, expected.mixture, tolerance)
+    assert_close(step.value, expected.value, tolerance)
+
+
+@every_solver
+@every_covariance
+@every_kind
+@every_prior
+def test_no_step_lowers_the_objective(make_solver, case, kind, make_prior, twin_prior, rng, device, dtype, tolerance):
+    data = random_data(kind, rng, dtype, n_rows=N_MANY)
+    source = data.source(device, dtype)
+    solver = make_solver(locate(source), make_prior(tensor(VARIANCES, device)))
+    mixture, values = random_mixture(case, rng, device), []
+    for _ in range(12):
+        step = solver.step(mixture, source)
+        mixture = step.mixture
+        values.append(step.value)
+    assert (np.diff(values) >= -1e-3 * tolerance).all(), values
+    assert values[-1] > values[0] + 0.01
+
+
+@every_covariance
+def test_fixed_class_probabilities_are_kept_and_the_objective_still_rises(case, rng, device):
+    source = random_data(KINDS["all_hard"], rng, n_rows=N_MANY).source(device)
+    class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
+    solver = em(locate(source), class_prior=class_prior)
+    mixture = random_mixture(case, rng, device).with_class_prior(class_prior)
+    values = []
+    for _ in range(8):
+        step = solver.step(mixture, source)
+        mixture = step.mixture
+        values.append(step.value)
+        assert_close(mixture.log_class_prior.exp(), class_prior)
+    assert (np.diff(values) >= -1e-12).all()
+
+
+def test_a_class_without_rows_keeps_a_fixed_probability(rng, device):
+    data = random_data(KINDS["labels"], rng)
+    data = data.changed(labels=np.where(data.labels == 1, 0, data.labels))
+    class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
+    updated = stepped(random_mixture(COVARIANCES["full"], rng, device), data, device, class_prior=class_prior)
+    assert_close(updated.log_class_prior.exp(), class_prior)
+
+
+@every_covariance
+def test_a_component_without_rows_keeps_its_place_and_loses_its_weight(case, rng, device):
+    data = random_data(KINDS["labels"], rng)
+    data = data.changed(labels=np.where(data.labels == 1, 0, data.labels))
+    mixture = random_mixture(case, rng, device)
+    updated = stepped(mixture, data, device)
+    assert_close(updated.means[2], mixture.means[2])
+    assert updated.weights[2] == 0
+    assert_close(updated.weights.sum(), 1.0)
+    assert torch.isfinite(updated.covariances).all()
+    again = stepped(updated, data, device)
+    assert_close(again.means[2], mixture.means[2])
+
+
+@every_covariance
+def test_a_step_does_not_change_the_mixture_it_was_given(case, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng)
+    before = [part.clone() for part in (mixture.log_weights, mixture.means, mixture.covariances)]
+    rows = data.rows.copy()
+    stepped(mixture, data, device)
+    for part, kept in zip((mixture.log_weights, mixture.means, mixture.covariances), before, strict=True):
+        assert torch.equal(part, kept)
+    assert np.array_equal(data.rows, rows, equal_nan=True)
+
+
+@every_covariance
+def test_a_mixture_fed_its_own_moments_stays(case, rng, device):
+    mixture = random_mixture(case, rng, device)
+    frame = Frame(UNIT_FRAME.centre.to(device), UNIT_FRAME.radii.to(device))
+    counts = 57.0 * mixture.weights
+    assert_same_mixture(em(frame).maximised(mixture, mixture.own_moments(counts)), mixture)
+    moved = mixture.own_moments(counts).about(torch.full_like(mixture.means[0], 3.0))
+    assert_same_mixture(em(frame).maximised(mixture, moved), mixture)
+
+
+# ---- weights and rows --------------------------------------------------------------------------------------------
+
+
+@every_covariance
+@main_kinds
+@every_prior
+def test_weight_two_is_a_row_repeated(case, name, make_prior, twin_prior, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype, n_rows=N_MANY)
+    twice = rng.random(N_MANY) < 0.4
+    base = np.ones(N_MANY) if data.weights is None else data.weights
+    weighted = data.changed(weights=np.where(twice, 2 * base, base))
+    repeated = data.taken(np.repeat(np.arange(N_MANY), 1 + twice))
+    prior = make_prior(tensor(VARIANCES, device))
+    first, second = (stepped(mixture, d, device, dtype, n_steps=5, prior=prior) for d in (weighted, repeated))
+    assert_same_mixture(first, second, tolerance)
+
+
+@every_covariance
+def test_weight_zero_is_a_row_left_out(case, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["missing"], rng, dtype, n_rows=N_MANY)
+    kept = rng.random(N_MANY) < 0.7
+    weighted, fewer = data.changed(weights=kept.astype(float)), data.taken(kept)
+    first, second = (stepped(mixture, d, device, dtype, n_steps=5) for d in (weighted, fewer))
+    assert_same_mixture(first, second, tolerance)
+
+
+@every_covariance
+def test_an_empty_row_is_a_row_left_out_but_for_the_weights(case, rng, device, dtype, tolerance):
+    """With equal weights in every class an empty unlabeled row tells nothing at all."""
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["complete"], rng, dtype)
+    empty = np.full((6, N_FEATURES), np.nan)
+    more = Data(np.concatenate([data.rows, empty]))
+    first, second = (stepped(mixture, d, device, dtype) for d in (data, more))
+    expected = (N_ROWS * first.weights + 6 * mixture.weights) / (N_ROWS + 6)
+    assert_close(second.weights, expected, tolerance)
+    # A component's share of an empty row is a row at its own mean, spread as itself: its own moments.
+    twin = reference.twin_of(mixture)
+    responsibilities = reference.evaluated(twin, more, reference.joint).numerator
+    assert_same_mixture(second, updated_twin(case, mixture, more.rows, responsibilities), tolerance)
+
+
+# ---- units -------------------------------------------------------------------------------------------------------
+
+# How the tensors of a covariance change with the scales of the columns.
+SCALED = {
+    "matrices": lambda part, scales: part * np.outer(scales, scales),
+    "entries": lambda part, scales: part * scales**2,
+    "uniquenesses": lambda part, scales: part * scales**2,
+    "loadings": lambda part, scales: part * scales[:, None],
+    "groups": lambda part, scales: part,
+}
+
+
+def in_other_units(case, mixture, scales, shift) -> Mixture:
+    """The mixture of scales * x + shift."""
+    device = mixture.means.device
+    tensors = {
+        name: tensor(SCALED[name](part.cpu().numpy(), scales), device)
+        for name, part in mixture.covariance.tensors().items()
+    }
+    means = mixture.means * tensor(scales, device) + tensor(shift, device)
+    return Mixture(mixture.log_weights, means, case.structure.from_tensors(tensors), mixture.class_of)
+
+
+@every_covariance
+@main_kinds
+def test_translation_moves_the_means_and_nothing_else(case, name, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=N_MANY)
+    shift, ones = np.full(N_FEATURES, 1e4), np.ones(N_FEATURES)
+    moved = stepped(in_other_units(case, mixture, ones, shift), data.changed(rows=data.rows + shift), device, n_steps=3)
+    expected = stepped(mixture, data, device, n_steps=3)
+    assert_same_mixture(in_other_units(case, moved, ones, -shift), expected, 1e-7)
+
+
+@every_covariance
+@main_kinds
+def test_units_of_a_column_do_not_matter(case, name, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=N_MANY)
+    one_variance = getattr(case.structure, "inner", case.structure) == COVARIANCES["spherical"].structure
+    scales = np.full(N_FEATURES, 1e6) if one_variance else np.array([1.0, 1e6, 1.0, 1e-6])
+    zeros = np.zeros(N_FEATURES)
+    scaled = stepped(in_other_units(case, mixture, scales, zeros), data.changed(rows=data.rows * scales), device, n_steps=3)
+    expected = stepped(mixture, data, device, n_steps=3)
+    assert_same_mixture(in_other_units(case, scaled, 1 / scales, zeros), expected, 1e-8)
+
+
+@every_covariance
+@main_kinds
+def test_fitting_single_precision_rows_agrees_with_double(case, name, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=N_MANY)
+    single, double = (stepped(mixture, data, device, dtype, n_steps=3) for dtype in (torch.float32, torch.float64))
+    assert_same_mixture(single, double, 1e-4 if device.type == "cpu" else 1e-2)
+
+
+@every_covariance
+def test_two_tight_clusters_far_apart_keep_their_variances_in_single_precision(case, rng, device):
+    """Clusters of scale 1, 2e4 apart: squares of the distance are beyond single precision."""
+    n_rows = 400
+    rows = rng.normal(size=(2 * n_rows, N_FEATURES))
+    rows[n_rows:] += 2e4
+    data = Data(rows.astype(np.float32).astype(float))
+    start = random_mixture(case, rng, device, class_of=np.array([0, 0]))
+    means = torch.tensor([[0.3], [2e4 - 0.3]], dtype=torch.float64, device=device).expand(2, N_FEATURES)
+    start = Mixture(start.log_weights, means.contiguous(), start.covariance, start.class_of)
+    fitted = stepped(start, data, device, torch.float32, n_steps=3)
+    expected = stepped(start, data, device, torch.float64, n_steps=3)
+    clusters = data.rows.reshape(2, n_rows, N_FEATURES)
+    assert_close(fitted.means, clusters.mean(1), 1e-6)
+    assert_close(fitted.covariance.variances(), expected.covariance.variances(), 1e-9 if device.type == "cpu" else 1e-2)
+    assert (abs(fitted.covariance.variances() - 1) < 0.2).all()
+
+
+@every_covariance
+def test_rows_far_from_zero_keep_their_variances_in_single_precision(case, rng, device):
+    data = Data(rng.normal(1e4, 1, (500, N_FEATURES)).astype(np.float32).astype(float))
+    start = random_mixture(case, rng, device, class_of=np.array([0]))
+    start = Mixture(start.log_weights, start.means + 1e4, start.covariance, start.class_of)
+    fitted = stepped(start, data, device, torch.float32, n_steps=5)
+    assert_close(fitted.means[0], data.rows.mean(0), 1e-7)
+    truth = data.rows.var(0).mean() if case.structure.name == "spherical" else data.rows.var(0)
+    if "spherical" in str(case.structure).lower():
+        truth = np.full(N_FEATURES, data.rows.var(0).mean())
+    exact = device.type == "cpu" and "LowRank" not in str(case.structure)
+    assert_close(fitted.covariance.variances()[0], truth, 1e-9 if exact else 2e-2)
+
+
+# ---- mixtures ----------------------------------------------------------------------------------------------------
+
+
+@every_covariance
+def test_draws_have_the_weights_means_and_covariances_of_the_mixture(case, rng, device, generator):
+    mixture, n_rows = random_mixture(case, rng, device), 30_000
+    rows, components = mixture.sample(n_rows, generator)
+    assert (rows.shape, components.shape) == ((n_rows, N_FEATURES), (n_rows,))
+    for k, (weight, mean, matrix) in enumerate(reference.twin_of(mixture)):
+        own = rows[components == k].cpu().numpy()
+        assert abs(len(own) / n_rows - weight) < 5 * np.sqrt(weight * (1 - weight) / n_rows)
+        variances = np.diag(matrix)
+        assert (abs(own.mean(0) - mean) < 5 * np.sqrt(variances / len(own))).all()
+        error = np.sqrt((np.outer(variances, variances) + matrix**2) / len(own))
+        assert (abs(np.cov(own.T) - matrix) < 5 * error).all()
+
+
+@every_covariance
+def test_fitting_draws_recovers_the_mixture_that_made_them(case, rng, device, generator):
+    mixture = random_mixture(case, rng, device)
+    rows, components = mixture.sample(20_000, generator)
+    data = Data(rows.cpu().numpy(), labels=components.cpu().numpy())
+    source = data.source(device)
+    labeled = Mixture(mixture.log_weights, mixture.means, mixture.covariance, torch.arange(5, device=device))
+    fitted = run(em(locate(source)), labeled, source, max_iter=5, tol=0.0).mixture
+    assert_same_mixture(fitted, mixture, 0.15)
+
+
+@every_covariance
+def test_selected_components_are_a_mixture_of_their_own(case, rng, device):
+    mixture = random_mixture(case, rng, device)
+    chosen = mixture.select(slice(3, 5))
+    assert_close(chosen.weights, mixture.weights[3:] / mixture.weights[3:].sum())
+    assert_close(chosen.covariances, mixture.covariances[3:])
+    assert (chosen.n_components, chosen.n_classes) == (2, 1)
+
+
+@every_covariance
+def test_other_class_probabilities_leave_the_classes_as_they_are(case, rng, device):
+    mixture = random_mixture(case, rng, device)
+    class_prior = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64, device=device)
+    changed = mixture.with_class_prior(class_prior)
+    assert_close(changed.log_class_prior.exp(), class_prior)
+    rows = tensor(rng.normal(size=(5, N_FEATURES)), device)
+    for part in mixture.class_slices:
+        before, after = (m.log_joint(rows)[:, part].log_softmax(1) for m in (mixture, changed))
+        assert_close(after, before)
+
+
+@every_covariance
+def test_a_mixture_on_another_device_is_the_same_mixture(case, rng, device):
+    mixture = random_mixture(case, rng)
+    moved = mixture.to(device)
+    assert all(part.device.type == device.type for part in moved.covariance.tensors().values())
+    assert_same_mixture(moved.to("cpu"), mixture, 0.0)
+
+
+@every_covariance
+def test_parameters_count_weights_means_and_covariances(case, rng, device):
+    mixture = random_mixture(case, rng, device)
+    assert mixture.n_parameters == 4 + 5 * N_FEATURES + mixture.covariance.n_parameters

@@ -1,0 +1,157 @@
+"""The one loop: how a fit ends, what it records, and what it says when numbers go wrong."""
+
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import COVARIANCES, KINDS, Data, assert_same_mixture, em, random_data, random_mixture
+
+from mixtura.objectives import Joint
+from mixtura.passes import locate
+from mixtura.roles import Step
+from mixtura.shards import TensorSource
+from mixtura.solvers import Outcome, run
+
+
+class Scripted:
+    """A solver that returns the given values; a value that is an exception is raised."""
+
+    name = "scripted"
+
+    def __init__(self, *values, repairs=()):
+        self.values, self.repairs, self.n_steps = values, repairs, 0
+
+    def step(self, mixture, rows):
+        value = self.values[self.n_steps]
+        self.n_steps += 1
+        if isinstance(value, BaseException):
+            raise value
+        return Step(f"mixture {self.n_steps}", value, self.repairs)
+
+
+def test_a_small_change_converges():
+    result = run(Scripted(-3.0, -2.0, -1.5, -1.45, 0.0), "start", None, max_iter=10, tol=0.1)
+    assert result.outcome is Outcome.CONVERGED
+    assert result.mixture == "mixture 4"
+    assert [record.iteration for record in result.history] == [1, 2, 3, 4]
+    assert [record.objective for record in result.history] == [-3.0, -2.0, -1.5, -1.45]
+    np.testing.assert_allclose([record.change for record in result.history], [np.inf, 1.0, 0.5, 0.05])
+    assert result.objective == -1.45
+
+
+def test_the_limit_ends_a_fit():
+    result = run(Scripted(-3.0, -2.0, -1.0), "start", None, max_iter=2, tol=0.1)
+    assert (result.outcome, result.mixture, len(result.history)) == (Outcome.LIMIT, "mixture 2", 2)
+
+
+def test_no_iterations_leave_the_start():
+    result = run(Scripted(), "start", None, max_iter=0, tol=0.1)
+    assert (result.outcome, result.mixture, result.objective) == (Outcome.LIMIT, "start", -np.inf)
+
+
+def test_a_fit_can_go_on_from_a_previous_objective():
+    result = run(Scripted(-3.0, -2.0), "start", None, max_iter=5, tol=0.1, previous=-3.05)
+    assert (result.outcome, len(result.history)) == (Outcome.CONVERGED, 1)
+
+
+def test_repairs_are_kept_once():
+    result = run(Scripted(-3.0, -2.0, -1.0, repairs=("mended",)), "start", None, max_iter=3, tol=0.0)
+    assert result.repairs == ("mended",)
+
+
+def test_every_record_is_shown_to_the_watcher():
+    seen = []
+    result = run(Scripted(-3.0, -2.0), "start", None, max_iter=2, tol=0.0, watch=seen.append)
+    assert tuple(seen) == result.history
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_objective_that_is_not_finite_raises_and_names_the_iteration(value):
+    message = (
+        f"^the objective became {value} at iteration 3 of solver 'scripted'; the input may hold values too large to square, "
+        "or a component may have collapsed$"
+    )
+    with pytest.raises(FloatingPointError, match=message):
+        run(Scripted(-3.0, -2.0, value), "start", None, max_iter=10, tol=0.0)
+
+
+def test_interruption_keeps_the_last_complete_mixture():
+    result = run(Scripted(-3.0, -2.0, KeyboardInterrupt()), "start", None, max_iter=10, tol=0.0)
+    assert (result.outcome, result.mixture, result.objective) == (Outcome.INTERRUPTED, "mixture 2", -2.0)
+    assert result.outcome.value == "interrupted; the best parameters so far are kept"
+
+
+def test_interruption_of_the_first_step_keeps_the_start():
+    result = run(Scripted(KeyboardInterrupt()), "start", None, max_iter=10, tol=0.0)
+    assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, "start", ())
+
+
+def test_interruption_by_the_watcher_keeps_the_step_it_saw():
+    def watch(record):
+        if record.iteration == 2:
+            raise KeyboardInterrupt
+
+    result = run(Scripted(-3.0, -2.0, -1.0), "start", None, max_iter=10, tol=0.0, watch=watch)
+    assert (result.outcome, result.mixture) == (Outcome.INTERRUPTED, "mixture 2")
+
+
+class InterruptedSource(TensorSource):
+    """Gets Ctrl-C in the middle of its third pass."""
+
+    n_passes = 0
+
+    def blocks(self):
+        self.n_passes += 1
+        yield from super().blocks()
+        if self.n_passes == 3:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_control_c_inside_a_pass_leaves_the_mixture_of_the_step_before(rng, device):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["complete"], rng)
+    source = data.source(device)
+    solver = replace(em(locate(source)), memory_limit=1)
+    expected = run(solver, mixture, source, max_iter=2, tol=0.0)
+    result = run(solver, mixture, InterruptedSource(next(source.blocks()).rows), max_iter=10, tol=0.0)
+    assert result.outcome is Outcome.INTERRUPTED
+    assert len(result.history) == 2
+    assert_same_mixture(result.mixture, expected.mixture, 1e-12)
+
+
+class Failing(Joint):
+    """An objective that raises inside a worker after some chunks."""
+
+    n_chunks = 0
+
+    def evaluate(self, log_joint, targets):
+        type(self).n_chunks += 1
+        if type(self).n_chunks > 5:
+            raise KeyboardInterrupt
+        return super().evaluate(log_joint, targets)
+
+
+def test_an_interrupted_worker_interrupts_the_fit(rng, device):
+    mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["complete"], rng).source(device)
+    solver = replace(em(locate(source)), objective=Failing(), memory_limit=1)
+    result = run(solver, mixture, source, max_iter=10, tol=0.0)
+    assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, mixture, ())
+
+
+def test_rows_too_large_to_square_raise_and_name_the_iteration(rng, device):
+    mixture = random_mixture(COVARIANCES["diag"], rng, device)
+    source = Data(np.array([[1e200] * 4, [-1e200] * 4])).source(device)
+    with pytest.raises(FloatingPointError, match="at iteration 1 of solver 'em'"):
+        run(em(locate(source)), mixture, source, max_iter=10, tol=0.0)
+
+
+def test_em_converges_to_a_fixed_point(rng, device):
+    mixture, source = random_mixture(COVARIANCES["diag"], rng, device), random_data(KINDS["labels"], rng).source(device)
+    solver = em(locate(source))
+    result = run(solver, mixture, source, max_iter=2000, tol=1e-13)
+    assert result.outcome is Outcome.CONVERGED
+    again = solver.step(result.mixture, source)
+    assert_same_mixture(again.mixture, result.mixture, 1e-4)
+    assert abs(again.value - result.objective) < 1e-12
+    assert torch.isfinite(result.mixture.log_weights).all()

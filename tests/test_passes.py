@@ -1,0 +1,409 @@
+"""Laws of the pass over rows: it equals loops, whatever the path, the chunks, the threads, the order and the source."""
+
+import threading
+
+import numpy as np
+import pytest
+import reference
+import torch
+from cases import (
+    COVARIANCES,
+    KINDS,
+    N_FEATURES,
+    N_ROWS,
+    Data,
+    assert_close,
+    assert_same_moments,
+    assert_same_summary,
+    every_covariance,
+    every_kind,
+    every_objective,
+    every_path,
+    frame_on,
+    image,
+    low_rank,
+    main_kinds,
+    random_data,
+    random_mixture,
+    tensor,
+)
+
+from mixtura.mixture import Mixture
+from mixtura.moments import Moments
+from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.passes import TOLERANCES, Evaluator, Frame, computing_dtype, extremes, framed, impute, locate, map_rows, summarise
+from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
+
+
+def log_joint_of(mixture, source, frame) -> torch.Tensor:
+    return map_rows(mixture, source, frame, lambda log_joint: log_joint.T)
+
+
+def twin_moments(mixture, data, responsibilities) -> Moments:
+    """By loops, about the means, in the form of the mixture's covariance."""
+    twin, device = reference.twin_of(mixture), mixture.means.device
+    sums = reference.moments(data.rows, responsibilities, twin, twin.means)
+    seconds = image(mixture.covariance.form, tensor(sums.seconds, device))
+    return Moments(
+        tensor(sums.counts, device), tensor(sums.firsts, device), seconds, mixture.covariance.form, mixture.means
+    )
+
+
+# ---- against loops -----------------------------------------------------------------------------------------------
+
+
+@every_covariance
+@every_path
+@pytest.mark.parametrize("name", ["complete", "missing"])
+def test_log_joints_equal_the_twin(case, path, name, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
+    source = data.source(device, dtype)
+    frame = frame_on(path, mixture, locate(source), computing_dtype(source))
+    assert_close(log_joint_of(mixture, source, frame), reference.log_joint(data.rows, reference.twin_of(mixture)), tolerance)
+
+
+@every_covariance
+@pytest.mark.parametrize("name", ["complete", "missing"])
+def test_a_mixture_gives_the_log_joints_of_the_pass(case, name, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng)
+    expected = reference.log_joint(data.rows, reference.twin_of(mixture))
+    assert_close(mixture.log_joint(tensor(data.rows, device)), expected)
+
+
+@every_covariance
+@every_kind
+def test_values_and_moments_equal_the_twin(case, kind, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(kind, rng, dtype)
+    source = data.source(device, dtype)
+    expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
+    summary = summarise(mixture, source, Joint(), locate(source))
+    assert_close([summary.value, summary.weight], [expected.value, expected.weight], tolerance)
+    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), tolerance)
+
+
+@every_covariance
+@every_path
+@main_kinds
+def test_moments_do_not_depend_on_the_path(case, path, name, rng, device, dtype, tolerance):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype).source(device, dtype)
+    frame = locate(source)
+    expected = summarise(mixture, source, Joint(), frame)
+    other = frame_on(path, mixture, frame, computing_dtype(source))
+    assert_same_summary(summarise(mixture, source, Joint(), other), expected, tolerance)
+
+
+@every_objective
+@main_kinds
+def test_signed_moments_equal_the_twin(objective, twin_objective, name, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS[name], rng, dtype)
+    source = data.source(device, dtype)
+    expected = reference.evaluated(reference.twin_of(mixture), data, twin_objective)
+    summary = summarise(mixture, source, objective, locate(source), both_sides=True)
+    assert_close(summary.value, expected.value, tolerance)
+    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), tolerance)
+    net = twin_moments(mixture, data, expected.numerator - expected.denominator)
+    assert_same_moments(summary.moments.net, net, tolerance)
+    assert (summary.moments.denominator is not None) == objective.needs_denominator
+
+
+@every_covariance
+@every_path
+def test_one_sided_moments_are_the_net_of_both_sides(case, path, rng, device, dtype, tolerance):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
+    frame = frame_on(path, mixture, locate(source), computing_dtype(source))
+    both, one = (summarise(mixture, source, Conditional(), frame, both_sides=both) for both in (True, False))
+    assert one.moments.denominator is None
+    assert_same_moments(one.moments.numerator, both.moments.net, tolerance)
+    assert_close(one.value, both.value, tolerance)
+
+
+@every_covariance
+@pytest.mark.parametrize("kind", [KINDS["labels"], KINDS["all_hard"]], ids=["labels", "all_hard"])
+def test_meeting_own_components_only_changes_nothing(case, kind, rng, device, dtype, tolerance):
+    """Certain soft labels take the way through all components."""
+    data, mixture = random_data(kind, rng, dtype), random_mixture(case, rng, device)
+    soft = data.changed(labels=None, shares=reference.shares_of(data.labels, None, len(data.rows), 3))
+    by_label, by_all = (
+        summarise(mixture, d.source(device, dtype), Joint(), locate(d.source(device, dtype))) for d in (data, soft)
+    )
+    assert_same_summary(by_label, by_all, tolerance)
+
+
+@every_covariance
+def test_imputed_cells_are_conditional_expectations(case, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype)
+    source = data.source(device, dtype)
+    filled = impute(mixture, source, locate(source))
+    assert_close(filled, reference.imputed(data.rows, reference.twin_of(mixture)), tolerance)
+    seen = ~np.isnan(data.rows)
+    assert np.array_equal(filled.cpu().numpy()[seen], data.rows[seen])
+
+
+# ---- paths -------------------------------------------------------------------------------------------------------
+
+
+@every_covariance
+def test_radii_decide_the_path(case, rng, device, dtype):
+    mixture = random_mixture(case, rng, device)
+    frame = Frame(torch.zeros(N_FEATURES, dtype=torch.float64, device=device), torch.ones(N_FEATURES, device=device).double())
+    evaluators = {path: Evaluator(mixture, frame_on(path, mixture, frame, dtype), dtype) for path in ("fast", "exact", "mixed")}
+    everything = list(range(mixture.n_components))
+    assert (evaluators["fast"].fast, evaluators["fast"].exact) == (everything, [])
+    assert (evaluators["exact"].fast, evaluators["exact"].exact) == ([], everything)
+    n_distinct = len(mixture.covariance.distinct_log_determinants)
+    assert sorted(evaluators["mixed"].fast + evaluators["mixed"].exact) == everything
+    assert n_distinct == 1 or (evaluators["mixed"].fast and evaluators["mixed"].exact)
+
+
+@pytest.mark.parametrize("name", ["full", "diag", "low_rank_2", "tied_full"])
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
+def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, rng, device):
+    """Tight components among far rows: |error| <= 1e-8 max(1, |a|), the truth in 60 digits (product-error)."""
+    mpmath = pytest.importorskip("mpmath")
+    mixture = random_mixture(COVARIANCES[name], rng, device)
+    shrunk = {
+        key: part * {"matrices": scale**2, "entries": scale**2, "uniquenesses": scale**2, "loadings": scale}.get(key, 1)
+        for key, part in mixture.covariance.tensors().items()
+    }
+    mixture = Mixture(
+        mixture.log_weights, mixture.means, COVARIANCES[name].structure.from_tensors(shrunk), mixture.class_of
+    )
+    rows = np.concatenate([100 * rng.normal(size=(3, N_FEATURES)), mixture.means.cpu().numpy() + scale])
+    source = TensorSource(tensor(rows, device))
+    found = log_joint_of(mixture, source, locate(source)).cpu().numpy()
+    with mpmath.workdps(60):
+        truth = np.array([[precise_log_joint(mpmath, mixture, row, k) for k in range(5)] for row in rows])
+    assert (abs(found - truth) <= 1e-8 * np.maximum(1, abs(truth))).all()
+
+
+def precise_log_joint(mpmath, mixture, row, k) -> float:
+    matrix = mpmath.matrix(dense_in_many_digits(mpmath, mixture.covariance, k))
+    off = mpmath.matrix([mpmath.mpf(a) - mpmath.mpf(b) for a, b in zip(row, mixture.means[k].tolist(), strict=True)])
+    distance = (off.T * mpmath.lu_solve(matrix, off))[0]
+    log_determinant = mpmath.log(mpmath.det(matrix))
+    constant = len(row) * mpmath.log(2 * mpmath.pi)
+    return float(mpmath.mpf(float(mixture.log_weights[k])) - (constant + log_determinant + distance) / 2)
+
+
+def dense_in_many_digits(mpmath, covariance, k):
+    """Sigma = Psi + S S' without rounding, where the parameters are Psi and S."""
+    if "loadings" not in covariance.tensors():
+        return covariance.dense()[k].tolist()
+    loadings = mpmath.matrix(covariance.tensors()["loadings"][k].tolist())
+    return loadings * loadings.T + mpmath.diag([mpmath.mpf(u) for u in covariance.tensors()["uniquenesses"][k].tolist()])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("path", ["fast", "exact"])
+def test_one_feature_is_enough(rank, path, rng, device):
+    mixture = random_mixture(low_rank(rank), rng, device, n_features=1)
+    data = Data(np.where(rng.random((20, 1)) < 0.2, np.nan, rng.normal(size=(20, 1))))
+    source = data.source(device)
+    frame = frame_on(path, mixture, locate(source), torch.float64)
+    assert_close(log_joint_of(mixture, source, frame), reference.log_joint(data.rows, reference.twin_of(mixture)))
+    summary = summarise(mixture, source, Joint(), frame)
+    expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
+    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator))
+
+
+# ---- chunks, threads, order --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of threads, and sets it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@every_covariance
+@every_path
+@main_kinds
+def test_chunks_and_threads_do_not_matter(case, path, name, rng, device, threads):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS[name], rng).source(device)
+    frame = frame_on(path, mixture, locate(source), torch.float64)
+    threads(1)
+    expected = summarise(mixture, source, Joint(), frame)
+    scores = log_joint_of(mixture, source, frame)
+    for n_threads, memory_limit in [(1, 1), (3, 1), (2, 20_000)]:
+        threads(n_threads)
+        assert_same_summary(summarise(mixture, source, Joint(), frame, memory_limit), expected, 1e-11)
+        assert_close(map_rows(mixture, source, frame, lambda a: a.T, memory_limit), scores, 1e-12)
+
+
+@every_covariance
+def test_imputation_does_not_depend_on_chunks(case, rng, device):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS["missing"], rng).source(device)
+    frame = locate(source)
+    assert_close(impute(mixture, source, frame, memory_limit=1), impute(mixture, source, frame), 1e-12)
+
+
+def test_the_same_pass_gives_the_same_bits(rng, device, threads):
+    threads(3)
+    mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["all_hard"], rng).source(device)
+    first, second = (summarise(mixture, source, Joint(), locate(source), memory_limit=1) for _ in range(2))
+    assert first.value == second.value
+    assert torch.equal(first.moments.numerator.seconds[0], second.moments.numerator.seconds[0])
+
+
+@every_covariance
+@every_kind
+def test_the_order_of_rows_does_not_matter(case, kind, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(kind, rng, dtype)
+    order = rng.permutation(N_ROWS)
+    source, shuffled = data.source(device, dtype), data.taken(order).source(device, dtype)
+    frame = locate(source)
+    assert_same_summary(summarise(mixture, shuffled, Joint(), frame), summarise(mixture, source, Joint(), frame), tolerance)
+    assert_close(log_joint_of(mixture, shuffled, frame), log_joint_of(mixture, source, frame)[order], tolerance)
+
+
+def test_a_pass_leaves_the_number_of_threads_of_others_alone(rng, threads):
+    threads(2)
+    mixture, source = random_mixture(COVARIANCES["full"], rng), random_data(KINDS["complete"], rng).source()
+    seen = []
+    summarise(mixture, source, Joint(), locate(source), memory_limit=1)
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert (torch.get_num_threads(), seen) == (2, [2])
+
+
+@pytest.mark.parametrize("name", ["full", "diag", "low_rank_2"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_chunks_stay_within_the_memory_limit(name, missing, rng, device, monkeypatch):
+    """No tensor of a chunk is larger than the limit, though all rows together would be."""
+    mixture, limit = random_mixture(COVARIANCES[name], rng, device), 60_000
+    rows = rng.normal(size=(4000, N_FEATURES))
+    rows[rng.random(rows.shape) < 0.3 * missing] = np.nan
+    source, sizes, evaluate = TensorSource(tensor(rows, device)), [], Evaluator.evaluate
+
+    def watched(evaluator, chunk, *scratch):
+        sizes.append(len(chunk.rows))
+        return evaluate(evaluator, chunk, *scratch)
+
+    monkeypatch.setattr(Evaluator, "evaluate", watched)
+    summarise(mixture, source, Joint(), locate(source), limit)
+    assert sum(sizes) == len(rows)
+    assert max(sizes) * mixture.n_components * (N_FEATURES if missing else 1) * 8 <= limit
+
+
+def test_own_class_components_are_the_only_ones_met(rng, device, monkeypatch):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["some_labels"], rng)
+    met, evaluate = {}, Evaluator.evaluate
+
+    def watched(evaluator, chunk, *scratch):
+        key = (chunk.components.start, chunk.components.stop)
+        met[key] = met.get(key, 0) + len(chunk.rows)
+        return evaluate(evaluator, chunk, *scratch)
+
+    monkeypatch.setattr(Evaluator, "evaluate", watched)
+    source = data.source(device)
+    summarise(mixture, source, Joint(), locate(source))
+    counts = [int((data.labels == c).sum()) for c in (-1, 0, 1, 2)]
+    assert met == dict(zip([(0, 5), (0, 2), (2, 3), (3, 5)], counts, strict=True))
+
+
+# ---- sources -----------------------------------------------------------------------------------------------------
+
+
+def array_source(data, device, folder) -> ArraySource:
+    path = folder / "rows.npy"
+    np.save(path, data.rows)
+    known = (None if part is None else tensor(part) for part in (data.labels, data.shares, data.weights))
+    return ArraySource(np.load(path, mmap_mode="r"), *known, device=device)
+
+
+def batch_source(data, device, sizes=(1, 0, 20, 3, 24)) -> BatchSource:
+    batches = [data.taken(index) for index in np.split(np.arange(len(data.rows)), np.cumsum(sizes)[:-1])]
+
+    def read(batch: Data) -> Block:
+        parts = (batch.rows, batch.labels, batch.shares, batch.weights)
+        return Block(*(None if part is None else tensor(part, device) for part in parts))
+
+    return BatchSource(batches, read, data.rows.shape[1], device, torch.float64)
+
+
+@every_kind
+@pytest.mark.parametrize("objective", [Joint(), Marginal(), Conditional()], ids=lambda objective: objective.name)
+def test_memory_maps_and_batches_give_the_summary_of_a_tensor(kind, objective, rng, device, tmp_path, monkeypatch):
+    monkeypatch.setattr("mixtura.shards.STREAMED_BYTES", 7 * 8 * N_FEATURES)  # blocks of seven rows
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(kind, rng)
+    expected = summarise(mixture, data.source(device), objective, locate(data.source(device)))
+    for source in (array_source(data, device, tmp_path), batch_source(data, device)):
+        frame = locate(source)
+        assert_same_summary(summarise(mixture, source, objective, frame), expected, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["complete", "missing"])
+def test_memory_maps_and_batches_give_rows_in_order(name, rng, device, tmp_path, monkeypatch):
+    monkeypatch.setattr("mixtura.shards.STREAMED_BYTES", 7 * 8 * N_FEATURES)
+    mixture, data = random_mixture(COVARIANCES["tied_low_rank"], rng, device), random_data(KINDS[name], rng)
+    whole = data.source(device)
+    frame = locate(whole)
+    for source in (array_source(data, device, tmp_path), batch_source(data, device)):
+        assert_close(log_joint_of(mixture, source, frame), log_joint_of(mixture, whole, frame), 1e-12)
+        assert_close(impute(mixture, source, frame), impute(mixture, whole, frame), 1e-12)
+
+
+@every_covariance
+@main_kinds
+def test_single_precision_agrees_with_double(case, name, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng)
+    single, double = data.source(device, torch.float32), data.source(device)
+    expected = summarise(mixture, double, Joint(), locate(double))
+    assert_same_summary(summarise(mixture, single, Joint(), locate(single)), expected, 1e-3)
+
+
+@every_covariance
+@main_kinds
+def test_on_the_cpu_single_precision_rows_are_summed_in_double(case, name, rng):
+    mixture, data = random_mixture(case, rng), random_data(KINDS[name], rng, torch.float32)
+    single, double = data.source(dtype=torch.float32), data.source()
+    expected = summarise(mixture, double, Joint(), locate(double))
+    assert_same_summary(summarise(mixture, single, Joint(), locate(single)), expected, 1e-12)
+
+
+# ---- where rows lie ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["complete", "missing"])
+def test_a_frame_holds_every_observed_cell(name, rng, device, dtype):
+    data = random_data(KINDS[name], rng, dtype)
+    frame = locate(data.source(device, dtype))
+    off = abs(data.rows - frame.centre.cpu().numpy())
+    assert_close(frame.radii, np.nanmax(off, 0), 1e-12)
+    assert_close(frame.centre, (np.nanmin(data.rows, 0) + np.nanmax(data.rows, 0)) / 2, 1e-6)
+
+
+def test_the_centre_is_exact_in_single_precision(device):
+    centre = framed(torch.tensor([1e4 / 3], device=device), torch.tensor([2e4 / 3], device=device)).centre
+    assert centre.dtype == torch.float64
+    assert torch.equal(centre.float().double(), centre)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e39, 1e150])
+def test_a_frame_of_tiny_or_huge_units_is_finite(size, device):
+    low, high = (torch.tensor([factor * size], dtype=torch.float64, device=device) for factor in (1.0, 2.0))
+    frame = framed(low, high)
+    assert torch.isfinite(frame.centre).all()
+    assert (frame.centre + frame.radii >= high).all()
+    assert (frame.centre - frame.radii <= low).all()
+    assert (frame.radii <= high).all()
+
+
+def test_a_column_without_observed_cells_lies_at_zero(device):
+    rows = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]], dtype=torch.float64, device=device)
+    low, high = extremes(rows)
+    assert (low.tolist(), high.tolist()) == ([1.0, torch.inf], [3.0, -torch.inf])
+    frame = locate(TensorSource(rows))
+    assert (frame.centre.tolist(), frame.radii.tolist()) == ([2.0, 0.0], [1.0, 0.0])
+
+
+def test_no_rows_lie_at_zero(device):
+    frame = locate(TensorSource(torch.zeros(0, 2, dtype=torch.float64, device=device)))
+    assert (frame.centre.tolist(), frame.radii.tolist()) == ([0.0, 0.0], [0.0, 0.0])
+
+
+def test_tolerances_are_stated_for_both_precisions():
+    assert TOLERANCES == {torch.float64: 1e-8, torch.float32: 1e-4}
