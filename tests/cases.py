@@ -173,7 +173,7 @@ def random_covariance(case: CovarianceCase, rng, device="cpu", class_of=CLASS_OF
 def random_mixture(case: CovarianceCase, rng, device="cpu", class_of=CLASS_OF, n_features=N_FEATURES) -> Mixture:
     covariance, _ = random_covariance(case, rng, device, class_of, n_features)
     weights = rng.uniform(0.5, 1.5, len(class_of))
-    means = rng.normal(0, 1.5, (len(class_of), n_features))
+    means = rng.normal(0, 0.7, (len(class_of), n_features))
     return Mixture(tensor(np.log(weights / weights.sum()), device), tensor(means, device), covariance, tensor(class_of, device))
 
 

@@ -26,6 +26,7 @@ from cases import (
     updated_twin,
 )
 
+from mixtura.covariances import LowRank
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, computing_dtype, locate
 from mixtura.solvers import SOLVERS, run
@@ -43,6 +44,11 @@ def stepped(mixture, data, device="cpu", dtype=torch.float64, n_steps=1, **optio
     for _ in range(n_steps):
         mixture = solver.step(mixture, source).mixture
     return mixture
+
+
+def iterative(case) -> bool:
+    """Whether the structure reaches its maximum only over several steps."""
+    return isinstance(getattr(case.structure, "inner", case.structure), LowRank)
 
 
 def test_every_solver_of_the_registry_is_in_the_table():
@@ -89,11 +95,10 @@ def test_an_em_step_does_not_depend_on_the_path(case, path, rng, device, dtype, 
 @every_kind
 @every_prior
 def test_no_step_lowers_the_objective(make_solver, case, kind, make_prior, twin_prior, rng, device, dtype, tolerance):
-    data = random_data(kind, rng, dtype, n_rows=N_MANY)
-    source = data.source(device, dtype)
-    solver = make_solver(locate(source), make_prior(tensor(VARIANCES, device)))
     mixture, values = random_mixture(case, rng, device), []
-    for _ in range(12):
+    source = random_data(kind, rng, dtype, n_rows=N_MANY).source(device, dtype)
+    solver = make_solver(locate(source), make_prior(tensor(VARIANCES, device)))
+    for _ in range(8):
         step = solver.step(mixture, source)
         mixture = step.mixture
         values.append(step.value)
@@ -172,7 +177,7 @@ def test_weight_two_is_a_row_repeated(case, name, make_prior, twin_prior, rng, d
     weighted = data.changed(weights=np.where(twice, 2 * base, base))
     repeated = data.taken(np.repeat(np.arange(N_MANY), 1 + twice))
     prior = make_prior(tensor(VARIANCES, device))
-    first, second = (stepped(mixture, d, device, dtype, n_steps=5, prior=prior) for d in (weighted, repeated))
+    first, second = (stepped(mixture, d, device, dtype, n_steps=3, prior=prior) for d in (weighted, repeated))
     assert_same_mixture(first, second, tolerance)
 
 
@@ -263,8 +268,7 @@ def test_two_tight_clusters_far_apart_keep_their_variances_in_single_precision(c
     start = random_mixture(case, rng, device, class_of=np.array([0, 0]))
     means = torch.tensor([[0.3], [2e4 - 0.3]], dtype=torch.float64, device=device).expand(2, N_FEATURES)
     start = Mixture(start.log_weights, means.contiguous(), start.covariance, start.class_of)
-    fitted = stepped(start, data, device, torch.float32, n_steps=3)
-    expected = stepped(start, data, device, torch.float64, n_steps=3)
+    fitted, expected = (stepped(start, data, device, dtype, n_steps=25) for dtype in (torch.float32, torch.float64))
     clusters = data.rows.reshape(2, n_rows, N_FEATURES)
     assert_close(fitted.means, clusters.mean(1), 1e-6)
     assert_close(fitted.covariance.variances(), expected.covariance.variances(), 1e-9 if device.type == "cpu" else 1e-2)
@@ -276,13 +280,12 @@ def test_rows_far_from_zero_keep_their_variances_in_single_precision(case, rng, 
     data = Data(rng.normal(1e4, 1, (500, N_FEATURES)).astype(np.float32).astype(float))
     start = random_mixture(case, rng, device, class_of=np.array([0]))
     start = Mixture(start.log_weights, start.means + 1e4, start.covariance, start.class_of)
-    fitted = stepped(start, data, device, torch.float32, n_steps=5)
+    fitted = stepped(start, data, device, torch.float32, n_steps=60)
     assert_close(fitted.means[0], data.rows.mean(0), 1e-7)
-    truth = data.rows.var(0).mean() if case.structure.name == "spherical" else data.rows.var(0)
-    if "spherical" in str(case.structure).lower():
-        truth = np.full(N_FEATURES, data.rows.var(0).mean())
-    exact = device.type == "cpu" and "LowRank" not in str(case.structure)
-    assert_close(fitted.covariance.variances()[0], truth, 1e-9 if exact else 2e-2)
+    truth = data.rows.var(0)  # also that of a factor analyser at its maximum
+    if not iterative(case):
+        truth = np.diag(case.restricted({})(np.cov(data.rows.T, bias=True)[None])[0])
+    assert_close(fitted.covariance.variances()[0], truth, 1e-2 if iterative(case) or device.type != "cpu" else 1e-9)
 
 
 # ---- mixtures ----------------------------------------------------------------------------------------------------

@@ -152,8 +152,8 @@ def categorical(columns: Sequence[Any]) -> str:
     )
 
 
-def sample_weight(values: Any, n_rows: int) -> Tensor | None:
-    """One non-negative finite number per row, not all zero."""
+def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | None:
+    """One non-negative finite number per row, not all zero where these are all the rows."""
     if values is None:
         return None
     if not isinstance(values, Tensor):
@@ -175,9 +175,38 @@ def sample_weight(values: Any, n_rows: int) -> Tensor | None:
             f"Negative values in data passed to `sample_weight`: the smallest is {float(weights.min()):g}; "
             f"weights must be at least 0."
         )
-    if not bool((weights > 0).any()):
+    if all_rows and not bool((weights > 0).any()):
         raise ValueError("sample_weight is zero for every row; at least one weight must be positive.")
     return weights
+
+
+def alone_with_batches(**arguments: Any) -> None:
+    """Arguments that speak of all rows at once must be left out where rows come in batches."""
+    given = [name for name, value in arguments.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{given[0]} cannot be used where X is batches; put the weights of the rows into the batches, as "
+            f"(X, y, sample_weight)."
+        )
+
+
+def as_many_labels(labels: np.ndarray, n_rows: int) -> None:
+    if labels.ndim > 0 and len(labels) != n_rows:
+        raise ValueError(
+            f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one label for "
+            f"each of the {n_rows} rows of X."
+        )
+
+
+def distinct(labels: np.ndarray) -> np.ndarray:
+    """The different labels, sorted."""
+    try:
+        return np.unique(labels)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in labels})
+        raise ValueError(
+            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or all numbers."
+        ) from error
 
 
 def finite_labels(values: np.ndarray) -> None:

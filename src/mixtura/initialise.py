@@ -179,12 +179,14 @@ def starting_mixture(
     all_means, all_weights = torch.cat(means), torch.cat(weights)
     class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(all_means.device)
     variances = description.within.expand_as(all_means).contiguous()
-    covariance = structure.start(variances, *_deviations(assigned, all_means), class_of)
+    covariance = structure.start(variances, *weighted_deviations(assigned, all_means), class_of)
     log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
     return Mixture(log_weights, all_means, covariance, class_of), assigned
 
 
-def _deviations(assigned: list[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
+def weighted_deviations(
+    assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor
+) -> tuple[Tensor, Tensor]:
     """Rows about the mean of their component, missing cells zero, and the components.
 
     Each is multiplied by the root of its weight over the average weight in the component: a row of weight 2 counts as two.

@@ -28,6 +28,10 @@ from mixtura.shards import Block, Group, Source
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 # Scratch of one thread: about twice the second-level cache here; measured flat within 10 % from 2 to 8 MB.
 CACHE_BYTES = 4 * 2**20
+# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
+FEWEST_ROWS = 256
+# More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
+MOST_MONOMIALS = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
 
@@ -62,21 +66,20 @@ class Evaluator:
         self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
-        fast = (errors <= TOLERANCES[dtype]).nonzero()[:, 0]
+        narrow = product.n_features <= MOST_MONOMIALS
+        fast = ((errors <= TOLERANCES[dtype]) & narrow).nonzero()[:, 0]
         self.fast = fast.tolist()
         self.exact = sorted(set(range(mixture.n_components)) - set(self.fast))
         self.product = product if not self.exact else product.select(fast)
         self.log_weights = mixture.log_weights.to(dtype).unsqueeze(-1)
-        self.offsets = (mixture.means - frame.centre).to(dtype)  # (K, D)
         self.rounded_centre = frame.centre.to(dtype)
 
-    def scratch(self, components: slice, missing: bool) -> int:
-        """Numbers of scratch per row."""
+    def scratch(self, components: slice, group: Group) -> int:
+        """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
-        if missing:
-            return n_components * (8 * size + size * size // 2)
-        exact = len(self.exact) if self.exact else 0
-        return self.product.n_features + 4 * n_components + 4 * size * min(exact, n_components)
+        if group.missing:
+            return n_components * (8 * size + 3 * group.largest_side**2)
+        return self.product.n_features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
 
     def zeros(self) -> Sums:
         return Sums(self.product.zeros(), None)
@@ -97,6 +100,10 @@ class Evaluator:
         centred = scratch.buffer("centred", (rows.shape[1], len(rows)), rows)
         return torch.sub(rows.T, self.rounded_centre.unsqueeze(-1), out=centred)
 
+    def _deviations(self, rows: Tensor, components: slice | list[int]) -> Tensor:
+        """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
+        return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
+
     def _product(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
         centred = self._centred(chunk.rows, scratch)
         scores, features = self.product.expand(centred, chunk.components, scratch)
@@ -110,14 +117,13 @@ class Evaluator:
         first, last = chunk.components.start, chunk.components.stop
         fast = slice(bisect_left(self.fast, first), bisect_left(self.fast, last))
         exact = self.exact[bisect_left(self.exact, first) : bisect_left(self.exact, last)]
-        centred = chunk.rows - self.rounded_centre
-        scores = centred.new_empty(last - first, len(centred))
+        scores = chunk.rows.new_empty(last - first, len(chunk.rows))
         fast_positions = [k - first for k in self.fast[fast]]
         exact_positions = [k - first for k in exact]
-        fast_scores, features = self.product.expand(centred.T.contiguous(), fast, scratch)
+        fast_scores, features = self.product.expand(self._centred(chunk.rows, scratch), fast, scratch)
         scores[fast_positions] = fast_scores
-        covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=centred.device))
-        deviations = centred - self.offsets[exact].unsqueeze(1)  # (K'', n, D)
+        covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
+        deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
         scores[exact_positions] = -0.5 * (
             covariance.squared_distances(deviations)
             + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
@@ -136,8 +142,7 @@ class Evaluator:
         """Log joints (K', n) of rows with missing cells, and the components conditioned on what they show."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
-        centred = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
-        deviations = (centred - self.offsets[parts].unsqueeze(1)).mul_(observed)  # (K', n, D)
+        deviations = torch.where(observed, self._deviations(chunk.rows, parts), 0.0)  # (K', n, D)
         covariance = self.mixture.covariance.select(parts)
         given = covariance.condition(deviations, observed)
         constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
@@ -254,11 +259,12 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, mixture.n_components) if own is None else own
-        scratch = 8 * evaluator.scratch(components, group.missing)
-        budget = memory_limit // n_threads
+        scratch = 8 * evaluator.scratch(components, group)
+        most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
-            budget = min(budget, CACHE_BYTES * (4 if group.missing else 1))
-        size = max(1, budget // scratch)
+            in_cache = CACHE_BYTES * (4 if group.missing else 1) // scratch
+            most = min(most, max(in_cache, FEWEST_ROWS))
+        size = max(1, most)
         if group.n_rows * scratch > CACHE_BYTES // 4:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
         for start in range(0, group.n_rows, size):
@@ -361,8 +367,8 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
                 chunk = piece.load(evaluator)
                 log_joint, _, given = evaluator.condition(chunk)
                 shares = log_joint.softmax(0)  # (K, n)
-                completed = evaluator.offsets.unsqueeze(1) + given.deviations + evaluator.rounded_centre  # (K, n, D)
-                expected = (shares.unsqueeze(-1) * completed).sum(0)
+                completed = mixture.means.unsqueeze(1) + given.deviations  # (K, n, D)
+                expected = (shares.unsqueeze(-1) * completed).sum(0).to(evaluator.dtype)
                 output[chunk.index] = torch.where(chunk.rows.isnan(), expected, chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)

@@ -23,6 +23,7 @@ class Group:
     missing: bool
     index: Tensor | None  # None: all rows of the block, in order
     n_rows: int
+    largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed cells
 
 
 @dataclass
@@ -63,13 +64,13 @@ class Block:
         order = self._by_pattern()
         order = order[key[order].argsort(stable=True)]
         parts = key[order]
-        found: dict[tuple[int | None, bool], list[Tensor]] = {}
+        found: dict[tuple[int | None, bool], list[tuple[int, Tensor]]] = {}
         values, sizes = parts.unique_consecutive(return_counts=True)
         for value, index in zip(values.tolist(), order.split(sizes.tolist()), strict=True):
             label = None if labels is None else value // width - 1
-            found.setdefault((label, value % width > 0), []).append(index)
-        return [_group(label, missing, index) for (label, missing), index in found.items()]
-
+            n_missing = value % width
+            found.setdefault((label, n_missing > 0), []).append((min(n_missing, width - 1 - n_missing), index))
+        return [_group(label, missing, parts) for (label, missing), parts in found.items()]
 
     def _by_pattern(self) -> Tensor:
         """An order in which rows with the same missing cells are adjacent, so that they can share their algebra."""
@@ -81,9 +82,9 @@ class Block:
         return torch.where(self.rows.isnan(), codes, 0).sum(1).argsort(stable=True)
 
 
-def _group(label: int | None, missing: bool, parts: list[Tensor]) -> Group:
-    index = torch.cat(parts) if len(parts) > 1 else parts[0]
-    return Group(label, missing, index, len(index))
+def _group(label: int | None, missing: bool, parts: list[tuple[int, Tensor]]) -> Group:
+    index = torch.cat([index for _, index in parts])
+    return Group(label, missing, index, len(index), max(side for side, _ in parts))
 
 
 class Source(Protocol):
@@ -131,9 +132,10 @@ class ArraySource:
 
     def blocks(self) -> Iterator[Block]:
         step = max(1, STREAMED_BYTES // (8 * self.n_features))
+        native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may hold another byte order
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
-            rows = torch.from_numpy(np.array(self._rows[part], dtype=None)).to(self.device, self.dtype)
+            rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
             known = [None if t is None else t[part].to(self.device) for t in (self._labels, self._shares, self._weights)]
             yield Block(rows, *known, start=start)
 

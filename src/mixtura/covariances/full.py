@@ -116,7 +116,7 @@ class FullCovariance:
             monomials=quadratics,
             weights=torch.cat((linear, -0.5 * pack(precisions)), 1),
             biases=-0.5 * constant.unsqueeze(-1),
-            magnitudes=lambda radii: torch.einsum("i,kij,j->k", radii, precisions.abs(), radii),
+            magnitudes=lambda radii: precisions.abs() @ radii @ radii,
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import torch
@@ -48,16 +49,22 @@ def _triangle_views(features: Tensor, size: int) -> list[tuple[Tensor, Tensor, T
     return views
 
 
+@lru_cache(maxsize=16)
+def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows and columns of the upper triangle, and how often each entry stands in x' M x: once or twice."""
+    rows, columns = torch.triu_indices(size, size, device=device).unbind()
+    return rows, columns, 2.0 - (rows == columns).double()
+
+
 def pack(matrices: Tensor) -> Tensor:
     """Coefficients of the monomials in x' M x: off-diagonal entries count twice. (K, D, D) -> (K, D (D + 1) / 2)."""
-    size = matrices.shape[-1]
-    rows, columns = torch.triu_indices(size, size, device=matrices.device).unbind()
-    return matrices[:, rows, columns] * (2.0 - (rows == columns).to(matrices.dtype))
+    rows, columns, times = _triangle(matrices.shape[-1], matrices.device)
+    return matrices[:, rows, columns] * times
 
 
 def unpack(packed: Tensor, size: int) -> Tensor:
     """Symmetric matrices from their upper triangles: (K, D (D + 1) / 2) -> (K, D, D)."""
-    rows, columns = torch.triu_indices(size, size, device=packed.device).unbind()
+    rows, columns, _ = _triangle(size, packed.device)
     matrices = packed.new_empty(packed.shape[0], size, size)
     matrices[:, rows, columns] = packed
     matrices[:, columns, rows] = packed

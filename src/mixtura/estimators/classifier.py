@@ -22,8 +22,8 @@ from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
     Labels,
     batch_source,
-    classes_of_batches,
     is_batches,
+    look_at_batches,
     read_labels,
     read_rows,
 )
@@ -172,16 +172,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
         if y is None and is_batches(X):
-            unlabeled = None if isinstance(self.unlabeled, str) and self.unlabeled == "auto" else self.unlabeled
-            classes = classes_of_batches(self, X, unlabeled, name)
+            checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
+            classes, unlabeled = look_at_batches(self, X, self.unlabeled, objective.has_density, name)
             return batch_source(self, X, classes, unlabeled), classes
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, weights, self.unlabeled, objective.has_density, name)
-        if len(labels.unlabeled) != len(rows):
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: [{len(rows)}, {len(labels.unlabeled)}]"
-            )
+        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
         weights = self._with_class_weight(labels, weights)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 
@@ -359,7 +355,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
         """
         rows = self._read(X)
-        values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
+        values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
         whole = torch.as_tensor(self.predict_log_proba(values))
         best = whole.argmax(1, keepdim=True)
         parts = []

@@ -25,9 +25,9 @@ from mixtura import checks, linalg
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
 from mixtura.estimators.classifier import first_update, make_prior
-from mixtura.estimators.reading import Rows, batch_source, check_rereadable, is_batches, read_rows, split_batch
+from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
 from mixtura.estimators.starts import given_start, with_given_parts
-from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture
+from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance
 from mixtura.objectives import Joint, Marginal
@@ -133,9 +133,9 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
         if is_batches(X):
-            check_rereadable(X)
-            read_rows(self, split_batch(next(iter(X)))[0], reset=True)
-            return None, batch_source(self, X, None, None)
+            read_rows(self, split_batch(first_batch(X))[0], reset=True)
+            checks.alone_with_batches(sample_weight=sample_weight)
+            return None, batch_source(self, X)
         rows = read_rows(self, X, reset=True, smallest=2)
         if len(rows) < self.n_components:
             raise ValueError(
@@ -199,11 +199,11 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
         parts = self._responsibilities(filled, weights, random_state)
         variances = description.total.expand(self.n_components, size).contiguous()
-        assignments = parts.assignments
-        centres = _centres(filled[parts.index].double(), assignments, self.n_components)
-        deviations = filled[parts.index].double()[:20_000] - centres[assignments[:20_000]]
+        assigned = parts.assigned(filled, weights)
+        centres = _centres(*assigned, self.n_components)
+        sampled = tuple(part[:SAMPLED_ROWS] for part in assigned)
         class_of = torch.arange(self.n_components, device=source.device)
-        covariance = structure.start(variances, deviations, assignments[:20_000], torch.zeros_like(class_of))
+        covariance = structure.start(variances, *weighted_deviations([sampled], centres), torch.zeros_like(class_of))
         rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
         chosen = TensorSource(
             whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
@@ -365,24 +365,25 @@ class _Start:
         self.index, self.labels, self.weight = index, labels, weight
         self.shares = shares
 
-    @property
-    def assignments(self) -> Tensor:
-        """The component of each row, or the one with the largest share."""
-        if self.labels is not None:
-            return self.labels
-        assert self.shares is not None
-        return self.shares.argmax(1)
+    def assigned(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows, their weights, and the component of each, or the one with the largest share."""
+        chosen = rows[self.index].double()
+        components = self.labels
+        if components is None:
+            assert self.shares is not None
+            components = self.shares.argmax(1)
+        return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
 
 
 def _together(parts: list[Tensor | None]) -> Tensor | None:
     return None if parts[0] is None else torch.cat([part for part in parts if part is not None])
 
 
-def _centres(rows: Tensor, assignments: Tensor, n_components: int) -> Tensor:
-    sizes = torch.zeros(n_components, dtype=rows.dtype, device=rows.device)
-    sizes.index_add_(0, assignments, torch.ones_like(rows[:, 0]))
-    sums = torch.zeros(n_components, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, assignments, rows)
-    return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1).unsqueeze(-1), rows.mean(0))
+def _centres(rows: Tensor, weights: Tensor, components: Tensor, n_components: int) -> Tensor:
+    sizes = torch.zeros(n_components, dtype=rows.dtype, device=rows.device).index_add_(0, components, weights)
+    sums = torch.zeros(n_components, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    sums.index_add_(0, components, rows * weights.unsqueeze(-1))
+    return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), rows.mean(0))
 
 
 class _Voice:

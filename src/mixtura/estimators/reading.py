@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -119,13 +120,14 @@ class Labels:
         return self.numbers < 0
 
 
-def read_labels(y: Any, weights: Tensor | None, unlabeled: Any, has_density: bool, name: str) -> Labels:
+def read_labels(y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, has_density: bool, name: str) -> Labels:
     """Check y: one label per row, or a matrix of shares. Rows of weight zero count as absent."""
     if y is None:
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
-    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    values = _as_array(y)
+    checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
     values = column_or_1d(values, warn=True)
@@ -133,30 +135,42 @@ def read_labels(y: Any, weights: Tensor | None, unlabeled: Any, has_density: boo
     present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
     free = _unlabeled_rows(values, present, unlabeled, has_density)
     check_classification_targets(values[~free])
-    classes = np.unique(values[present & ~free])
+    classes = checks.distinct(values[present & ~free])
     checks.enough_classes(classes, int(free.sum()), name)
     numbers = np.searchsorted(classes, np.where(free | ~present, classes[0], values))
     numbers = np.where(free | ~np.isin(values, classes), -1, numbers)
     return Labels(classes, torch.from_numpy(numbers.astype(np.int64)), None)
 
 
+def _as_array(y: Any) -> np.ndarray:
+    return y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+
+
 def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has_density: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
-    if unlabeled is None:
-        return np.zeros(len(values), bool)
-    if not (isinstance(unlabeled, str) and unlabeled == "auto"):
-        return np.asarray(values == unlabeled) & np.ones(len(values), bool)
+    nowhere = np.zeros(len(values), bool)
+    if not _is_auto(unlabeled):
+        return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
     if values.dtype.kind != "i" or not has_density:
-        return np.zeros(len(values), bool)
+        return nowhere
     free = values == -1
     if not free.any() or len(np.unique(values[present & ~free])) < 2:
-        return np.zeros(len(values), bool)
-    warnings.warn(
-        f"{int(free.sum())} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class.",
-        checks.UnlabeledWarning,
-        stacklevel=5,
-    )
+        return nowhere
+    _warn_of_unlabeled(int(free.sum()), stacklevel=6)
     return free
+
+
+def _is_auto(unlabeled: Any) -> bool:
+    return isinstance(unlabeled, str) and unlabeled == "auto"
+
+
+def _warn_of_unlabeled(n_rows: int, stacklevel: int) -> None:
+    warnings.warn(
+        f"{n_rows} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or unlabeled=-1 if "
+        f"this is meant.",
+        checks.UnlabeledWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
@@ -181,15 +195,21 @@ def is_batches(X: Any) -> bool:
     if not isinstance(X, list | tuple):
         return isinstance(X, Iterable)
     first = X[0] if len(X) else None
+    if getattr(first, "ndim", 0) == 2:  # a list of arrays: batches without labels
+        return True
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
 
 
-def check_rereadable(batches: Any) -> None:
+def first_batch(batches: Any) -> Any:
+    """The first batch of a re-iterable that has one."""
     if iter(batches) is batches:
         raise ValueError(
             f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows many times; "
             f"pass a list of batches or an object whose __iter__ starts anew."
         )
+    for batch in batches:
+        return batch
+    raise ValueError("X is an iterable without batches; pass at least one batch, such as (X, y).")
 
 
 def split_batch(batch: Any) -> tuple[Any, Any, Any]:
@@ -200,47 +220,66 @@ def split_batch(batch: Any) -> tuple[Any, Any, Any]:
     return batch, None, None
 
 
-def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None, unlabeled: Any) -> BatchSource:
+def look_at_batches(
+    estimator: Any, batches: Any, unlabeled: Any, has_density: bool, name: str
+) -> tuple[np.ndarray, Any]:
+    """One look at all batches: the classes, and the label that means unlabeled; features are set on the estimator."""
+    read_rows(estimator, split_batch(first_batch(batches))[0], reset=True)
+    counts: Counter[Any] = Counter()
+    integers = True
+    for batch in batches:
+        X, y, _ = split_batch(batch)
+        values = _batch_labels(y, len(read_rows(estimator, X, reset=False)), name)
+        integers = integers and values.dtype.kind == "i"
+        counts.update(values.tolist())
+    if _is_auto(unlabeled):
+        unlabeled = -1 if integers and has_density and counts[-1] and len(counts) > 2 else None
+        if unlabeled is not None:
+            _warn_of_unlabeled(counts[-1], stacklevel=5)
+    n_unlabeled = 0 if unlabeled is None else counts.pop(unlabeled, 0)
+    classes = np.array(sorted(counts))
+    checks.enough_classes(classes, n_unlabeled, name)
+    return classes, unlabeled
+
+
+def _batch_labels(y: Any, n_rows: int, name: str) -> np.ndarray:
+    if y is None:
+        raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
+    values = _as_array(y)
+    checks.as_many_labels(values, n_rows)
+    if values.ndim != 1:
+        raise ValueError(
+            f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: pass X and "
+            f"y as arrays or memory maps."
+        )
+    checks.finite_labels(values)
+    return values
+
+
+def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None, unlabeled: Any = None) -> BatchSource:
     """A source over batches whose classes are known; every batch is checked each time it is read."""
-    probe = read_rows(estimator, split_batch(next(iter(batches)))[0], reset=False)
+    probe = read_rows(estimator, split_batch(first_batch(batches))[0], reset=False)
 
     def read(batch: Any) -> Block:
         X, y, sample_weight = split_batch(batch)
         rows = read_rows(estimator, X, reset=False)
-        weights = checks.sample_weight(sample_weight, len(rows))
-        numbers = None if classes is None else torch.from_numpy(_number(np.asarray(y), classes, unlabeled))
+        weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
+        numbers = None
+        if classes is not None:
+            numbers = _number(_batch_labels(y, len(rows), type(estimator).__name__), classes, unlabeled)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         return Block(block.rows.to(probe.device, probe.dtype), block.labels, None, block.weights)
 
     return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
 
 
-def _number(values: np.ndarray, classes: np.ndarray, unlabeled: Any) -> np.ndarray:
-    free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled) & np.ones(len(values), bool)
+def _number(values: np.ndarray, classes: np.ndarray, unlabeled: Any) -> Tensor:
+    free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled)
     numbers = np.searchsorted(classes, np.where(free, classes[0], values)).clip(0, len(classes) - 1)
     strangers = ~free & (classes[numbers] != values)
     if strangers.any():
-        raise ValueError(f"A batch holds the label {values[strangers.argmax()]!r}, which an earlier reading did not show.")
-    return np.where(free, -1, numbers).astype(np.int64)
-
-
-def classes_of_batches(estimator: Any, batches: Any, unlabeled: Any, name: str) -> np.ndarray:
-    """One look at all batches: the classes, and the number of features (set on the estimator)."""
-    check_rereadable(batches)
-    found: set[Any] = set()
-    first, n_unlabeled = True, 0
-    for batch in batches:
-        X, y, _ = split_batch(batch)
-        if y is None:
-            raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
-        read_rows(estimator, X, reset=first)
-        first = False
-        values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-        free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled) & np.ones(len(values), bool)
-        n_unlabeled += int(free.sum())
-        found.update(values[~free].tolist())
-    if first:
-        raise ValueError("X is an iterable without batches; pass at least one (X, y).")
-    classes = np.array(sorted(found))
-    checks.enough_classes(classes, n_unlabeled, name)
-    return classes
+        raise ValueError(
+            f"A batch holds the label {values[strangers.argmax()].item()!r}, which the first reading did not show; batches must "
+            f"hold the same rows each time they are gone through."
+        )
+    return torch.from_numpy(np.where(free, -1, numbers).astype(np.int64))

@@ -1,0 +1,305 @@
+"""The command line: `mixtura demo` compares the classifier with others on two problems and draws a picture."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from mixtura import __version__
+from mixtura.datasets import make_ripley, remove_cells
+from mixtura.estimators import MixtureClassifier
+from mixtura.priors import Conjugate, default_strength
+
+FRACTIONS = (0.0, 0.3, 0.6)  # of the cells of the digits that are removed
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    return options.command(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mixtura", description="Classification with Gaussian mixtures.")
+    parser.add_argument("--version", action="version", version=f"mixtura {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    demo = commands.add_parser("demo", help="compare with other classifiers on two problems, and draw a picture")
+    demo.add_argument("--output", type=_picture, default=Path("mixtura_demo.png"), help="picture (%(default)s)")
+    demo.add_argument("--quick", action="store_true", help="a few rows of three digits only")
+    demo.add_argument("--seed", type=_seed, default=0, help="of rows, splits, removed cells and starts (%(default)s)")
+    demo.set_defaults(command=run_demo)
+    return parser
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}; got {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"must lie in a folder that exists; got {text!r}: make {str(path.parent)!r} first"
+        )
+    return path
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1; got {text!r}")
+    return int(text)
+
+
+# ---- Problems --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows to learn from, and rows to be judged on."""
+
+    name: str
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+
+
+def ripley(seed: int) -> Problem:
+    """250 training and 1000 test rows from the generator."""
+    X, y = make_ripley(625, random_state=seed)
+    return _split("Ripley", X, y, 250, seed)
+
+
+def digits(fraction: float, quick: bool, seed: int) -> Problem:
+    """Half of scikit-learn's digits to learn from; cells removed in training and test rows alike."""
+    X, y = load_digits(return_X_y=True)
+    if quick:
+        X, y = X[y < 3][:300], y[y < 3][:300]
+    name = f"{fraction:.0%} removed".replace("%", " %") if fraction else "digits"
+    whole = _split(name, X, y, len(y) // 2, seed)
+    cells = np.random.default_rng([seed, round(100 * fraction)])
+    X_train, X_test = (remove_cells(part, fraction, cells) for part in (whole.X_train, whole.X_test))
+    return Problem(name, X_train, whole.y_train, X_test, whole.y_test)
+
+
+def _split(name: str, X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> Problem:
+    X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=n_train, stratify=y, random_state=seed)
+    return Problem(name, X_train, y_train, X_test, y_test)
+
+
+# ---- Methods ---------------------------------------------------------------------------------------------------------
+
+TWO = "mixture, 2 a class"
+SCALED, EITHER = [StandardScaler()], [StandardScaler(), "passthrough"]
+VERSION = tuple(int(part) for part in sklearn.__version__.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A classifier made for a problem with a seed, and what the table says of it."""
+
+    name: str
+    make: Callable[[Problem, int], Any]
+    note: str
+    ours: bool = False
+
+
+def one_variance(problem: Problem) -> Conjugate:
+    """The default prior, but with one variance for all features: for features in the same units, such as pixels."""
+    X, y = problem.X_train, problem.y_train
+    deviations = np.concatenate([X[y == c] - np.nanmean(X[y == c], axis=0) for c in np.unique(y)])
+    n_features = X.shape[1]
+    variances = torch.full((n_features,), float(np.nanmean(deviations**2)), dtype=torch.float64)
+    return Conjugate(default_strength(n_features), variances)
+
+
+def _searched(model: Any, **grid: list[Any]) -> GridSearchCV:
+    """Mean imputation, scaling and a model; settings by three-fold cross-validated log-loss on the training rows."""
+    imputer = SimpleImputer(keep_empty_features=True)
+    steps = Pipeline([("impute", imputer), ("scale", StandardScaler()), ("model", model)])
+    return GridSearchCV(steps, grid, scoring="neg_log_loss", cv=3)
+
+
+def _qda(problem: Problem, seed: int) -> GridSearchCV:
+    if VERSION < (1, 8):  # has no shrinkage yet
+        return _searched(QuadraticDiscriminantAnalysis(), scale=EITHER, model__reg_param=[0.0, 0.1, 0.3, 0.5, 0.7])
+    model: Any = QuadraticDiscriminantAnalysis(solver="eigen")
+    return _searched(model, scale=EITHER, model__shrinkage=[0.01, 0.1, 0.3, 0.5, 0.7])
+
+
+def _svm(problem: Problem, seed: int) -> GridSearchCV:
+    method: Any = "temperature" if VERSION >= (1, 8) else "sigmoid"  # one temperature suits several classes better
+    return _searched(CalibratedClassifierCV(SVC(), method=method), scale=EITHER, model__estimator__C=[1.0, 10.0])
+
+
+METHODS = (
+    Method(
+        "mixture, 1 a class",
+        lambda problem, seed: MixtureClassifier(random_state=seed),
+        "MixtureClassifier()",
+        ours=True,
+    ),
+    Method(
+        TWO,
+        lambda problem, seed: MixtureClassifier(2, random_state=seed),
+        "MixtureClassifier(2)",
+        ours=True,
+    ),
+    Method(
+        "mixture, 2, same units",
+        lambda problem, seed: MixtureClassifier(2, prior=one_variance(problem), random_state=seed),
+        "MixtureClassifier(2, prior=...) that shrinks to one variance for all features",
+        ours=True,
+    ),
+    Method("QDA", _qda, "shrinkage and scaling by cross-validation"),
+    Method(
+        "GaussianNB",
+        lambda problem, seed: _searched(GaussianNB(), scale=SCALED, model__var_smoothing=[1e-9, 1e-3, 0.01, 0.1, 1.0]),
+        "var_smoothing by cross-validation",
+    ),
+    Method(
+        "logistic regression",
+        lambda problem, seed: _searched(
+            LogisticRegression(max_iter=1000), scale=SCALED, model__C=[0.01, 0.1, 1.0, 10.0]
+        ),
+        "C by cross-validation",
+    ),
+    Method("RBF-SVM", _svm, "C and scaling by cross-validation; calibrated"),
+    Method(
+        "gradient boosting",
+        lambda problem, seed: HistGradientBoostingClassifier(random_state=seed),
+        "HistGradientBoostingClassifier(); takes missing cells as they are",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a fitted model did on test rows; the seconds are those of one fit and one prediction."""
+
+    model: Any
+    error: float
+    log_loss: float
+    seconds: float
+
+
+def score(method: Method, problem: Problem, seed: int) -> Score:
+    """Fit and judge a method; a search for settings is not counted in the seconds."""
+    model = method.make(problem, seed)
+    with warnings.catch_warnings():
+        if not method.ours:
+            warnings.simplefilter("ignore")  # QDA on collinear columns, settings that fail in a search
+        start = time.perf_counter()
+        model.fit(problem.X_train, problem.y_train)
+        fitted = time.perf_counter()
+        probabilities = model.predict_proba(problem.X_test)
+        end = time.perf_counter()
+    seconds = getattr(model, "refit_time_", fitted - start) + end - fitted
+    error = float(np.mean(model.classes_[probabilities.argmax(1)] != problem.y_test))
+    return Score(model, error, float(log_loss(problem.y_test, probabilities, labels=model.classes_)), seconds)
+
+
+# ---- The demo --------------------------------------------------------------------------------------------------------
+
+Scores = Mapping[tuple[str, str], Score]  # by names of method and problem
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """Print the tables and write the picture."""
+    start = time.perf_counter()
+    problems = [ripley(options.seed)]
+    problems += [digits(fraction, options.quick, options.seed) for fraction in FRACTIONS]
+    print(_heading(problems, options.seed))
+    scores = {}
+    for problem in problems:
+        print(f"... {problem.name}", file=sys.stderr, flush=True)
+        for method in METHODS:
+            scores[method.name, problem.name] = score(method, problem, options.seed)
+    columns = [problem.name for problem in problems]
+    print(table("Error, %", scores, columns, lambda found: 100 * found.error, "{:.1f}"))
+    print(table("Log-loss", scores, columns, lambda found: found.log_loss, "{:.3f}"))
+    print(table("Seconds", scores, columns, lambda found: found.seconds, "{:.2f}"))
+    print(_notes())
+    print(_draw(problems, scores, options.output))
+    print(f"All of it took {time.perf_counter() - start:.0f} seconds.")
+    return 0
+
+
+def _heading(problems: Sequence[Problem], seed: int) -> str:
+    first, second = problems[0], problems[1]
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, scikit-learn {sklearn.__version__}"
+    return (
+        f"mixtura {__version__}, {versions}, {torch.get_num_threads()} threads, seed {seed}\n\n"
+        f"Ripley: two classes, {len(first.y_train)} training rows, {len(first.y_test)} test rows; "
+        f"the best possible error is 8.9 %.\n"
+        f"digits: {len(np.unique(second.y_train))} classes, {len(second.y_train)} training rows, {len(second.y_test)} test "
+        f"rows, {second.X_train.shape[1]} features;\n"
+        f"        then the same with cells removed at random from training and test rows.\n"
+    )
+
+
+def table(title: str, scores: Scores, columns: Sequence[str], measure: Callable[[Score], float], form: str) -> str:
+    """Lines of one measure, methods by problems; the best of each column carries a star."""
+    width = max(len(method.name) for method in METHODS)
+    lines = [f"{title:<{width}}" + "".join(f"{column:>14} " for column in columns)]
+    shown = {key: form.format(measure(found)) for key, found in scores.items()}
+    for method in METHODS:
+        cells = []
+        for column in columns:
+            best = min((shown[other.name, column] for other in METHODS), key=float)
+            text = shown[method.name, column]
+            cells.append(f"{text:>14}{'*' if text == best else ' '}")
+        lines.append((f"{method.name:<{width}}" + "".join(cells)).rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _notes() -> str:
+    width = max(len(method.name) for method in METHODS)
+    lines = [f"{method.name:<{width}}  {method.note}" for method in METHODS]
+    return (
+        "* the best of its column, as printed. Seconds are those of one fit and one prediction, without the search.\n"
+        "Cross-validation is on the training rows (three folds, log-loss). Methods with a search have the mean of a\n"
+        "column put in the place of its missing cells; the mixtures integrate them out, and nothing of theirs is tuned.\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+def _draw(problems: Sequence[Problem], scores: Scores, output: Path) -> str:
+    """Write the picture; says what was written, or why nothing was."""
+    try:
+        from mixtura.plotting import Curve, demo_picture
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        return "No picture: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
+    first, rest = problems[0], problems[1:]
+    curves = [
+        Curve(method.name, [100 * scores[method.name, problem.name].error for problem in rest], method.ours)
+        for method in METHODS
+    ]
+    figure = demo_picture(scores[TWO, first.name].model, first.X_train, first.y_train, FRACTIONS, curves)
+    figure.savefig(output)
+    return f"The picture is in {output}."
