@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
 
+import reference
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
@@ -54,11 +54,11 @@ def full_tensors(rng, class_of, size):
 
 
 def diagonal_tensors(rng, class_of, size):
-    return {"entries": rng.uniform(0.3, 2.0, (len(class_of), size))}
+    return {"entries": rng.uniform(0.6, 2.0, (len(class_of), size))}
 
 
 def spherical_tensors(rng, class_of, size):
-    return {"entries": np.repeat(rng.uniform(0.3, 2.0, (len(class_of), 1)), size, 1)}
+    return {"entries": np.repeat(rng.uniform(0.6, 2.0, (len(class_of), 1)), size, 1)}
 
 
 def diagonal_dense(tensors):
@@ -103,7 +103,11 @@ def tied(inner: CovarianceCase, per_class: bool = False) -> CovarianceCase:
 
 
 FULL = CovarianceCase(
-    Full(), full_tensors, lambda t: t["matrices"], lambda t: reference.as_full, lambda n, size: n * size * (size + 1) // 2
+    Full(),
+    full_tensors,
+    lambda t: t["matrices"],
+    lambda t: reference.as_full,
+    lambda n, size: n * size * (size + 1) // 2,
 )
 DIAGONAL = CovarianceCase(
     Diagonal(), diagonal_tensors, diagonal_dense, lambda t: reference.as_diagonal, lambda n, size: n * size
@@ -174,7 +178,9 @@ def random_mixture(case: CovarianceCase, rng, device="cpu", class_of=CLASS_OF, n
     covariance, _ = random_covariance(case, rng, device, class_of, n_features)
     weights = rng.uniform(0.5, 1.5, len(class_of))
     means = rng.normal(0, 0.7, (len(class_of), n_features))
-    return Mixture(tensor(np.log(weights / weights.sum()), device), tensor(means, device), covariance, tensor(class_of, device))
+    return Mixture(
+        tensor(np.log(weights / weights.sum()), device), tensor(means, device), covariance, tensor(class_of, device)
+    )
 
 
 def updated_twin(case: CovarianceCase, mixture: Mixture, rows, responsibilities, prior=None) -> reference.Twin:
@@ -235,7 +241,7 @@ main_kinds = pytest.mark.parametrize("name", ["complete", "all_hard", "all_soft"
 def random_data(kind: Kind, rng, dtype=torch.float64, n_rows=N_ROWS, n_features=N_FEATURES, n_classes=3) -> Data:
     """Rows of overlapping classes; numbers that are exact in dtype, so that a twin sees the same."""
     labels = rng.integers(0, n_classes, n_rows)
-    rows = rng.normal(0, 1.2, (n_classes, n_features))[labels] + rng.normal(size=(n_rows, n_features))
+    rows = rng.normal(0, 0.8, (n_classes, n_features))[labels] + rng.normal(size=(n_rows, n_features))
     weights = rng.uniform(0.2, 2.5, n_rows)
     weights[3] = 0.0
     if dtype == torch.float32:

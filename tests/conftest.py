@@ -62,6 +62,15 @@ def generator(device) -> torch.Generator:
 
 
 @pytest.fixture
+def one_thread():
+    """For many small steps: waiting for a second thread would take longer than they do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """A seeded numpy generator."""
     return np.random.default_rng(0)

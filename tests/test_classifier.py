@@ -104,11 +104,12 @@ class TestSpecialCases:
 
     def test_low_rank_is_a_factor_analysis_per_class(self):
         rng = np.random.default_rng(0)
-        groups = [rng.normal(size=(200, 2)) @ rng.normal(size=(2, 5)) + rng.normal(size=(200, 5)) for _ in range(2)]
+        loadings = rng.uniform(1, 2, size=(2, 1, 5))
+        groups = [rng.normal(size=(200, 1)) @ loadings[c] + rng.normal(size=(200, 5)) for c in (0, 1)]
         X, y = np.vstack(groups), np.repeat([0, 1], 200)
-        ours = MixtureClassifier(covariance_type="low_rank", rank=2, prior=None, tol=1e-9, max_iter=2000).fit(X, y)
+        ours = MixtureClassifier(covariance_type="low_rank", rank=1, prior=None, tol=1e-9, max_iter=2000).fit(X, y)
         joint = ours.predict_joint_log_proba(X)[np.arange(400), y].sum()
-        theirs = [FactorAnalysis(2, tol=1e-9, max_iter=5000, svd_method="lapack").fit(g) for g in groups]
+        theirs = [FactorAnalysis(1, tol=1e-9, max_iter=5000, svd_method="lapack").fit(g) for g in groups]
         expected = sum(200 * f.score(g) for f, g in zip(theirs, groups, strict=True)) + 400 * np.log(0.5)
         assert joint / 400 == pytest.approx(expected / 400, abs=1e-6)
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import reference
 import torch
+
+import reference
 from cases import (
     CLASS_OF,
     COVARIANCES,
@@ -16,7 +17,6 @@ from cases import (
     tensor,
     with_missing_cells,
 )
-
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, Spherical, automatic_rank
 from mixtura.moments import Moments
@@ -181,7 +181,9 @@ def test_conditional_moments_sum_the_conditional_covariances(case, n_features, r
     weights = rng.normal(size=(N_COMPONENTS, N_ROWS))
     spreads = np.array([[spread for _, spread in of_component] for of_component in completions])
     expected = image(covariance.form, tensor(np.einsum("kn,knij->kij", weights, spreads), device))
-    for part, expected_part in zip(covariance.conditional_moments(given, tensor(weights, device)), expected, strict=True):
+    for part, expected_part in zip(
+        covariance.conditional_moments(given, tensor(weights, device)), expected, strict=True
+    ):
         assert_close(part, expected_part)
 
 
@@ -214,9 +216,7 @@ def test_an_update_fits_the_structure_to_the_scatter(case, rng, device):
     scatter = scatter_of(covariance, tensor(counts[:, None, None] * matrices, device), tensor(counts, device))
     floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
     updated = covariance.updated(scatter, nothing_added(device), floor)
-    pooled = [
-        np.average(matrices[groups == g], axis=0, weights=counts[groups == g]) for g in range(groups.max() + 1)
-    ]
+    pooled = [np.average(matrices[groups == g], axis=0, weights=counts[groups == g]) for g in range(groups.max() + 1)]
     assert_close(updated.dense(), case.restricted(tensors)(np.array(pooled))[groups])
 
 
@@ -283,7 +283,7 @@ def test_a_start_has_the_variances_asked_for(case, rng, device):
 @every_covariance
 def test_draws_have_the_covariance_asked_for(case, rng, device, generator):
     covariance, tensors = random_covariance(case, rng, device)
-    n_draws = 8000
+    n_draws = 4000
     components = torch.arange(N_COMPONENTS, device=device).repeat(n_draws)
     draws = covariance.sample(components, generator)
     for k, matrix in enumerate(case.dense(tensors)):

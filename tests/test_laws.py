@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import reference
 import torch
+
+import reference
 from cases import (
     COVARIANCES,
     KINDS,
@@ -25,11 +26,12 @@ from cases import (
     tensor,
     updated_twin,
 )
-
 from mixtura.covariances import LowRank
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, computing_dtype, locate
 from mixtura.solvers import SOLVERS, run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 UNIT_FRAME = Frame(torch.zeros(N_FEATURES, dtype=torch.float64), torch.ones(N_FEATURES, dtype=torch.float64))
 
@@ -82,7 +84,10 @@ def test_an_em_step_equals_the_twin(case, name, make_prior, twin_prior, rng, dev
 @every_covariance
 @pytest.mark.parametrize("path", ["exact", "mixed"])
 def test_an_em_step_does_not_depend_on_the_path(case, path, rng, device, dtype, tolerance):
-    mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
+    mixture, source = (
+        random_mixture(case, rng, device),
+        random_data(KINDS["all_hard"], rng, dtype).source(device, dtype),
+    )
     frame = locate(source)
     expected = em(frame).step(mixture, source)
     step = em(frame_on(path, mixture, frame, computing_dtype(source))).step(mixture, source)
@@ -245,7 +250,9 @@ def test_units_of_a_column_do_not_matter(case, name, rng, device):
     one_variance = getattr(case.structure, "inner", case.structure) == COVARIANCES["spherical"].structure
     scales = np.full(N_FEATURES, 1e6) if one_variance else np.array([1.0, 1e6, 1.0, 1e-6])
     zeros = np.zeros(N_FEATURES)
-    scaled = stepped(in_other_units(case, mixture, scales, zeros), data.changed(rows=data.rows * scales), device, n_steps=3)
+    scaled = stepped(
+        in_other_units(case, mixture, scales, zeros), data.changed(rows=data.rows * scales), device, n_steps=3
+    )
     expected = stepped(mixture, data, device, n_steps=3)
     assert_same_mixture(in_other_units(case, scaled, 1 / scales, zeros), expected, 1e-8)
 

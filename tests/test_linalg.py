@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import assert_close
 
+from cases import assert_close
 from mixtura import linalg
 
 
@@ -64,7 +64,9 @@ def test_a_matrix_beyond_repair_keeps_its_diagonal(device):
 def test_a_non_finite_entry_raises(device, place, value):
     matrix = torch.eye(3, dtype=torch.float64, device=device)
     matrix[place] = matrix[place[::-1]] = value
-    with pytest.raises(FloatingPointError, match="a covariance matrix has a non-finite entry or a variance that is not"):
+    with pytest.raises(
+        FloatingPointError, match="a covariance matrix has a non-finite entry or a variance that is not"
+    ):
         linalg.safe_cholesky(matrix)
 
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import COVARIANCES, KINDS, Data, assert_same_mixture, em, random_data, random_mixture
 
+from cases import COVARIANCES, KINDS, Data, assert_same_mixture, em, random_data, random_mixture
 from mixtura.objectives import Joint
 from mixtura.passes import locate
 from mixtura.roles import Step
 from mixtura.shards import TensorSource
 from mixtura.solvers import Outcome, run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Scripted:
@@ -133,7 +135,10 @@ class Failing(Joint):
 
 
 def test_an_interrupted_worker_interrupts_the_fit(rng, device):
-    mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["complete"], rng).source(device)
+    mixture, source = (
+        random_mixture(COVARIANCES["full"], rng, device),
+        random_data(KINDS["complete"], rng).source(device),
+    )
     solver = replace(em(locate(source)), objective=Failing(), memory_limit=1)
     result = run(solver, mixture, source, max_iter=10, tol=0.0)
     assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, mixture, ())

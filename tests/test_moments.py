@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from cases import assert_close, assert_same_moments, image, tensor
 
+from cases import assert_close, assert_same_moments, image, tensor
 from mixtura.moments import Dense, Diagonal, Moments, Projected, SignedMoments, Summary, concatenate
 
 SIZE, N_COMPONENTS, N_ROWS = 3, 2, 20
@@ -84,7 +84,9 @@ def test_scaled_moments_are_those_of_scaled_weights(form, sample):
     moments = moments_by_loops(form, rows, weights, reference)
     assert_same_moments(moments.scaled(-2.5), moments_by_loops(form, rows, -2.5 * weights, reference))
     factors = np.array([0.5, -3.0])
-    assert_same_moments(moments.scaled(tensor(factors)), moments_by_loops(form, rows, factors[:, None] * weights, reference))
+    assert_same_moments(
+        moments.scaled(tensor(factors)), moments_by_loops(form, rows, factors[:, None] * weights, reference)
+    )
 
 
 @every_form

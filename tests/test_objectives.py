@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import reference
 import torch
-from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 
+import reference
+from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 from mixtura.objectives import OBJECTIVES as REGISTRY
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.roles import Targets

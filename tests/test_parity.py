@@ -5,20 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import reference
 import torch
-from cases import COVARIANCES, Data, assert_close, em, random_data, random_mixture, tensor
-from cases import KINDS as DATA_KINDS
 from sklearn.datasets import load_iris
 from sklearn.decomposition import FactorAnalysis
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+import reference
+from cases import COVARIANCES, Data, assert_close, em, random_data, random_mixture, tensor
+from cases import KINDS as DATA_KINDS
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
 from mixtura.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.passes import locate, map_rows, summarise
 from mixtura.solvers import run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 # mclust's names of the structures
@@ -126,8 +128,7 @@ def test_every_iteration_of_em_has_the_likelihood_of_mclusts(model, name, device
     assert mixture.n_parameters == expected["n_parameters"]
 
 
-# The spherical models of faithful creep along a plateau for thousands of iterations.
-@pytest.mark.parametrize("model", ["VVV", "VVI", "EEE", "EEI"])
+@every_model
 @pytest.mark.parametrize("name", ["faithful", "faithful_weighted", "iris"])
 def test_em_rests_where_mclust_rests(model, name, device):
     cases = fixture("mclust_em")
@@ -220,7 +221,7 @@ def test_missing_cells_are_marginalised_as_by_lavaan(name, device):
     case = fixture("lavaan_missing")["generated"]
     data, expected = Data(numbers(case["X"])), case[name]
     begin = start(GENERATED[name], data, np.zeros(len(data.rows), dtype=int), [0], device)
-    mixture, trace = fitted(begin, data, device, tol=1e-12)
+    mixture, trace = fitted(begin, data, device, tol=1e-11)
     assert_close(trace[-1], expected["loglik"], 1e-8)
     assert_close(mixture.means[0], expected["mean"], 1e-3)
     variances = expected.get("variances") or np.diag(expected["covariance"])
@@ -276,9 +277,11 @@ def test_every_iteration_of_em_has_the_bound_of_scikit_learns(name, ridge, rng, 
     assert issubclass(ConvergenceWarning, UserWarning)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 2])
 def test_one_component_of_low_rank_reaches_the_likelihood_of_factor_analysis(rank, rng, device):
-    rows = rng.normal(size=(300, 3)) @ rng.normal(size=(3, 7)) + rng.normal(size=(300, 7)) * rng.uniform(0.5, 1.5, 7) + 5
+    rows = (
+        rng.normal(size=(300, 3)) @ rng.normal(size=(3, 7)) + rng.normal(size=(300, 7)) * rng.uniform(0.5, 1.5, 7) + 5
+    )
     rival = FactorAnalysis(rank, tol=1e-7, max_iter=20_000, svd_method="lapack").fit(rows)
     data = Data(rows)
     begin = start(LowRank(rank), data, np.zeros(300, dtype=int), [0], device)

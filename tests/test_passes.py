@@ -4,8 +4,9 @@ import threading
 
 import numpy as np
 import pytest
-import reference
 import torch
+
+import reference
 from cases import (
     COVARIANCES,
     KINDS,
@@ -27,11 +28,21 @@ from cases import (
     random_mixture,
     tensor,
 )
-
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal
-from mixtura.passes import TOLERANCES, Evaluator, Frame, computing_dtype, extremes, framed, impute, locate, map_rows, summarise
+from mixtura.passes import (
+    TOLERANCES,
+    Evaluator,
+    Frame,
+    computing_dtype,
+    extremes,
+    framed,
+    impute,
+    locate,
+    map_rows,
+    summarise,
+)
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
 
@@ -59,7 +70,9 @@ def test_log_joints_equal_the_twin(case, path, name, rng, device, dtype, toleran
     mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
     source = data.source(device, dtype)
     frame = frame_on(path, mixture, locate(source), computing_dtype(source))
-    assert_close(log_joint_of(mixture, source, frame), reference.log_joint(data.rows, reference.twin_of(mixture)), tolerance)
+    assert_close(
+        log_joint_of(mixture, source, frame), reference.log_joint(data.rows, reference.twin_of(mixture)), tolerance
+    )
 
 
 @every_covariance
@@ -109,7 +122,10 @@ def test_signed_moments_equal_the_twin(objective, twin_objective, name, rng, dev
 @every_covariance
 @every_path
 def test_one_sided_moments_are_the_net_of_both_sides(case, path, rng, device, dtype, tolerance):
-    mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
+    mixture, source = (
+        random_mixture(case, rng, device),
+        random_data(KINDS["all_hard"], rng, dtype).source(device, dtype),
+    )
     frame = frame_on(path, mixture, locate(source), computing_dtype(source))
     both, one = (summarise(mixture, source, Conditional(), frame, both_sides=both) for both in (True, False))
     assert one.moments.denominator is None
@@ -145,8 +161,12 @@ def test_imputed_cells_are_conditional_expectations(case, rng, device, dtype, to
 @every_covariance
 def test_radii_decide_the_path(case, rng, device, dtype):
     mixture = random_mixture(case, rng, device)
-    frame = Frame(torch.zeros(N_FEATURES, dtype=torch.float64, device=device), torch.ones(N_FEATURES, device=device).double())
-    evaluators = {path: Evaluator(mixture, frame_on(path, mixture, frame, dtype), dtype) for path in ("fast", "exact", "mixed")}
+    frame = Frame(
+        torch.zeros(N_FEATURES, dtype=torch.float64, device=device), torch.ones(N_FEATURES, device=device).double()
+    )
+    evaluators = {
+        path: Evaluator(mixture, frame_on(path, mixture, frame, dtype), dtype) for path in ("fast", "exact", "mixed")
+    }
     everything = list(range(mixture.n_components))
     assert (evaluators["fast"].fast, evaluators["fast"].exact) == (everything, [])
     assert (evaluators["exact"].fast, evaluators["exact"].exact) == ([], everything)
@@ -190,7 +210,9 @@ def dense_in_many_digits(mpmath, covariance, k):
     if "loadings" not in covariance.tensors():
         return covariance.dense()[k].tolist()
     loadings = mpmath.matrix(covariance.tensors()["loadings"][k].tolist())
-    return loadings * loadings.T + mpmath.diag([mpmath.mpf(u) for u in covariance.tensors()["uniquenesses"][k].tolist()])
+    return loadings * loadings.T + mpmath.diag(
+        [mpmath.mpf(u) for u in covariance.tensors()["uniquenesses"][k].tolist()]
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -204,6 +226,32 @@ def test_one_feature_is_enough(rank, path, rng, device):
     summary = summarise(mixture, source, Joint(), frame)
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
     assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator))
+
+
+@every_covariance
+def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monkeypatch):
+    mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng).source(device)
+    frame = locate(source)
+    expected = summarise(mixture, source, Joint(), frame)
+    monkeypatch.setattr("mixtura.passes.MOST_MONOMIALS", 2)
+    assert Evaluator(mixture, frame, torch.float64).fast == []
+    assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
+
+
+@pytest.mark.parametrize("name", ["full", "low_rank_2"])
+def test_many_features_with_missing_cells_equal_the_twin(name, rng, device):
+    """More of them than the vectorised inverse takes."""
+    size = 60
+    mixture = random_mixture(COVARIANCES[name], rng, device, class_of=np.array([0, 0]), n_features=size)
+    gone = rng.random((6, size)) < np.array([0.02, 0.45, 0.5, 0.55, 0.98, 0.5])[:, None]
+    gone[5] = gone[2]  # a pattern that two rows share
+    data = Data(np.where(gone, np.nan, rng.normal(size=(6, size))))
+    source = data.source(device)
+    expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
+    summary = summarise(mixture, source, Joint(), locate(source))
+    assert_close(summary.value, expected.value)
+    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), 1e-9)
+    assert_close(impute(mixture, source, locate(source)), reference.imputed(data.rows, reference.twin_of(mixture)))
 
 
 # ---- chunks, threads, order --------------------------------------------------------------------------------------
@@ -241,7 +289,10 @@ def test_imputation_does_not_depend_on_chunks(case, rng, device):
 
 def test_the_same_pass_gives_the_same_bits(rng, device, threads):
     threads(3)
-    mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["all_hard"], rng).source(device)
+    mixture, source = (
+        random_mixture(COVARIANCES["full"], rng, device),
+        random_data(KINDS["all_hard"], rng).source(device),
+    )
     first, second = (summarise(mixture, source, Joint(), locate(source), memory_limit=1) for _ in range(2))
     assert first.value == second.value
     assert torch.equal(first.moments.numerator.seconds[0], second.moments.numerator.seconds[0])
@@ -254,7 +305,9 @@ def test_the_order_of_rows_does_not_matter(case, kind, rng, device, dtype, toler
     order = rng.permutation(N_ROWS)
     source, shuffled = data.source(device, dtype), data.taken(order).source(device, dtype)
     frame = locate(source)
-    assert_same_summary(summarise(mixture, shuffled, Joint(), frame), summarise(mixture, source, Joint(), frame), tolerance)
+    assert_same_summary(
+        summarise(mixture, shuffled, Joint(), frame), summarise(mixture, source, Joint(), frame), tolerance
+    )
     assert_close(log_joint_of(mixture, shuffled, frame), log_joint_of(mixture, source, frame)[order], tolerance)
 
 
@@ -406,4 +459,4 @@ def test_no_rows_lie_at_zero(device):
 
 
 def test_tolerances_are_stated_for_both_precisions():
-    assert TOLERANCES == {torch.float64: 1e-8, torch.float32: 1e-4}
+    assert {torch.float64: 1e-8, torch.float32: 1e-4} == TOLERANCES

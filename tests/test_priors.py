@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+
 import reference
 from cases import COVARIANCES, PRIORS, VARIANCES, assert_close, every_covariance, random_mixture, tensor
-
 from mixtura.priors import PRIORS as REGISTRY
 from mixtura.priors import Conjugate, default_strength
 
@@ -28,7 +28,9 @@ def test_log_density_equals_the_twin_up_to_a_constant(case, make_prior, twin_pri
     for _ in range(3):
         mixture = random_mixture(case, rng, device)
         value = prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
-        offsets.append(value - twin_prior.log_density(reference.twin_of(mixture).weights, distinct_matrices(case, mixture)))
+        offsets.append(
+            value - twin_prior.log_density(reference.twin_of(mixture).weights, distinct_matrices(case, mixture))
+        )
     assert_close(offsets, np.full(3, offsets[0]))
 
 

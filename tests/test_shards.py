@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from cases import KINDS, every_kind, random_data, tensor
 
+from cases import KINDS, every_kind, random_data, tensor
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
 

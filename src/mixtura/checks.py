@@ -42,6 +42,13 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def switch(name: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}.")
+    return bool(value)
+
+
 def components_per_class(value: object, classes: Sequence[Any]) -> list[int]:
     """Number of components of each class, from an int or a dict class -> int."""
     if not isinstance(value, Mapping):
@@ -82,8 +89,11 @@ def device(value: object) -> torch.device | None:
         found = torch.device(value)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device must be None, "cpu", "cuda" or a torch.device; got {value!r}.') from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'device={value!r} asks for a GPU, but torch finds none here; use device=None or "cpu".')
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        n_found = torch.cuda.device_count() or "none"
+        raise ValueError(f'device={value!r} asks for a GPU, but torch finds {n_found} here; use device=None or "cpu".')
+    if found.type == "meta":
+        raise ValueError(f'device must be one that holds numbers, such as "cpu" or "cuda"; got {value!r}.')
     return found
 
 
@@ -94,7 +104,10 @@ def dtype(value: object) -> torch.dtype | None:
     """float32, float64 or None, as a torch or NumPy type or its name."""
     if value is None:
         return None
-    name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype | str) else np.dtype(value).name  # pyright: ignore[reportArgumentType, reportCallIssue]
+    try:
+        name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype | str) else np.dtype(value).name  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except TypeError:
+        name = ""
     if name not in DTYPES:
         raise ValueError(f'dtype must be None, "float32" or "float64"; got {value!r}.')
     return DTYPES[name]
@@ -107,36 +120,58 @@ def memory_limit(value: object) -> int:
     """Bytes of scratch memory, from a number or text like "256 MB"; None is the default."""
     if value is None:
         return 256 * 2**20
-    if isinstance(value, str):
-        text = value.strip().upper()
-        unit = next((u for u in sorted(MEMORY_UNITS, key=len, reverse=True) if text.endswith(u)), None)
-        number = text.removesuffix(unit).strip() if unit else text
-        if not number.replace(".", "", 1).isdigit():
-            raise ValueError(f'memory_limit must be bytes or text like "256 MB"; got {value!r}.')
-        value = float(number) * (MEMORY_UNITS[unit] if unit else 1)
-    if isinstance(value, bool) or not isinstance(value, Real) or float(value) < 2**20:
+    size = _bytes(value) if isinstance(value, str) else value
+    if isinstance(size, bool) or not isinstance(size, Real) or not 2**20 <= float(size) < float("inf"):
         raise ValueError(f'memory_limit must be at least 1 MiB, as bytes or text like "256 MB"; got {value!r}.')
-    return int(value)
+    return int(size)
 
 
-def rows(values: Tensor, expected: int | None, name: str = "X") -> Tensor:
-    """A two-dimensional tensor of finite numbers or NaN."""
+def _bytes(text: str) -> float | None:
+    """The number that text like "256 MB" names, or None."""
+    text = text.strip().upper()
+    unit = next((u for u in sorted(MEMORY_UNITS, key=len, reverse=True) if text.endswith(u)), None)
+    number = text.removesuffix(unit).strip() if unit else text
+    if not number.replace(".", "", 1).isdigit():
+        return None
+    return float(number) * (MEMORY_UNITS[unit] if unit else 1)
+
+
+def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
+    """A two-dimensional tensor of finite numbers or NaN, for the estimator of this name."""
     if values.ndim != 2:
         raise ValueError(
-            f"Expected 2D array, got {values.ndim}D tensor instead for {name}, of shape {tuple(values.shape)}. "
-            f"Reshape your data: one row per sample, one column per feature."
+            f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one row per "
+            f"sample, one column per feature."
         )
     if expected is not None and values.shape[1] != expected:
-        raise ValueError(f"{name} has {values.shape[1]} features, but this model was fitted with {expected} features.")
+        raise ValueError(f"X has {values.shape[1]} features, but {name} is expecting {expected} features as input.")
+    if values.shape[1] == 0:
+        raise ValueError(f"Found array with 0 feature(s) (shape={tuple(values.shape)}) while a minimum of 1 is required by {name}.")
     if values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must hold real numbers; got dtype {values.dtype}.")
+        raise ValueError(f"X must hold real numbers; got dtype {values.dtype}. Convert it, e.g. with X.double().")
     if values.is_floating_point() and bool(values.isinf().any()):
-        raise ValueError(infinite(name))
+        row = int(values.isinf().any(1).nonzero()[0])
+        raise ValueError(
+            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN (missing)."
+        )
     return values
 
 
-def infinite(name: str) -> str:
-    return f"Input {name} contains infinity; remove those rows, clip them, or set them to NaN (missing)."
+def rows_of_something(values: object) -> None:
+    """What can never be rows, whatever it holds."""
+    if values is None or isinstance(values, str | bytes | Mapping | set):
+        raise ValueError(
+            f"X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got {type(values).__name__}."
+        )
+
+
+def squareable(centre: Tensor, radii: Tensor) -> None:
+    """Rows at most the radii away from the centre, whose squares are finite numbers."""
+    if not bool((centre.abs() + radii).square().isfinite().all()):
+        largest = float((centre.abs() + radii).max())
+        raise ValueError(
+            f"X holds values as large as {largest:g}, too large to square; rescale that column, or remove such values."
+        )
 
 
 def enough_rows(n_rows: int, smallest: int, name: str) -> None:
@@ -145,9 +180,10 @@ def enough_rows(n_rows: int, smallest: int, name: str) -> None:
 
 
 def categorical(columns: Sequence[Any]) -> str:
-    """The message about columns that are not numbers."""
+    """The message about columns that are not numbers, by their names where these are known."""
+    which = f"columns that are not numbers: {list(columns)}" if len(columns) else "values that are not numbers"
     return (
-        f"X has columns that are not numbers: {list(columns)}. Gaussian mixtures need numeric features: encode them first, "
+        f"X has {which}. Gaussian mixtures need numeric features: encode them first, "
         f"e.g. with sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or leave them out."
     )
 
@@ -168,8 +204,12 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         raise ValueError(f"Sample weights must be 1D array or scalar; got shape {tuple(weights.shape)}.")
     if len(weights) != n_rows:
         raise ValueError(f"sample_weight.shape == {tuple(weights.shape)}, expected {(n_rows,)}!")
-    if not bool(weights.isfinite().all()):
-        raise ValueError("sample_weight must be finite; it contains NaN or infinity.")
+    bad = ~weights.isfinite()
+    if bool(bad.any()):
+        raise ValueError(
+            f"sample_weight must be finite; {int(bad.sum())} weights are NaN or infinite, the first in row {int(bad.nonzero()[0])}. "
+            f"Give such rows weight 0, or leave them out."
+        )
     if bool((weights < 0).any()):
         raise ValueError(
             f"Negative values in data passed to `sample_weight`: the smallest is {float(weights.min()):g}; "
@@ -221,21 +261,46 @@ def finite_labels(values: np.ndarray) -> None:
     raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
 
-def soft_labels(shares: np.ndarray) -> None:
+def soft_labels(values: np.ndarray) -> np.ndarray:
     """Rows of shares that are non-negative and sum to one, or NaN throughout."""
+    try:
+        shares = np.array(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"y with several columns means soft labels, which are numbers; {error}. Pass one label per row instead."
+        ) from error
     missing = np.isnan(shares)
     partly = missing.any(1) & ~missing.all(1)
     if partly.any():
         raise ValueError(
             f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) or not at all."
         )
-    known = shares[~missing.any(1)]
-    if (known < 0).any() or not np.allclose(known.sum(1), 1, atol=1e-6):
-        bad = int(((known < 0).any(1) | ~np.isclose(known.sum(1), 1, atol=1e-6)).argmax())
+    sums = np.where(missing.all(1), 1.0, shares.sum(1))
+    bad = (shares < 0).any(1) | ~np.isclose(sums, 1, atol=1e-6)
+    if bad.any():
+        row = int(bad.argmax())
         raise ValueError(
-            f"y with several columns means soft labels: rows must be non-negative and sum to 1; a row is {known[bad].tolist()}, "
-            f"which sums to {known[bad].sum():g}. Divide each row by its sum, or pass one label per row."
+            f"y with several columns means soft labels: rows must be non-negative and sum to 1; row {row} is "
+            f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per row."
         )
+    return shares
+
+
+def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
+    """Every column of soft labels has a share in some row."""
+    empty = ~(np.nan_to_num(shares) > 0).any(0)
+    if empty.any():
+        column = int(empty.argmax())
+        raise ValueError(
+            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave the column "
+            f"out, or give it rows."
+        )
+
+
+def one_label(value: object) -> None:
+    """What `unlabeled` may be."""
+    if np.ndim(value) != 0 or isinstance(value, Mapping | set):  # pyright: ignore[reportArgumentType]
+        raise ValueError(f'unlabeled must be "auto", None or one label; got {value!r}.')
 
 
 def enough_classes(classes: Sequence[Any], n_unlabeled: int, name: str) -> None:
@@ -272,10 +337,17 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
     if isinstance(value, str) or value is None:
         one_of("class_prior", value, ("empirical", "uniform"), " or an array with one probability per class")
         return None if value == "empirical" else torch.full_like(class_weights, 1 / n_classes)
-    prior = torch.as_tensor(np.asarray(value, dtype=float), device=class_weights.device)
+    try:
+        prior = torch.as_tensor(np.array(value, dtype=float), device=class_weights.device)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of classes_; "
+            f"got {value!r}."
+        ) from error
     if prior.shape != (n_classes,):
         raise ValueError(
-            f"class_prior must have one probability for each of the {n_classes} classes; got shape {tuple(prior.shape)}."
+            f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; got shape "
+            f"{tuple(prior.shape)}."
         )
     if not bool((prior > 0).all()) or abs(float(prior.sum()) - 1) > 1e-6:
         raise ValueError(f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}.")

@@ -94,9 +94,9 @@ def ripley(seed: int) -> Problem:
 
 def digits(fraction: float, quick: bool, seed: int) -> Problem:
     """Half of scikit-learn's digits to learn from; cells removed in training and test rows alike."""
-    X, y = load_digits(return_X_y=True)
+    X, y = (np.asarray(part) for part in load_digits(return_X_y=True))
     if quick:
-        X, y = X[y < 3][:300], y[y < 3][:300]
+        X, y = X[y < 3][:180], y[y < 3][:180]
     name = f"{fraction:.0%} removed".replace("%", " %") if fraction else "digits"
     whole = _split(name, X, y, len(y) // 2, seed)
     cells = np.random.default_rng([seed, round(100 * fraction)])
@@ -105,7 +105,8 @@ def digits(fraction: float, quick: bool, seed: int) -> Problem:
 
 
 def _split(name: str, X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> Problem:
-    X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=n_train, stratify=y, random_state=seed)
+    parts = train_test_split(X, y, train_size=n_train, stratify=y, random_state=seed)
+    X_train, X_test, y_train, y_test = (np.asarray(part) for part in parts)
     return Problem(name, X_train, y_train, X_test, y_test)
 
 
@@ -190,7 +191,7 @@ METHODS = (
     Method(
         "gradient boosting",
         lambda problem, seed: HistGradientBoostingClassifier(random_state=seed),
-        "HistGradientBoostingClassifier(); takes missing cells as they are",
+        "HistGradientBoostingClassifier()",
     ),
 )
 
@@ -250,20 +251,21 @@ def run_demo(options: argparse.Namespace) -> int:
 def _heading(problems: Sequence[Problem], seed: int) -> str:
     first, second = problems[0], problems[1]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, scikit-learn {sklearn.__version__}"
+    n_classes, n_features = len(np.unique(second.y_train)), second.X_train.shape[1]
     return (
-        f"mixtura {__version__}, {versions}, {torch.get_num_threads()} threads, seed {seed}\n\n"
-        f"Ripley: two classes, {len(first.y_train)} training rows, {len(first.y_test)} test rows; "
-        f"the best possible error is 8.9 %.\n"
-        f"digits: {len(np.unique(second.y_train))} classes, {len(second.y_train)} training rows, {len(second.y_test)} test "
-        f"rows, {second.X_train.shape[1]} features;\n"
-        f"        then the same with cells removed at random from training and test rows.\n"
+        f"mixtura {__version__}, {versions}, seed {seed}, {torch.get_num_threads()} threads\n\n"
+        f"Ripley: 2 classes, {len(first.y_train)} training rows, {len(first.y_test)} test rows, 2 features; "
+        f"the best possible error is 8.9 %\n"
+        f"digits: {n_classes} classes, {len(second.y_train)} training rows, {len(second.y_test)} test rows, "
+        f"{n_features} features;\n"
+        f"        then the same with cells removed at random from training and test rows\n"
     )
 
 
 def table(title: str, scores: Scores, columns: Sequence[str], measure: Callable[[Score], float], form: str) -> str:
     """Lines of one measure, methods by problems; the best of each column carries a star."""
     width = max(len(method.name) for method in METHODS)
-    lines = [f"{title:<{width}}" + "".join(f"{column:>14} " for column in columns)]
+    lines = [(f"{title:<{width}}" + "".join(f"{column:>14} " for column in columns)).rstrip()]
     shown = {key: form.format(measure(found)) for key, found in scores.items()}
     for method in METHODS:
         cells = []
@@ -280,10 +282,10 @@ def _notes() -> str:
     lines = [f"{method.name:<{width}}  {method.note}" for method in METHODS]
     return (
         "* the best of its column, as printed. Seconds are those of one fit and one prediction, without the search.\n"
-        "Cross-validation is on the training rows (three folds, log-loss). Methods with a search have the mean of a\n"
-        "column put in the place of its missing cells; the mixtures integrate them out, and nothing of theirs is tuned.\n\n"
-        + "\n".join(lines)
-        + "\n"
+        "Missing cells: the mixtures integrate them out, gradient boosting takes them as they are, for the others\n"
+        "they become the mean of the column. Cross-validation: three folds of the training rows, log-loss. The\n"
+        "mixtures are not tuned.\n"
+        "\n" + "\n".join(lines) + "\n"
     )
 
 

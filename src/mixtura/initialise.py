@@ -24,7 +24,7 @@ class Description:
     """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
 
     `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
-    the class means, pooled; `total` those about the common mean. A column without variation has variance 1.
+    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the others.
     """
 
     frame: Frame
@@ -33,6 +33,7 @@ class Description:
     class_means: Tensor  # (C, D)
     within: Tensor  # (D,)
     total: Tensor  # (D,)
+    varies: Tensor  # (D,), false for a column of one value, or of none
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
@@ -125,7 +126,7 @@ class _Look:
         reference = self.reference if self.reference is not None else torch.zeros_like(self.low)
         # Below the rounding of the sums about the reference a variance is nothing but rounding.
         noise = 1e-13 * (framed(self.low, self.high).radii.square() + 1e-300)
-        total = torch.where(total > noise, total, 1.0)
+        varies = total > noise
         within = torch.where(within > noise, within, total)
         means = torch.where(known > 0, means, all_means)
         return Description(
@@ -133,12 +134,17 @@ class _Look:
             class_weights=self.row_weights[:-1],
             unlabeled_weight=float(self.row_weights[-1]),
             class_means=means + reference,
-            within=within,
-            total=total,
+            within=_filled(within, varies),
+            total=_filled(total, varies),
+            varies=varies,
             samples=[_largest(held)[:2] if held else (means[:0], means[:0, 0]) for held in self.samples],
             n_rows=self.n_rows,
             n_missing=self.n_missing,
         )
+
+
+def _filled(variances: Tensor, varies: Tensor) -> Tensor:
+    return torch.where(varies, variances, variances[varies].mean() if bool(varies.any()) else 1.0)
 
 
 def _largest(held: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,7 +29,7 @@ TINT = 0.32  # how much of a class colour the surface shows at probability one
 def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     """Class probabilities and boundaries of a classifier with two features, its components, and rows.
 
-    The ground takes the colour of a class as much as the class is probable; black lines are where the most probable class
+    The ground takes the colour of a class as much as the class is probable; on the black lines the most probable class
     changes. A component is a cross and two ellipses, one and two standard deviations from its mean. Rows with a
     missing cell have no place in the plane and are left out; rows whose label is not a class (unlabeled ones) are grey.
 
@@ -61,8 +61,8 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
     check_is_fitted(model)
     if not getattr(model, "history_", None):
         raise ValueError(
-            f"The history of this {type(model).__name__} is empty, so there is nothing to draw; fit it with max_iter of "
-            f"at least 1."
+            f"plot_history draws the iterations of a fit; this {type(model).__name__} has none. Fit it with max_iter=1 "
+            f"or more."
         )
     ax = plt.subplots()[1] if ax is None else ax
     iterations = [record.iteration for record in model.history_]
@@ -79,8 +79,8 @@ def _checked_mixture(model: Any) -> Mixture:
         raise TypeError(f"plot_classifier draws a fitted MixtureClassifier; got {type(model).__name__}.")
     if mixture.n_features != 2:
         raise ValueError(
-            f"plot_classifier draws models of 2 features; this one has {mixture.n_features}. Fit a model on two columns, or "
-            f"on the first two principal components."
+            f"plot_classifier draws models of 2 features; this one has {mixture.n_features}. Fit a model on "
+            f"two columns, or on two principal components."
         )
     return mixture
 
@@ -109,7 +109,7 @@ def _box(rows: np.ndarray) -> np.ndarray:
 
 
 def _draw_surface(ax: Axes, model: Any, box: np.ndarray) -> None:
-    across, up = (np.linspace(*limits, GRID_POINTS) for limits in box)
+    across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
     # As a tensor, so that a model that knows column names does not ask for them.
     probabilities = np.asarray(model.predict_proba(torch.from_numpy(grid)).cpu())
@@ -164,8 +164,8 @@ def _colour(number: int) -> str:
 
 # ---- The picture of the demo -----------------------------------------------------------------------------------------
 
-OWN_COLOURS = ("#0072B2", "#000000", "#56B4E9")
-OTHER_COLOURS = ("#CC79A7", "#E69F00", "#009E73", "#D55E00", "#777777")
+OWN_COLOURS = ("#000000", "#0072B2", "#D55E00")
+OTHER_COLOURS = ("#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#777777")
 
 
 @dataclass(frozen=True)
@@ -200,13 +200,13 @@ def _draw_curves(ax: Axes, fractions: Sequence[float], curves: Sequence[Curve]) 
     heights = _apart([curve.errors[-1] for curve in curves], 0.055 * highest)
     for curve, colour, height in zip(curves, colours, heights, strict=True):
         arrow: dict[str, Any] = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
-        weight = "bold" if curve.ours else "normal"
+        look = {"weight": "bold", "color": "black"} if curve.ours else {"color": "#444444"}
         place = (per_cent[-1] + 3.5, height)
         end = (per_cent[-1], curve.errors[-1])
-        ax.annotate(curve.name, end, place, color=colour, va="center", fontsize=9, weight=weight, arrowprops=arrow)
+        ax.annotate(curve.name, end, place, va="center", fontsize=9, arrowprops=arrow, **look)
     ax.set(xlabel="cells removed from training and test rows, %", ylabel="test error, %", xticks=per_cent)
     ax.set_ylim(0, 1.06 * max(highest, *heights))
-    ax.set_xlim(-2, per_cent[-1] + 30)  # room for the names
+    ax.set_xlim(-2, per_cent[-1] + 34)  # room for the names
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#dddddd", linewidth=0.6)
 

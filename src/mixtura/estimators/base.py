@@ -14,12 +14,11 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
-from mixtura.estimators.reading import Rows, read_rows
+from mixtura.estimators.reading import Rows, is_batches, read_rows
 from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors
 from mixtura.passes import impute, locate, map_rows
 from mixtura.roles import Covariance, Structure
-from mixtura.solvers import FitResult
 
 
 class MixtureEstimator(BaseEstimator):
@@ -46,6 +45,8 @@ class MixtureEstimator(BaseEstimator):
 
     def _read(self, X: Any) -> Rows:
         check_is_fitted(self)
+        if is_batches(X):
+            raise ValueError("X is batches, which only fit takes; predict from each batch of rows by itself.")
         return read_rows(self, X, reset=False)
 
     def _map(self, X: Any, compute: Any) -> Any:
@@ -129,12 +130,12 @@ def _kind(covariance: Covariance) -> tuple[tuple[str, ...], int]:
     return tuple(sorted(covariance.tensors())), covariance.n_parameters
 
 
-def warn_of_repairs(result: FitResult, stacklevel: int) -> None:
-    """Tell the user what an update had to mend."""
-    if result.repairs:
+def warn_of_repairs(repairs: tuple[str, ...], stacklevel: int) -> None:
+    """Tell the user what had to be mended."""
+    if repairs:
+        text = repairs[0][0].upper() + repairs[0][1:]
         warnings.warn(
-            f"{result.repairs[0].capitalize()} and was mended; use prior='default', fewer components, or a simpler "
-            f"covariance_type.",
+            f"{text} and was mended; use prior='default', fewer components, or a simpler covariance_type.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )

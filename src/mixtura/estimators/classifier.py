@@ -56,6 +56,18 @@ class Problem:
     generator: torch.Generator
     memory_limit: int
 
+    @property
+    def floor(self) -> Tensor:
+        """The smallest variances. A column that does not vary keeps one variance in all classes: it tells nothing of them."""
+        within = self.description.within
+        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
+
+    def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
+        """Which variances ended at their floor, in words."""
+        low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
+        numbers = low.any(1).nonzero()[:, 0].tolist()
+        return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
+
 
 class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     """Classifies with a Gaussian mixture per class.
@@ -148,6 +160,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             y: one label per row, or a matrix of soft labels (rows x classes, summing to 1; NaN rows are unlabeled).
             sample_weight: one non-negative weight per row.
         """
+        checks.switch("warm_start", self.warm_start)
+        checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
@@ -165,7 +179,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             chosen = self.objective
         else:
             chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = SOLVERS_OF.get(chosen.name, ())
+        able = SOLVERS_OF.get(chosen.name, () if chosen.needs_denominator else ("em",))
+        if not able:
+            raise ValueError(
+                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no other here "
+                f"yet; use objective='joint'."
+            )
         checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
         return chosen
 
@@ -203,6 +222,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         _, generator = self._generator()
         structure = self._structure(source.n_features)
         description = describe(source, len(classes), generator)
+        checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         return Problem(
             source=source,
@@ -220,11 +240,12 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(self.n_components, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
-        short = [c for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
+        short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
+            label, n_wanted, n_rows = short[0]
             warnings.warn(
-                f"Class {short[0]!r} has fewer rows than components; it gets one component per row instead. "
-                f"Lower n_components for it, e.g. with a dict.",
+                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower n_components for "
+                f"it, e.g. with a dict.",
                 checks.RepairWarning,
                 stacklevel=4,
             )
@@ -235,7 +256,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         solver = EM(
             problem.objective,
             description.frame,
-            floor=SMALLEST_VARIANCE * description.within,
+            floor=problem.floor,
             prior=problem.prior,
             class_prior=problem.class_prior,
             memory_limit=problem.memory_limit,
@@ -282,7 +303,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
-        warn_of_repairs(result, stacklevel=4)
+        warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:

@@ -147,6 +147,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
+        checks.squareable(description.frame.centre, description.frame.radii)
         solver = self._solver(description, source)
         numbers = itertools.count()
 
@@ -172,7 +173,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return EM(
             Marginal(),
             description.frame,
-            floor=torch.zeros_like(description.total),
+            # With a prior a column that does not vary keeps one variance in all components: it tells nothing of them.
+            floor=torch.where(description.varies | (prior is None), 0.0, description.total),
             prior=prior,
             ridge=self.reg_covar if prior is None else 0.0,
             memory_limit=checks.memory_limit(self.memory_limit),
@@ -264,7 +266,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.lower_bound_ = result.objective
         self.lower_bounds_ = [record.objective for record in result.history]
         self.history_ = list(result.history)
-        warn_of_repairs(result, stacklevel=4)
+        warn_of_repairs(result.repairs, stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if not self.converged_ and self.max_iter > 0:

@@ -18,6 +18,10 @@ from mixtura import checks
 from mixtura.shards import ArraySource, BatchSource, Block, Source, TensorSource
 
 
+# Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
+NOT_NUMBERS = ("category", "string", "str", "datetime", "timedelta", "period", "interval")
+
+
 @dataclass(frozen=True)
 class Rows:
     """Checked rows: a tensor, or an array that is read in parts; and how answers are handed back."""
@@ -45,6 +49,7 @@ class Rows:
 
 def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
+    checks.rows_of_something(X)
     wanted_device, wanted_dtype = checks.device(estimator.device), checks.dtype(estimator.dtype)
     if isinstance(X, Tensor):
         values = _checked_tensor(estimator, X, reset, smallest)
@@ -65,8 +70,9 @@ def _shared(array: np.ndarray) -> Tensor:
 
 
 def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
-    values = checks.rows(X.detach(), None if reset else estimator.n_features_in_)
-    checks.enough_rows(len(values), smallest, type(estimator).__name__)
+    name = type(estimator).__name__
+    values = checks.rows(X.detach(), None if reset else estimator.n_features_in_, name)
+    checks.enough_rows(len(values), smallest, name)
     if reset:
         estimator.n_features_in_ = values.shape[1]
         if hasattr(estimator, "feature_names_in_"):
@@ -90,7 +96,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
 
 def _refuse_categories(X: Any) -> None:
     if hasattr(X, "dtypes") and hasattr(X, "columns"):
-        named = [c for c, t in zip(X.columns, X.dtypes, strict=True) if str(t) in ("category", "string", "str")]
+        named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
         if named:
             raise ValueError(checks.categorical(named))
 
@@ -134,8 +140,8 @@ def read_labels(y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, has
     checks.finite_labels(values)
     present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
     free = _unlabeled_rows(values, present, unlabeled, has_density)
-    check_classification_targets(values[~free])
     classes = checks.distinct(values[present & ~free])
+    check_classification_targets(values[~free])
     checks.enough_classes(classes, int(free.sum()), name)
     numbers = np.searchsorted(classes, np.where(free | ~present, classes[0], values))
     numbers = np.where(free | ~np.isin(values, classes), -1, numbers)
@@ -148,6 +154,7 @@ def _as_array(y: Any) -> np.ndarray:
 
 def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has_density: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
+    checks.one_label(unlabeled)
     nowhere = np.zeros(len(values), bool)
     if not _is_auto(unlabeled):
         return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
@@ -174,18 +181,12 @@ def _warn_of_unlabeled(n_rows: int, stacklevel: int) -> None:
 
 
 def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
-    shares = np.asarray(values, dtype=float)
-    checks.soft_labels(shares)
+    shares = checks.soft_labels(values)
     classes = np.array(list(columns))
     if np.isnan(shares).all():
         checks.enough_classes([], len(shares), name)
-    empty = ~(np.nan_to_num(shares) > 0).any(0)
-    if empty.any():
-        raise ValueError(
-            f"Class {classes[empty.argmax()]!r} (column {int(empty.argmax())} of the soft labels y) has no share in any row; "
-            f"leave the column out or give it rows."
-        )
-    return Labels(classes, None, torch.from_numpy(shares.copy()))
+    checks.shared_classes(shares, classes)
+    return Labels(classes, None, torch.from_numpy(shares))
 
 
 def is_batches(X: Any) -> bool:
