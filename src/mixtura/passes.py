@@ -303,7 +303,7 @@ def summarise(
         if denominator is not None:
             accumulate(total.sums[1], denominator)
 
-    by_label = not objective.needs_denominator and objective.name != "marginal"
+    by_label = objective.uses_labels and not objective.needs_denominator
     totals = [_Total([evaluator.zeros() for _ in range(1 + keep_apart)]) for _ in range(_n_threads(source))]
     with _Workers(len(totals)) as workers:
         for block in source.blocks():

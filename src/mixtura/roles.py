@@ -179,7 +179,8 @@ class Covariance(Protocol):
 class Structure(Protocol):
     """What a user asks for: a covariance structure without numbers."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:
         """A first covariance with these variances (K, D), refined by rows about their assigned component's mean."""
@@ -220,6 +221,7 @@ class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
 
     name: str
+    uses_labels: bool
     needs_denominator: bool  # without one, labeled rows meet only the components of their own class
     has_density: bool  # can use unlabeled rows
 

@@ -82,8 +82,12 @@ class FullCovariance:
         return linalg.precisions(self.factors)
 
     @cached_property
-    def log_determinants(self) -> Tensor:
+    def _log_determinants(self) -> Tensor:
         return linalg.log_determinants(self.factors)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        return self._log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:

@@ -111,8 +111,12 @@ class LowRankCovariance:
         return linalg.solve_lower(self.inner_factors, scaled.mT).mT
 
     @cached_property
-    def log_determinants(self) -> Tensor:
+    def _log_determinants(self) -> Tensor:
         return self.uniquenesses.log().sum(-1) + linalg.log_determinants(self.inner_factors)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        return self._log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:

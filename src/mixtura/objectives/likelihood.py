@@ -60,6 +60,7 @@ class Joint:
     """log p(x, c) of labeled rows, log p(x) of unlabeled ones (joint-likelihood)."""
 
     name = "joint"
+    uses_labels = True
     needs_denominator = False
     has_density = True
 
@@ -72,6 +73,7 @@ class Marginal:
     """log p(x), whatever the labels (marginal-likelihood)."""
 
     name = "marginal"
+    uses_labels = False
     needs_denominator = False
     has_density = True
 
@@ -84,6 +86,7 @@ class Conditional:
     """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""
 
     name = "conditional"
+    uses_labels = True
     needs_denominator = True
     has_density = False
 
