@@ -146,7 +146,7 @@ def evaluated(twin: Twin, data, objective) -> Evaluated:
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """(OT95) strength pseudo-rows with diagonal variances (D,), a Dirichlet concentration, means N(mean, Sigma / eta)."""
+    """(OT95) strength pseudo-rows of diagonal variances (D,), a Dirichlet concentration, means N(mean, Sigma / eta)."""
 
     strength: float
     variances: np.ndarray

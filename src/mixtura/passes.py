@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
-from mixtura.roles import Conditioned, Covariance, Objective, Targets
+from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
 from mixtura.scratch import Scratch
 from mixtura.shards import Block, Group, Source
 
@@ -67,12 +67,16 @@ class Evaluator:
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
         narrow = product.n_features <= MOST_MONOMIALS
-        fast = ((errors <= TOLERANCES[dtype]) & narrow).nonzero()[:, 0]
-        self.fast = fast.tolist()
-        self.exact = sorted(set(range(mixture.n_components)) - set(self.fast))
-        self.product = product if not self.exact else product.select(fast)
+        self.product, self.exact = product, []
+        if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
+            self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
+        self.fast = sorted(set(range(mixture.n_components)) - set(self.exact))
         self.log_weights = mixture.log_weights.to(dtype).unsqueeze(-1)
         self.rounded_centre = frame.centre.to(dtype)
+
+    def _split(self, product: Product, fast: Tensor) -> tuple[Product, list[int]]:
+        """The product of the components that may take it, and the numbers of the others."""
+        return product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
 
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
@@ -163,14 +167,13 @@ class Evaluator:
         return scores, accumulate
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments about the current means."""
+        """All sums as moments about the current means: whatever path the rows took, such moments add."""
         means = self.mixture.means
-        by_product = self.product.moments(sums.product, self.centre)
-        if not self.exact:
-            total = by_product.about(means)
+        total = self.product.moments(sums.product, self.centre)
+        if self.exact:
+            total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
         else:
-            empty = _empty_moments(self.mixture)
-            total = _placed(by_product.about(means[self.fast]), empty, self.fast)
+            total = total.about(means)
         return total if sums.direct is None else total + sums.direct
 
 
@@ -278,11 +281,13 @@ def summarise(
     frame: Frame,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     both_sides: bool = False,
+    scratch: Scratch | None = None,
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
     Arguments:
         both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
+        scratch: buffers to use again from pass to pass, for the first thread.
     """
     evaluator = Evaluator(mixture, frame, computing_dtype(source))
     keep_apart = both_sides and objective.needs_denominator
@@ -303,15 +308,39 @@ def summarise(
         if denominator is not None:
             accumulate(total.sums[1], denominator)
 
-    by_label = objective.uses_labels and not objective.needs_denominator
-    totals = [_Total([evaluator.zeros() for _ in range(1 + keep_apart)]) for _ in range(_n_threads(source))]
+    by_label = objective.own_class_only
+    scratches = iter([scratch or Scratch()])
+
+    def start() -> _Total:
+        return _Total([evaluator.zeros() for _ in range(1 + keep_apart)], next(scratches, None) or Scratch())
+
+    totals = _PerThread(start, _n_threads(source))
     with _Workers(len(totals)) as workers:
         for block in source.blocks():
             workers.share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
-    first = totals[0]
-    for other in totals[1:]:
+    first, *others = totals.made() or [totals[0]]
+    for other in others:
         first.add(other)
     return Summary(first.value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+
+
+class _PerThread:
+    """One state for each thread, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Any], n_threads: int):
+        self._make = make
+        self._states: list[Any] = [None] * n_threads
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, thread: int) -> Any:
+        if self._states[thread] is None:
+            self._states[thread] = self._make()
+        return self._states[thread]
+
+    def made(self) -> list[Any]:
+        return [state for state in self._states if state is not None]
 
 
 @dataclass
@@ -427,7 +456,7 @@ class _Workers:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Sequence[Any]) -> None:
+    def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Any) -> None:
         if len(tasks) < 2 or self._n_threads == 1:
             for task in tasks:
                 work(task, states[0])

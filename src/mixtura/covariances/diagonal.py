@@ -71,7 +71,7 @@ class DiagonalCovariance:
 
     @property
     def repaired(self) -> Tensor:
-        return torch.zeros_like(self.entries[:, 0], dtype=torch.bool)
+        return (self.entries <= 0).any(-1)
 
     @property
     def log_determinants(self) -> Tensor:

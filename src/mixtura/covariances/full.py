@@ -136,12 +136,13 @@ class FullCovariance:
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
-        matrices = scatter.seconds[0] + torch.diag(pseudo.scatter)
-        matrices = torch.where(divisors > 0, matrices / divisors.clamp_min(1e-300), self.matrices)
-        matrices = 0.5 * (matrices + matrices.mT)
+        matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
+        if pseudo.covariance_count > 0:
+            matrices.diagonal(dim1=-2, dim2=-1).add_(pseudo.scatter, alpha=2)
+        matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self.matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
-        raised = (diagonals + pseudo.ridge).maximum(floor)
-        return FullCovariance.safe(matrices + torch.diag_embed(raised - diagonals))
+        torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
+        return FullCovariance.safe(matrices)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(

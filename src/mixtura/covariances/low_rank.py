@@ -96,7 +96,7 @@ class LowRankCovariance:
 
     @property
     def repaired(self) -> Tensor:
-        return torch.zeros_like(self.uniquenesses[:, 0], dtype=torch.bool)
+        return (self.uniquenesses <= 0).any(-1)
 
     @cached_property
     def inner_factors(self) -> Tensor:

@@ -29,7 +29,7 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Joint, posteriors
+from mixtura.objectives import OBJECTIVES, Assigned, posteriors
 from mixtura.priors import PRIORS
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
@@ -405,17 +405,14 @@ def make_prior(value: Any, variances: Tensor) -> Prior | None:
 
 
 def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component: for a moment each is a class of its own."""
+    """One EM step in which every row belongs to its assigned component."""
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    n_components = rough.n_components
-    apart = replace(rough, class_of=torch.arange(n_components, device=components.device))
     class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
     class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Joint(), class_prior=None)
-    updated = by_hand.step(apart, TensorSource(rows, labels=components, weights=weights)).mixture
+    by_hand = replace(solver, objective=Assigned(), class_prior=None)
+    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
     floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    updated = replace(updated, log_weights=floored, class_of=rough.class_of)
-    return updated.with_class_prior(solver.class_prior if solver.class_prior is not None else class_weights)
+    return replace(updated, log_weights=floored).with_class_prior(solver.class_prior if solver.class_prior is not None else class_weights)
 
 
 def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:

@@ -29,7 +29,7 @@ from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batch
 from mixtura.estimators.starts import given_start, with_given_parts
 from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
 from mixtura.mixture import Mixture
-from mixtura.objectives import Joint, Marginal
+from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance
 from mixtura.shards import Source, TensorSource
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, run
@@ -211,16 +211,16 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         assigned = parts.assigned(filled, weights)
         centres = _centres(*assigned, self.n_components)
         sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
-        class_of = torch.arange(self.n_components, device=source.device)
-        covariance = structure.start(variances, *weighted_deviations([sampled], centres), torch.zeros_like(class_of))
+        class_of = torch.zeros(self.n_components, dtype=torch.int64, device=source.device)
+        covariance = structure.start(variances, *weighted_deviations([sampled], centres), class_of)
         rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
         chosen = TensorSource(
             whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
         )
-        start = replace(solver, objective=Joint()).step(rough, chosen).mixture
+        start = replace(solver, objective=Assigned()).step(rough, chosen).mixture
         total = float(len(whole)) if weights is None else float(weights.sum())
         log_weights = start.log_weights + math.log(parts.weight / total)
-        start = replace(start, log_weights=log_weights, class_of=torch.zeros_like(class_of))
+        start = replace(start, log_weights=log_weights)
         if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
             start = replace(start, covariance=self._wide_tied(start, filled, weights, parts.weight))
         return with_given_parts(self, start)
