@@ -99,7 +99,7 @@ class Moments:
     def about(self, reference: Tensor) -> Moments:
         """The same rows about another reference (moments-shift): with d = new - old,
 
-            firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
+        firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
         """
         shift = (reference - self.reference).expand_as(self.firsts)  # (K, D)
         weighted = self.counts.unsqueeze(-1) * shift

@@ -1,9 +1,9 @@
 """The loops over rows: summaries for learning, scores and posteriors for predicting.
 
-Rows come in blocks, are grouped (by label where an objective asks for own-class components only, by missing cells) and cut
-into chunks that fit the cache. On the CPU chunks are shared out among threads, each running single-threaded operations:
-no barrier per operation, and the sums of each thread are added in a fixed order. Nothing of size rows x components outlives
-a chunk.
+Rows come in blocks, are grouped (by missing cells, and by label where only the components of the own class matter) and
+cut into chunks that fit the cache. On the CPU chunks are shared out among threads, each running single-threaded
+operations: no barrier per operation, and the sums of the threads are added in a fixed order. Nothing of size
+rows x components outlives a chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
 from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
@@ -128,11 +129,15 @@ class Evaluator:
         scores[fast_positions] = fast_scores
         covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
-        scores[exact_positions] = -0.5 * (
-            covariance.squared_distances(deviations)
-            + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
-            + self.mixture.n_features * math.log(2 * math.pi)
-        ) + self.log_weights[exact]
+        scores[exact_positions] = (
+            -0.5
+            * (
+                covariance.squared_distances(deviations)
+                + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
+                + self.mixture.n_features * math.log(2 * math.pi)
+            )
+            + self.log_weights[exact]
+        )
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
@@ -235,6 +240,12 @@ class Piece:
     part: slice
     components: slice
 
+    @property
+    def work(self) -> int:
+        """Operations, roughly."""
+        n_components = self.components.stop - self.components.start
+        return (self.part.stop - self.part.start) * n_components * self.block.rows.shape[1] ** 2
+
     def load(self, evaluator: Evaluator) -> Chunk:
         """The rows of this piece in the precision of the computation."""
         block, label = self.block, self.group.label
@@ -289,7 +300,8 @@ def summarise(
         both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
         scratch: buffers to use again from pass to pass, for the first thread.
     """
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    with threads_for(mixture.n_components * mixture.n_features**3):
+        evaluator = Evaluator(mixture, frame, computing_dtype(source))
     keep_apart = both_sides and objective.needs_denominator
 
     def work(piece: Piece, total: _Total) -> None:
@@ -418,7 +430,7 @@ def locate(source: Source) -> Frame:
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; the centre is exact in single precision, so that nothing is lost there."""
+    """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
     empty = smallest > largest  # a column without an observed cell
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
     middle = 0.5 * smallest + 0.5 * largest
@@ -459,7 +471,8 @@ class _Workers:
     def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Any) -> None:
         if len(tasks) < 2 or self._n_threads == 1:
             for task in tasks:
-                work(task, states[0])
+                with threads_for(task.work):
+                    work(task, states[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._n_threads)

@@ -156,7 +156,7 @@ class FullCovariance:
 
     # Missing cells. With m the missing and o the observed cells of a row, either side of the matrix will do:
     # precision side: Cov[x_m | x_o] = (Lambda_mm)^-1 =: C,  E[x_m | x_o] - mu_m = -C Lambda_mo d_o,
-    # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.,
+    # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.
     # so a row costs the cube of the smaller of the two, and rows with equal patterns share it (conditional-covariance).
 
     @cached_property
@@ -254,7 +254,7 @@ class _Shared:
 
 
 def _patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows of a mask (u, D), in order of appearance of adjacent ones, and the number of each row's, (n,)."""
+    """The distinct rows of a mask (u, D) as far as equal ones are adjacent, and the number of each row's, (n,)."""
     changed = (observed[1:] != observed[:-1]).any(1)
     pattern_of = torch.cat((changed.new_zeros(1, dtype=torch.int64), changed.cumsum(0)))
     first = torch.cat((changed.new_ones(1), changed))

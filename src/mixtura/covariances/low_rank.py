@@ -18,7 +18,6 @@ from mixtura.covariances.product import squares
 from mixtura.moments import Form, Moments, Projected
 from mixtura.roles import Conditioned, PseudoMoments
 from mixtura.scratch import Scratch
-from mixtura.scratch import Scratch
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
@@ -36,9 +35,7 @@ class LowRank:
     rank: int | None = None
     name = "low_rank"
 
-    def start(
-        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
-    ) -> LowRankCovariance:
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
         """Principal directions of the assigned rows; what they leave is the uniqueness, at least a tenth."""
         n_components, n_features = variances.shape
         rank = automatic_rank(n_features) if self.rank is None else self.rank

@@ -412,7 +412,9 @@ def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor
     by_hand = replace(solver, objective=Assigned(), class_prior=None)
     updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
     floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    return replace(updated, log_weights=floored).with_class_prior(solver.class_prior if solver.class_prior is not None else class_weights)
+    return replace(updated, log_weights=floored).with_class_prior(
+        solver.class_prior if solver.class_prior is not None else class_weights
+    )
 
 
 def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
@@ -15,11 +16,10 @@ from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
 from mixtura.shards import Source
 
-
 ILL_DEFINED = (
-    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance caused by "
-    "singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale the input data; "
-    "or use prior='default', which never fails."
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
+    "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
+    "the input data; or use prior='default', which never fails."
 )
 
 
@@ -48,19 +48,20 @@ class EM:
     name = "em"
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
-        """One iteration; the value is that of the mixture given: mean log-likelihood + log prior, per unit of weight."""
+        """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
         summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
-        updated = self.maximised(mixture, summary.moments.numerator)
+        with threads_for(mixture.n_components * mixture.n_features**3):
+            updated = self.maximised(mixture, summary.moments.numerator)
         repairs = repairs_of(updated)
         if repairs and self.strict:
             raise ValueError(ILL_DEFINED)
         return Step(updated, (summary.value + log_prior) / summary.weight, repairs)
 
     def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
-        """The mixture that moments of responsibilities ask for; a component without rows keeps its place (em-update)."""
+        """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
         pseudo = self._pseudo_moments
         firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
         if pseudo.mean_count > 0:
