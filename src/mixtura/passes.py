@@ -258,7 +258,9 @@ class Piece:
         labels, shares = (take(block.labels), take(block.shares)) if label is None else (None, None)
         weights = take(block.weights)
         return Chunk(
-            rows=block.rows[index].to(evaluator.dtype),
+            rows=(block.rows[index] if isinstance(index, slice) else block.rows.index_select(0, index)).to(
+                evaluator.dtype
+            ),
             index=index,
             components=self.components,
             targets=Targets(evaluator.mixture.class_of[self.components], labels, shares),
