@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -23,7 +24,7 @@ class LogLinearMixture:
 
         a[n, k] = log W_k + theta_{basis_of[k]} . x_n,      p(c | x) = sum_{k: class_of[k] = c} e^a_k / sum_k e^a_k.
 
-    A component k is a pair of a class and a basis whose weight is not zero. Bases are private where every one serves one
+    A component k is a pair of a class and a basis whose weight is not zero. Bases are private where each serves one
     class. The weights are natural ones: multiplying all of them by a number changes no probability, so that they need
     not sum to one; and nothing is normalised over x, so that there is no density.
     """
@@ -107,8 +108,10 @@ class LogLinearMixture:
 
     def to(self, device: torch.device | str) -> LogLinearMixture:
         """The same mixture on another device."""
-        parts = (self.log_weights, self.coefficients, self.class_of, self.basis_of)
-        return LogLinearMixture(*(part.to(device) for part in parts), self.n_classes)
+        moved = {
+            name: getattr(self, name).to(device) for name in ("log_weights", "coefficients", "class_of", "basis_of")
+        }
+        return replace(self, **moved)
 
 
 def _as_slice(numbers: Tensor, n_bases: int) -> slice | Tensor:
@@ -122,9 +125,22 @@ def _times(rows: Tensor, coefficients: Tensor) -> Tensor:
     """rows (n, D), dense or sparse, times coefficients' (D, J)."""
     if rows.layout is torch.strided:
         return rows @ coefficients.T
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+    with quietly():
         return rows @ coefficients.T.contiguous()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's notes on sparse tensors: that they are new, and that their indices are not checked."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse", UserWarning)
+        yield
+
+
+def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A sparse matrix by rows; indices as scipy checked them."""
+    with quietly():
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
 @dataclass(frozen=True)
@@ -148,8 +164,7 @@ class Chunk:
         """sum_n R_nj x_n, (n, J) -> (J, D); R may be of some rows only where these are dense."""
         if self.transposed is None:
             return responsibilities.T @ (self.features if rows is None else self.features[rows])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        with quietly():
             return (self.transposed @ responsibilities).T
 
 
@@ -176,7 +191,7 @@ def labeled_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: i
         edges = torch.searchsorted(
             labels[part].contiguous(), torch.arange(n_classes + 1, device=labels.device)
         ).tolist()
-        classes = tuple(slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+        classes = tuple(slice(a, b) for a, b in pairwise(edges))
         block = features if step >= len(labels) else _picked(features, torch.arange(part.start, part.stop))
         chunks.append(Chunk(block, _transposed(block), classes, weights[part]))
     sums = _times(features, torch.ones(1, features.shape[1], dtype=features.dtype, device=features.device))
@@ -189,20 +204,16 @@ def labeled_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: i
 def _picked(features: Tensor, index: Tensor) -> Tensor:
     if features.layout is torch.strided:
         return features[index.to(features.device)]
-    coordinate = _quiet(features.to_sparse_coo).coalesce()
-    return _quiet(coordinate.index_select(0, index.to(features.device)).coalesce().to_sparse_csr)
+    with quietly():
+        chosen = features.to_sparse_coo().coalesce().index_select(0, index.to(features.device))
+        return chosen.coalesce().to_sparse_csr()
 
 
 def _transposed(features: Tensor) -> Tensor | None:
     if features.layout is torch.strided:
         return None
-    return _quiet(_quiet(features.to_sparse_coo).T.coalesce().to_sparse_csr)
-
-
-def _quiet(convert):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return convert()
+    with quietly():
+        return features.to_sparse_coo().T.coalesce().to_sparse_csr()
 
 
 @dataclass(frozen=True)
@@ -222,12 +233,16 @@ class Posterior:
 
 
 def posterior(
-    mixture: LogLinearMixture, chunk: Chunk, scores: Tensor, gates: Tensor | None = None, log_factors: Tensor | None = None
+    mixture: LogLinearMixture,
+    chunk: Chunk,
+    scores: Tensor,
+    gates: Tensor | None = None,
+    log_factors: Tensor | None = None,
 ) -> Posterior:
     """Both sides at the mixture.
 
     Arguments:
-        scores: of the mixture, (n, J); or of one whose bases have weights less by log_factors (J,), where gates are given.
+        scores: of the mixture, (n, J); or of one with log weights of bases less by log_factors (J,), with gates given.
     """
     gates = scores.softmax(1) if gates is None else gates
     probabilities = torch.empty_like(chunk.weights[:, 0])
@@ -237,7 +252,9 @@ def posterior(
     small = probabilities < SMALLEST_PROBABILITY
     if not bool(small.any()):
         return Posterior(gates, chunk.weights / probabilities.unsqueeze(1), probabilities.log())
-    factors = torch.where(small.unsqueeze(1), 0.0, chunk.weights / probabilities.clamp_min(SMALLEST_PROBABILITY).unsqueeze(1))
+    factors = torch.where(
+        small.unsqueeze(1), 0.0, chunk.weights / probabilities.clamp_min(SMALLEST_PROBABILITY).unsqueeze(1)
+    )
     log_probabilities, lost = probabilities.clamp_min(SMALLEST_PROBABILITY).log(), []
     for c, rows in enumerate(chunk.classes):
         index = small[rows].nonzero()[:, 0] + rows.start

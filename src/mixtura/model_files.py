@@ -7,35 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
-from mixtura.estimators import GaussianMixture, MixtureClassifier
+from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
 from mixtura.mixture import Mixture
 from mixtura.roles import Structure
 from mixtura.solvers import Record
 
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
-ESTIMATORS = {"GaussianMixture": GaussianMixture, "MixtureClassifier": MixtureClassifier}
+ESTIMATORS = {
+    "GaussianMixture": GaussianMixture,
+    "MixtureClassifier": MixtureClassifier,
+    "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
+}
 # Fitted numbers that go into the header, besides the tensors of the mixture.
 FITTED = ("n_features_in_", "n_iter_", "converged_", "lower_bound_", "lower_bounds_")
 
 
 def save(estimator: Any, path: Any) -> None:
-    """Write a fitted estimator; its constructor arguments go along where they are plain values."""
-    mixture: Mixture = estimator.mixture_
-    tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
-    tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    """Write a fitted estimator; its constructor arguments go along where they are plain values.
+
+    An estimator whose mixture is not Gaussian says itself what it stores: `_stored()` gives tensors and a JSON header,
+    `_restore(header, tensors)` is the inverse.
+    """
+    if hasattr(estimator, "_stored"):
+        tensors, own = estimator._stored()
+    else:
+        tensors, own = _gaussian_parts(estimator)
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "estimator": type(estimator).__name__,
         "parameters": {k: v for k, v in estimator.get_params(deep=False).items() if _is_plain(v)},
-        "structure": _structure_to_json(estimator._structure(mixture.n_features)),
+        **own,
         "fitted": {name: _plain(getattr(estimator, name)) for name in FITTED if hasattr(estimator, name)},
         "history": [list(vars(record).values()) for record in estimator.history_],
         "feature_names": _plain(getattr(estimator, "feature_names_in_", None)),
@@ -43,6 +51,13 @@ def save(estimator: Any, path: Any) -> None:
     }
     contiguous = {name: part.detach().cpu().contiguous().clone() for name, part in tensors.items()}
     save_file(contiguous, str(path), metadata={"mixtura": json.dumps(header)})
+
+
+def _gaussian_parts(estimator: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    mixture: Mixture = estimator.mixture_
+    tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
+    tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    return tensors, {"structure": _structure_to_json(estimator._structure(mixture.n_features))}
 
 
 def load(path: Any) -> Any:
@@ -85,17 +100,14 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
-    structure = _structure_from_json(header["structure"])
-    covariance = structure.from_tensors(parts)
-    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
-    _check(mixture, tensors)
     parameters = dict(header["parameters"])
     estimator_class = ESTIMATORS[header["estimator"]]
-    if not isinstance(parameters.get("covariance_type"), str):
-        parameters["covariance_type"] = structure
+    own = hasattr(estimator_class, "_restore")
+    if not own:
+        structure = _structure_from_json(header["structure"])
+        if not isinstance(parameters.get("covariance_type"), str):
+            parameters["covariance_type"] = structure
     estimator = estimator_class(**parameters)
-    estimator.mixture_ = mixture
     estimator.history_ = [Record(*record) for record in header["history"]]
     for name, value in header["fitted"].items():
         if name in FITTED:
@@ -104,9 +116,23 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["classes"] is not None:
         estimator.classes_ = _classes_from_json(header["classes"])
+    if own:
+        estimator._restore(header, tensors)
+        _check_finite(tensors)
+    else:
+        _restore_gaussian(estimator, _structure_from_json(header["structure"]), tensors)
+    return estimator
+
+
+def _restore_gaussian(estimator: Any, structure: Structure, tensors: dict[str, Tensor]) -> None:
+    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
+    covariance = structure.from_tensors(parts)
+    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
+    _check(mixture, tensors)
+    estimator.mixture_ = mixture
+    if hasattr(estimator, "classes_"):
         estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
         estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
-    return estimator
 
 
 def _check(mixture: Mixture, tensors: dict[str, Tensor]) -> None:
@@ -114,6 +140,10 @@ def _check(mixture: Mixture, tensors: dict[str, Tensor]) -> None:
     shapes = mixture.covariance.n_components == n_components and mixture.covariance.n_features == n_features
     if not shapes or len(mixture.log_weights) != n_components or len(mixture.class_of) != n_components:
         raise ValueError("The model file is damaged: its tensors do not fit together; save the model again.")
+    _check_finite(tensors)
+
+
+def _check_finite(tensors: dict[str, Tensor]) -> None:
     finite = all(bool(t.isfinite().all()) for name, t in tensors.items() if name != "log_weights")
     if not finite or bool(tensors["log_weights"].isnan().any()):
         raise ValueError("The model file is damaged: it holds numbers that are not finite; save the model again.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import Rows, is_batches, read_labels, read_rows
-from mixtura.log_linear import LabeledRows, LogLinearMixture, chunk_rows, in_parts, labeled_rows, log_likelihood
+from mixtura.log_linear import LabeledRows, LogLinearMixture, chunk_rows, csr, in_parts, labeled_rows, log_likelihood
 from mixtura.priors.sparse import SparseShares
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS, Multiplicative
 
 PENALTIES = ("shares", "sum")
+STORED = ("log_weights", "coefficients", "class_of", "basis_of")  # of a LogLinearMixture
 # Fewer rows than this say too little about when to stop.
 SMALLEST_HELD_OUT = 20
 START_SCALE = 0.1  # of the coefficients of columns with standard deviation one: bases differ, and none rules
@@ -34,9 +35,10 @@ START_SCALE = 0.1  # of the coefficients of columns with standard deviation one:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a fit is about, once the input is checked: columns shifted to zero and divided by their standard deviations."""
+    """What a fit is about, once the input is checked; columns begin at zero and have standard deviation one."""
 
     rows: LabeledRows
+    kept: LabeledRows  # the rows without those held out
     held_out: LabeledRows | None
     shifts: Tensor  # (D,)
     scales: Tensor  # (D,)
@@ -59,14 +61,15 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
     constant feature is in the weights, which are free for every basis.
 
     Parameters:
-        n_components: number of bases with `shared=True`, bases of each class otherwise.
-        shared: True: every class has a weight for every basis (LZZ06, eq. 12); False: a basis serves one class.
-        sparsity: what a basis of a single class costs, in units of log-likelihood; weights and bases that earn less leave
-            the model. 0 is Saul & Lee's model.
+        n_components: bases of each class; with `shared=True` the number of all bases.
+        shared: False: a basis serves one class; True: every class has a weight for every basis (LZZ06, eq. 12).
+        sparsity: what a basis of a single class costs, in units of log-likelihood; weights and bases that earn less
+            leave the model. 0 is Saul & Lee's model.
         penalty: "shares" acts (sparse-shares); "sum" is the penalty of LZZ06 on the sum of all weights, which
             changes nothing but their scale (weight-scale) and is here for the record.
         solver: "multiplicative" (monotone, no step size) or "accelerated" (L-BFGS, monotone, the same objective).
-        early_stopping: keep a part of the rows out and stop where it is predicted best, if that part has at least 20 rows.
+        early_stopping: keep a part of the rows out, find the number of steps that predicts it best, and take as many
+            steps with all rows; only where that part has at least 20 rows.
         validation_fraction: that part of the rows of each class.
         n_init: number of random starts; the best objective wins (on the rows kept out, where there are some).
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
@@ -75,8 +78,8 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         random_state, verbose: as in scikit-learn; verbose=1 shows progress.
 
     Attributes:
-        classes_, class_prior_, mixture_ (log weights and coefficients in the units of X), weights_ (classes x bases, summing
-        to one), bases_ (bases x features), n_components_ (weights that are not zero, per class), n_bases_, n_iter_,
+        classes_, class_prior_, mixture_ (log weights and coefficients in the units of X), weights_ (classes x bases,
+        summing to one), bases_ (bases x features), n_components_ (weights above zero, per class), n_bases_, n_iter_,
         converged_, history_, validation_scores_ (log-likelihood per row that was kept out, with its iteration),
         n_parameters_, n_features_in_, feature_names_in_.
 
@@ -93,9 +96,9 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_components: int = 8,
+        n_components: int = 4,
         *,
-        shared: bool = True,
+        shared: bool = False,
         sparsity: float = 1.0,
         penalty: str = "shares",
         solver: str = "multiplicative",
@@ -148,8 +151,11 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = labels.classes
         with torch.no_grad():
             problem = self._problem(features, labels.numbers, weights)
-            results = self._fit_all(solver, problem)
-        best = max(results, key=lambda result: result.score)
+            best = max(self._fit_all(solver, problem), key=lambda result: result.score)
+            if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
+                n_steps = best.result.mixture.iteration
+                again = run(solver, solver.start(best.start), problem.rows, n_steps, 0.0)
+                best = replace(best, result=replace(again, outcome=best.result.outcome))
         self._keep(best, problem)
         return self
 
@@ -161,8 +167,8 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
             return NONNEGATIVE_SOLVERS[name](SparseShares(strength))
         if name != Multiplicative.name:
             raise ValueError(
-                f"penalty='sum' is the published rule, which only solver='multiplicative' follows; got solver={name!r}. Use "
-                f"solver='multiplicative', or penalty='shares'."
+                f"penalty='sum' is the published rule, which only solver='multiplicative' follows; got solver="
+                f"{name!r}. Use solver='multiplicative', or penalty='shares'."
             )
         return Multiplicative(sum_penalty=strength)
 
@@ -187,11 +193,12 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         def part(chosen: Tensor) -> LabeledRows:
             return labeled_rows(scaled, labels, torch.where(chosen, weights, 0.0), n_classes, step)
 
-        rows = part(~kept_out)
+        rows = part(torch.ones_like(kept_out))
         held_out = part(kept_out) if bool(kept_out.any()) else None
+        kept = rows if held_out is None else part(~kept_out)
         log_prior = torch.from_numpy(self.class_prior_).log().to(device)
         assert n_rows > 0
-        return Problem(rows, held_out, shifts, scales, log_prior, n_bases, generator)
+        return Problem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
 
     def _held_out(self, labels: Tensor, weights: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
         """Which rows only say when to stop, (n,): the same part of every class."""
@@ -220,7 +227,7 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         with watcher(self.verbose, max_iter, type(self).__name__) as watch:
             if held_out is None:
                 result = run(solver, solver.start(start), problem.rows, max_iter, tol, watch)
-                return Fitted(result, result.objective, [])
+                return Fitted(start, result, result.objective, [])
             scores: list[tuple[int, float]] = []
 
             def score(progress: Any) -> float:
@@ -228,8 +235,8 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
                 scores.append((progress.iteration, value))
                 return value
 
-            result = run_held_out(solver, solver.start(start), problem.rows, score, max_iter, tol, watch)
-        return Fitted(result, max((value for _, value in scores), default=-float("inf")), scores)
+            result = run_held_out(solver, solver.start(start), problem.kept, score, max_iter, tol, watch)
+        return Fitted(start, result, max((value for _, value in scores), default=-float("inf")), scores)
 
     def _keep(self, best: Fitted, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
@@ -244,8 +251,8 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0 and problem.held_out is None:
             warnings.warn(
-                f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase max_iter or "
-                f"tol, or use early_stopping=True or solver='accelerated'.",
+                f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase "
+                f"max_iter or tol, or use early_stopping=True or solver='accelerated'.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -262,7 +269,9 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         """Checked features in double precision, dense or CSR, and how answers are handed back."""
         name = type(self).__name__
         if sparse.issparse(X):
-            matrix = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
+            matrix: Any = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False
+            )
             checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
             if reset:
                 checks.non_negative_features(matrix.data, lambda: matrix.indices, self._column_name, name)
@@ -273,7 +282,7 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
                 f"X is batches, which {name} does not take; pass all rows at once, as a sparse matrix if they are many."
             )
         rows = read_rows(self, X, reset=reset)
-        values = torch.as_tensor(np.asarray(rows.values)) if isinstance(rows.values, np.ndarray) else rows.values
+        values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
         values = values.to(rows.device, torch.float64)
         checks.finite_features(values, None, self._column_name, name)
         if reset:  # the rule needs it, the probabilities do not
@@ -361,9 +370,27 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         save(self, path)
 
+    def _stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a model file holds of this model beyond arguments, classes and history."""
+        tensors = {name: getattr(self.mixture_, name) for name in STORED}
+        tensors["class_prior"] = torch.from_numpy(self.class_prior_)
+        return tensors, {"validation_scores": self.validation_scores_}
+
+    def _restore(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """The inverse of `_stored`."""
+        self.mixture_ = LogLinearMixture(**{name: tensors[name] for name in STORED}, n_classes=len(self.classes_))
+        self.class_prior_ = tensors["class_prior"].numpy()
+        self.validation_scores_ = [(int(iteration), score) for iteration, score in header["validation_scores"]]
+        sizes = len(self.class_prior_), int(self.mixture_.class_of.max()) + 1, int(self.mixture_.basis_of.max()) + 1
+        if sizes != (len(self.classes_), len(self.classes_), self.mixture_.n_bases):
+            raise ValueError("The model file is damaged: its tensors do not fit together; save the model again.")
+        self._describe()
+
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:
             raise AttributeError(checks.no_density(type(self).__name__, name))
+        if hasattr(type(self), name):  # a property that failed: say why
+            check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_tags__(self):
@@ -375,8 +402,9 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
 
 @dataclass(frozen=True)
 class Fitted:
-    """One start: its result, what it is compared by, and the scores of the rows that were kept out."""
+    """One fit: its start, its result, what it is compared by, and the scores of the rows that were kept out."""
 
+    start: LogLinearMixture
     result: FitResult
     score: float
     validation_scores: list[tuple[int, float]]
@@ -398,11 +426,11 @@ def make_nonnegative_pipeline(
     Examples:
         >>> from sklearn.datasets import load_digits
         >>> X, y = load_digits(return_X_y=True)
-        >>> model = make_nonnegative_pipeline(16, n_components=20, max_iter=100, random_state=0).fit(X[::2], y[::2])
+        >>> model = make_nonnegative_pipeline(16, n_components=2, max_iter=100, random_state=0).fit(X[::2], y[::2])
         >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
         True
     """
-    coder = QuietNMF(n_basis, init="nndsvda", max_iter=nmf_max_iter, random_state=random_state)
+    coder = QuietNMF(n_components=n_basis, init="nndsvda", max_iter=nmf_max_iter, random_state=random_state)
     return make_pipeline(coder, NonnegativeMixtureClassifier(**options, random_state=random_state))
 
 
@@ -421,7 +449,7 @@ class QuietNMF(NMF):
 
 
 def random_start(n_components: int, shared: bool, problem: Problem) -> LogLinearMixture:
-    """Random coefficients, and weights such that at the mean row all bases count the same and classes have their prior."""
+    """Random coefficients; at the mean row all bases count the same, and classes have nearly their prior."""
     n_classes, n_bases = len(problem.log_prior), problem.n_bases
     class_of = torch.arange(n_classes).repeat_interleave(n_components)
     basis_of = torch.arange(n_components).repeat(n_classes) if shared else torch.arange(n_bases)
@@ -436,7 +464,7 @@ def random_start(n_components: int, shared: bool, problem: Problem) -> LogLinear
 
 
 def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What to subtract from each column (its least value; zero where rows are sparse), and its standard deviation, (D,).
+    """What to subtract from each column (its least value; zero where sparse), and its standard deviation, (D,).
 
     A column that does not vary is divided by its value, or by one.
     """
@@ -460,23 +488,17 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_units(features: Tensor, shifts: Tensor, scales: Tensor) -> Tensor:
-    """(x - shifts) / scales; a row below the training rows is cut at zero only by the caller's checks."""
+    """(x - shifts) / scales."""
     if features.layout is torch.strided:
         return (features - shifts) / scales
     values = features.values() / scales[features.col_indices()]
-    return _csr(features.crow_indices(), features.col_indices(), values, features.shape)
+    return csr(features.crow_indices(), features.col_indices(), values, (features.shape[0], features.shape[1]))
 
 
 def _as_csr(matrix: Any) -> Tensor:
     matrix.sort_indices()
-    parts = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return _csr(*parts, torch.from_numpy(matrix.data), matrix.shape)
-
-
-def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: Any) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return torch.sparse_csr_tensor(starts, columns, values, tuple(shape))
+    starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    return csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
 
 
 def _part(features: Tensor, part: slice) -> Tensor:
@@ -486,7 +508,7 @@ def _part(features: Tensor, part: slice) -> Tensor:
     starts = features.crow_indices()
     cells = slice(int(starts[part.start]), int(starts[part.stop]))
     shape = (part.stop - part.start, features.shape[1])
-    return _csr(
+    return csr(
         starts[part.start : part.stop + 1] - starts[part.start],
         features.col_indices()[cells],
         features.values()[cells],
@@ -504,7 +526,7 @@ def _is_empty(features: Tensor) -> Tensor:
 
 
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
-    """Weights with rows of zeros left out, which get the class prior whatever is fitted; unless a class would lose all."""
+    """Weights without rows of zeros, which get the class prior whatever is fitted; unless a class would lose all."""
     left = torch.where(_is_empty(features).cpu(), 0.0, weights)
     kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels.clamp_min(0), left)
     return left if bool((kept > 0).all()) else weights

@@ -19,9 +19,9 @@ class SparseShares:
 
         penalty(V) = strength sum_cj log(1 + V_cj / corner) / log(1 + 1 / corner).
 
-    Above the corner it is, up to a constant, minus the log density of a Dirichlet distribution with exponents below one,
-    which favours few and large shares; the corner keeps it finite at zero, so that a share that is gone costs nothing
-    and a basis of one class costs `strength`. Shares do not change when all weights are multiplied, nor when a basis
+    Above the corner it is, up to a constant, minus the log density of a Dirichlet distribution with exponents below
+    one, which favours few and large shares; the corner keeps it finite at zero, so that a share that is gone costs
+    nothing and a basis of one class costs `strength`. Shares do not change when all weights are multiplied, nor when a basis
     is: unlike the sum of the weights (LZZ06, eq. 15) nothing escapes the penalty by a change of scale.
     """
 
@@ -47,7 +47,7 @@ class SparseShares:
         return parts - shares * parts.sum(0)
 
     def savings(self, shares: Tensor) -> Tensor:
-        """By how much the penalty falls when one share becomes zero and its column is divided by what is left, (C, J)."""
+        """By how much the penalty falls when one share becomes zero and the others of its column fill up, (C, J)."""
         costs = (shares / self.corner).log1p()  # (C, J)
         left = (1 - shares).clamp_min(1e-300)  # (C, J), by the share that goes
         others = (shares.unsqueeze(1) / (left * self.corner)).log1p()  # (C, C, J): first the one that stays
@@ -58,8 +58,8 @@ class SparseShares:
     def maximised(self, counts: Tensor, shares: Tensor) -> Tensor:
         """Shares V with a larger sum_c counts_cj log V_cj - penalty(V), columns summing to one (shares-update).
 
-        The penalty is concave in V, so that its tangent at the present shares bounds it from above; the maximum with the
-        tangent in its place is V_cj = counts_cj / (slope_cj + m_j), m_j such that the column sums to one.
+        The penalty is concave in V, so that its tangent at the present shares bounds it from above; the maximum with
+        the tangent in its place is V_cj = counts_cj / (slope_cj + m_j), m_j such that the column sums to one.
         """
         if self.strength == 0:
             return counts / counts.sum(0).clamp_min(1e-300)

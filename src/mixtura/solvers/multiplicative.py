@@ -24,7 +24,7 @@ from mixtura.log_linear import (
 from mixtura.priors.sparse import SparseShares
 from mixtura.roles import Step
 
-# A log ratio beyond this is cut: on the way to the maximum of the bound every point raises it, and a coefficient stays finite.
+# A log ratio beyond this is cut: every point on the way to the maximum of the bound raises it, and numbers stay finite.
 LARGEST_LOG_RATIO = 30.0
 SMALLEST_COUNT = 1e-300  # keeps logarithms of counts finite
 # Weights are removed only once the bases have parted: at a random start every one of them can be spared.
@@ -58,8 +58,8 @@ class Multiplicative:
 
     Arguments:
         penalty: on the class shares of bases; strength 0 is Saul & Lee's rule.
-        sum_penalty: the penalty of LZZ06 on the sum of the weights (eq. 16), kept for the record: it acts on the scale of
-            the weights alone (weight-scale).
+        sum_penalty: the penalty of LZZ06 on the sum of the weights (eq. 16), kept for the record: it acts on the scale
+            of the weights alone (weight-scale).
     """
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
@@ -84,8 +84,10 @@ class Multiplicative:
         value = counts.value - self.cost(before)
         if removal_is_due(self, mixture.iteration):
             smaller = without_idle_weights(before, rows, self.penalty, value)
-            if smaller.n_components < before.n_components:
-                return Step(replace(mixture, mixture=smaller, iteration=mixture.iteration + 1), value / rows.weight)
+            if (
+                smaller.n_components < before.n_components
+            ):  # and an update of what is left: a step that only removes may
+                return after_removal(self, mixture, smaller, rows, value / rows.weight)  # rise too little for the loop
         after = self.with_weights(before, counts)
         moved = None if known is None else Known(*known, after.log_totals - before.log_totals)
         after = with_coefficients(after, rows, moved)
@@ -111,7 +113,7 @@ class Multiplicative:
 
 @dataclass(frozen=True)
 class Known:
-    """Scores and gates (n, J) of the only chunk at the weights before, and what was added to the log weights of bases (J,)."""
+    """Scores and gates (n, J) of the only chunk at the weights before, and what their logs rose by since, (J,)."""
 
     scores: Tensor
     gates: Tensor
@@ -146,6 +148,12 @@ def removal_is_due(solver: Any, iteration: int) -> bool:
     return late and solver.penalty.strength > 0
 
 
+def after_removal(solver: Any, before: Progress, smaller: LogLinearMixture, rows: LabeledRows, value: float) -> Step:
+    """The step that follows a removal, with the value of the mixture before it."""
+    after: Progress = solver.step(Progress(smaller, before.iteration + 1), rows).mixture
+    return Step(replace(after, iteration=before.iteration + 1), value)
+
+
 def without_idle_weights(
     mixture: LogLinearMixture, rows: LabeledRows, penalty: SparseShares, value: float
 ) -> LogLinearMixture:
@@ -174,8 +182,9 @@ def without_idle_weights(
 class Accelerated:
     """Maximises the same objective by L-BFGS on log weights and coefficients; a step that lowers it is never taken.
 
-    The first steps are plain ones, which choose the maximum; on USPS codes (48 shared bases) 14 steps more reach what the
-    plain rule reaches in 1000. The log weights are those at the mean row, log W_cj + theta_j . mean, so that coefficients meet centred features.
+    The first steps are plain ones, which choose the maximum; on USPS codes (48 shared bases) 14 steps more reach what
+    the plain rule reaches in 1000. The log weights are those at the mean row, log W_cj + theta_j . mean, so
+    that coefficients meet centred features.
     """
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
@@ -198,7 +207,7 @@ class Accelerated:
         if removal_is_due(self, now.iteration):
             smaller = without_idle_weights(now.mixture, rows, self.penalty, value * rows.weight)
             if smaller.n_components < now.mixture.n_components:
-                return Step(Progress(smaller, now.iteration + 1), value)
+                return after_removal(self, now, smaller, rows, value)
         return Step(replace(self._moved(now, rows), iteration=now.iteration + 1), value)
 
     def _moved(self, now: Progress, rows: LabeledRows) -> Progress:
