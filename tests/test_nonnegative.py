@@ -331,7 +331,7 @@ def test_a_file_whose_parts_do_not_fit_is_refused(fitted, tmp_path):
     copy = pickle.loads(pickle.dumps(fitted))
     copy.class_prior_ = np.ones(2) / 2
     copy.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="its tensors do not fit together; save the model again"):
+    with pytest.raises(ValueError, match="is damaged.*its tensors do not fit together.*save the model again"):
         mixtura.load(tmp_path / "model")
 
 

@@ -130,7 +130,7 @@ def memory_limit(value: object) -> int:
     size = _bytes(value) if isinstance(value, str) else value
     if isinstance(size, bool) or not isinstance(size, Real) or not 2**20 <= float(size) < float("inf"):
         raise ValueError(f'memory_limit must be at least 1 MiB, as bytes or text like "256 MB"; got {value!r}.')
-    return int(size)
+    return int(float(size))
 
 
 def _bytes(text: str) -> float | None:
@@ -147,28 +147,37 @@ def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
     """A two-dimensional tensor of finite numbers or NaN, for the estimator of this name."""
     if values.ndim != 2:
         raise ValueError(
-            f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one row per "
-            f"sample, one column per feature."
+            f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one "
+            "row per sample, one column per feature."
         )
     if expected is not None and values.shape[1] != expected:
         raise ValueError(f"X has {values.shape[1]} features, but {name} is expecting {expected} features as input.")
     if values.shape[1] == 0:
-        raise ValueError(f"Found array with 0 feature(s) (shape={tuple(values.shape)}) while a minimum of 1 is required by {name}.")
+        raise ValueError(
+            f"Found array with 0 feature(s) (shape={tuple(values.shape)}) while a minimum of 1 is required by {name}."
+        )
     if values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"X must hold real numbers; got dtype {values.dtype}. Convert it, e.g. with X.double().")
     if values.is_floating_point() and bool(values.isinf().any()):
         row = int(values.isinf().any(1).nonzero()[0])
         raise ValueError(
-            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN (missing)."
+            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN "
+            "(missing)."
         )
     return values
 
 
 def rows_of_something(values: object) -> None:
     """What can never be rows, whatever it holds."""
-    if values is None or isinstance(values, str | bytes | Mapping | set):
+    if values is None or type(values) in (
+        str,
+        bytes,
+        dict,
+        set,
+    ):  # not their subclasses: some sparse matrices are dicts
         raise ValueError(
-            f"X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got {type(values).__name__}."
+            "X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got "
+            f"{type(values).__name__}."
         )
 
 
@@ -203,7 +212,9 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         try:
             values = torch.from_numpy(np.array(values, dtype=float))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"sample_weight must hold one number per row; it could not be read as numbers: {error}.") from error
+            raise ValueError(
+                f"sample_weight must hold one number per row; it could not be read as numbers: {error}."
+            ) from error
     weights = values.detach().double()
     if weights.ndim == 0:
         weights = weights.expand(n_rows).clone()
@@ -214,8 +225,8 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
     bad = ~weights.isfinite()
     if bool(bad.any()):
         raise ValueError(
-            f"sample_weight must be finite; {int(bad.sum())} weights are NaN or infinite, the first in row {int(bad.nonzero()[0])}. "
-            f"Give such rows weight 0, or leave them out."
+            f"sample_weight must be finite; {int(bad.sum())} weights are NaN or infinite, the first in row "
+            f"{int(bad.nonzero()[0])}. Give such rows weight 0, or leave them out."
         )
     if bool((weights < 0).any()):
         raise ValueError(
@@ -240,8 +251,8 @@ def alone_with_batches(**arguments: Any) -> None:
 def as_many_labels(labels: np.ndarray, n_rows: int) -> None:
     if labels.ndim > 0 and len(labels) != n_rows:
         raise ValueError(
-            f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one label for "
-            f"each of the {n_rows} rows of X."
+            f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one "
+            f"label for each of the {n_rows} rows of X."
         )
 
 
@@ -252,7 +263,8 @@ def distinct(labels: np.ndarray) -> np.ndarray:
     except TypeError as error:
         kinds = sorted({type(label).__name__ for label in labels})
         raise ValueError(
-            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or all numbers."
+            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or "
+            "all numbers."
         ) from error
 
 
@@ -262,8 +274,8 @@ def finite_labels(values: np.ndarray) -> None:
         return
     if np.isnan(values).any():
         raise ValueError(
-            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their own, such as "
-            f"-1 among integers, and name it in `unlabeled`."
+            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their "
+            "own, such as -1 among integers, and name it in `unlabeled`."
         )
     raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
@@ -280,7 +292,8 @@ def soft_labels(values: np.ndarray) -> np.ndarray:
     partly = missing.any(1) & ~missing.all(1)
     if partly.any():
         raise ValueError(
-            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) or not at all."
+            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) "
+            "or not at all."
         )
     sums = np.where(missing.all(1), 1.0, shares.sum(1))
     bad = (shares < 0).any(1) | ~np.isclose(sums, 1, atol=1e-6)
@@ -288,7 +301,8 @@ def soft_labels(values: np.ndarray) -> np.ndarray:
         row = int(bad.argmax())
         raise ValueError(
             f"y with several columns means soft labels: rows must be non-negative and sum to 1; row {row} is "
-            f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per row."
+            f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per "
+            "row."
         )
     return shares
 
@@ -299,8 +313,8 @@ def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
     if empty.any():
         column = int(empty.argmax())
         raise ValueError(
-            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave the column "
-            f"out, or give it rows."
+            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave "
+            "the column out, or give it rows."
         )
 
 
@@ -310,7 +324,7 @@ def one_label(value: object) -> None:
         raise ValueError(f'unlabeled must be "auto", None or one label; got {value!r}.')
 
 
-def enough_classes(classes: Sequence[Any], n_unlabeled: int, name: str) -> None:
+def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str) -> None:
     """At least two classes with rows of positive weight."""
     if len(classes) == 0:
         raise ValueError(
@@ -329,8 +343,8 @@ def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
     if empty:
         raise ValueError(
-            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a positive "
-            f"weight, or leave its rows out."
+            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a "
+            "positive weight, or leave its rows out."
         )
 
 
@@ -348,16 +362,18 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
         prior = torch.as_tensor(np.array(value, dtype=float), device=class_weights.device)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of classes_; "
-            f"got {value!r}."
+            "class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of "
+            f"classes_; got {value!r}."
         ) from error
     if prior.shape != (n_classes,):
         raise ValueError(
-            f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; got shape "
-            f"{tuple(prior.shape)}."
+            f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; "
+            f"got shape {tuple(prior.shape)}."
         )
     if not bool((prior > 0).all()) or abs(float(prior.sum()) - 1) > 1e-6:
-        raise ValueError(f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}.")
+        raise ValueError(
+            f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}."
+        )
     return prior / prior.sum()
 
 

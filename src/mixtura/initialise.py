@@ -24,7 +24,8 @@ class Description:
     """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
 
     `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
-    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the others.
+    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the
+    others.
     """
 
     frame: Frame
@@ -190,15 +191,16 @@ def starting_mixture(
     return Mixture(log_weights, all_means, covariance, class_of), assigned
 
 
-def weighted_deviations(
-    assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor
-) -> tuple[Tensor, Tensor]:
+def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
     """Rows about the mean of their component, missing cells zero, and the components.
 
-    Each is multiplied by the root of its weight over the average weight in the component: a row of weight 2 counts as two.
+    Each is multiplied by the root of its weight over the average weight in the component, so that a row of weight 2
+    counts as two.
     """
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    totals = weights.new_zeros(2, len(means)).index_add_(1, components, torch.stack((weights, torch.ones_like(weights))))
+    totals = weights.new_zeros(2, len(means)).index_add_(
+        1, components, torch.stack((weights, torch.ones_like(weights)))
+    )
     averages = totals[0] / totals[1].clamp_min(1)
     factors = (weights / averages[components]).sqrt().unsqueeze(-1)
     return torch.nan_to_num(rows - means[components], nan=0.0) * factors, components

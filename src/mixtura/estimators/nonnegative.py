@@ -370,20 +370,21 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         save(self, path)
 
-    def _stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a model file holds of this model beyond arguments, classes and history."""
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What a model file holds of this model beyond arguments, classes and history: plain values and tensors."""
         tensors = {name: getattr(self.mixture_, name) for name in STORED}
         tensors["class_prior"] = torch.from_numpy(self.class_prior_)
-        return tensors, {"validation_scores": self.validation_scores_}
+        return {"validation_scores": [list(pair) for pair in self.validation_scores_]}, tensors
 
-    def _restore(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """The inverse of `_stored`."""
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take back what `_stored` gave."""
         self.mixture_ = LogLinearMixture(**{name: tensors[name] for name in STORED}, n_classes=len(self.classes_))
+        self.n_features_in_ = self.mixture_.n_features
         self.class_prior_ = tensors["class_prior"].numpy()
-        self.validation_scores_ = [(int(iteration), score) for iteration, score in header["validation_scores"]]
+        self.validation_scores_ = [(int(iteration), score) for iteration, score in values["validation_scores"]]
         sizes = len(self.class_prior_), int(self.mixture_.class_of.max()) + 1, int(self.mixture_.basis_of.max()) + 1
         if sizes != (len(self.classes_), len(self.classes_), self.mixture_.n_bases):
-            raise ValueError("The model file is damaged: its tensors do not fit together; save the model again.")
+            raise ValueError("its tensors do not fit together")
         self._describe()
 
     def __getattr__(self, name: str) -> Any:

@@ -70,8 +70,8 @@ def run(
             step = solver.step(mixture, rows)
             if not -float("inf") < step.value < float("inf"):
                 raise FloatingPointError(
-                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input may "
-                    f"hold values too large to square, or a component may have collapsed"
+                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input "
+                    "may hold values too large to square, or a component may have collapsed"
                 )
             mixture = step.mixture
             repairs.update(dict.fromkeys(step.repairs))
