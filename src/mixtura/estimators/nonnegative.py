@@ -24,7 +24,7 @@ from mixtura.estimators.reading import Rows, is_batches, read_labels, read_rows
 from mixtura.log_linear import LabeledRows, LogLinearMixture, chunk_rows, csr, in_parts, labeled_rows, log_likelihood
 from mixtura.priors.sparse import SparseShares
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
-from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS, Multiplicative
+from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS, Multiplicative, finished
 
 PENALTIES = ("shares", "sum")
 STORED = ("log_weights", "coefficients", "class_of", "basis_of")  # of a LogLinearMixture
@@ -156,7 +156,8 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
                 n_steps = best.result.mixture.iteration
                 again = run(solver, solver.start(best.start), problem.rows, n_steps, 0.0)
                 best = replace(best, result=replace(again, outcome=best.result.outcome))
-        self._keep(best, problem)
+            mixture = finished(solver, best.result.mixture, problem.rows)
+        self._keep(best, mixture, problem)
         return self
 
     def _solver(self) -> Any:
@@ -238,10 +239,10 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
             result = run_held_out(solver, solver.start(start), problem.kept, score, max_iter, tol, watch)
         return Fitted(start, result, max((value for _, value in scores), default=-float("inf")), scores)
 
-    def _keep(self, best: Fitted, problem: Problem) -> None:
+    def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         result = best.result
-        self.mixture_ = result.mixture.mixture.rescaled(problem.scales, problem.shifts)
+        self.mixture_ = mixture.rescaled(problem.scales, problem.shifts)
         self._describe()
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
