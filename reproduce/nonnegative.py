@@ -1,4 +1,4 @@
-"""python -m reproduce.nonnegative [usps] [cbcl] [speed] [more]: the tables of Liu, Zheng & Zheng (2006), theirs beside ours.
+"""python -m reproduce.nonnegative [usps cbcl speed more]: the tables of Liu, Zheng & Zheng (2006), theirs beside ours.
 
 Data: set MIXTURA_DATA to the folder of usps.npz and cbcl_faces.npz. Every setting is either the paper's or a default of
 the library; test rows are used for accuracies only. Each line of a table is written as soon as it is done.
@@ -160,8 +160,8 @@ def save(name: str, found: dict[str, Any], text: list[str]) -> None:
 def usps_text(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "# LZZ06, table 2: USPS digits",
-        "Accuracy in per cent, mean and standard error over starts of the classifier; codes of 100 columns by NMF, the same "
-        "for all. Settings are the paper's or defaults. The standard error from 2007 test digits is about 0.55.",
+        "Accuracy in per cent, mean and standard error over starts of the classifier; codes of 100 columns by NMF, the "
+        "same for all. Settings are the paper's or defaults. The standard error from 2007 test digits is about 0.55.",
         "",
         "| rule | M | penalty | paper: train | test | ours: train | test | weights | bases | iterations | s per fit |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -185,9 +185,9 @@ def usps_text(rows: list[dict[str, Any]]) -> list[str]:
 def cbcl_text(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
         "# LZZ06, table 1: CBCL faces",
-        "Accuracy in per cent on faces (F) and non-faces (NF), mean and standard error over starts; codes of 80 columns by "
-        "NMF. The published test set is not at hand: 472 faces and 2048 non-faces of the training part are held out, so that "
-        "the paper's columns are of other and harder images.",
+        "Accuracy in per cent on faces (F) and non-faces (NF), mean and standard error over starts; codes of 80 "
+        "columns by NMF. The published test set is not at hand: 472 faces and 2048 non-faces of the training part are "
+        "held out, so that the paper's columns are of other and harder images.",
         "",
         "| rule | M | penalty | paper: F | NF | ours: F | NF | all | weights | bases | iterations | s per fit |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",

@@ -171,8 +171,9 @@ def test_negative_features_name_the_first_column(counts, kind):
     X = X.copy()
     X[5, 4], X[9, 2], X[11, 2] = -1.0, -2.5, -0.5
     message = (
-        "Negative values in data passed to NonnegativeMixtureClassifier: column 2 holds -2.5, and features must be at least "
-        "0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after shifting them."
+        "Negative values in data passed to NonnegativeMixtureClassifier: column 2 holds -2.5, and features must be at "
+        "least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
+        "shifting them."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)
@@ -192,8 +193,8 @@ def test_missing_cells_name_the_models_that_take_them(counts, kind):
     X = X.copy()
     X[5, 3] = np.nan
     message = (
-        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it. MixtureClassifier and "
-        "GaussianMixture take missing cells (NaN); or fill the cells in first."
+        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it. MixtureClassifier "
+        "and GaussianMixture take missing cells (NaN); or fill the cells in first."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)
@@ -331,7 +332,7 @@ def test_a_file_whose_parts_do_not_fit_is_refused(fitted, tmp_path):
     copy = pickle.loads(pickle.dumps(fitted))
     copy.class_prior_ = np.ones(2) / 2
     copy.save(tmp_path / "model")
-    with pytest.raises(ValueError, match="is damaged.*its tensors do not fit together.*save the model again"):
+    with pytest.raises(ValueError, match=r"is damaged.*its tensors do not fit together.*save the model again"):
         mixtura.load(tmp_path / "model")
 
 

@@ -332,7 +332,7 @@ def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
 
 
 def test_the_published_start_cannot_move(data):
-    """All weights 0.5 and all coefficients 0.5 (LZZ06, section 5.1): bases stay equal, and the prior is all there is."""
+    """All weights and coefficients 0.5 (LZZ06, section 5.1): bases stay equal, and the prior is all there is."""
     mixture = random_mixture(np.random.default_rng(0))
     mixture = replace(
         mixture,

@@ -381,8 +381,8 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
 
 NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
 ONE_LABEL_PER_ROW = (
-    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of each row, or use "
-    "MixtureClassifier, which takes soft labels."
+    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of "
+    "each row, or use MixtureClassifier, which takes soft labels."
 )
 
 
@@ -404,8 +404,8 @@ def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
     cell = int((cells.isnan() if what == "NaN" else bad).flatten().nonzero()[0])
     column = int(columns()[cell]) if columns else cell % cells.shape[1]
     raise ValueError(
-        f"Input X contains {what}, first in {named(column)}; {name} does not accept it. MixtureClassifier and GaussianMixture take "
-        f"missing cells (NaN); or fill the cells in first."
+        f"Input X contains {what}, first in {named(column)}; {name} does not accept it. MixtureClassifier and "
+        f"GaussianMixture take missing cells (NaN); or fill the cells in first."
     )
 
 
@@ -419,6 +419,7 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
     column = int(places.min())
     own = cells[bad & (torch.as_tensor(columns()) == column)] if columns else cells[:, column]
     raise ValueError(
-        f"Negative values in data passed to {name}: {named(column)} holds {float(own.min()):g}, and features must be at least 0. "
-        f"Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after shifting them."
+        f"Negative values in data passed to {name}: {named(column)} holds {float(own.min()):g}, and features must be "
+        f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
+        f"shifting them."
     )

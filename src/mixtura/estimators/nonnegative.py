@@ -432,7 +432,12 @@ def make_nonnegative_pipeline(
         >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
         True
     """
-    coder = QuietNMF(n_components=n_basis, init="nndsvda", max_iter=nmf_max_iter, random_state=random_state)
+    coder = QuietNMF(
+        n_components=n_basis,  # pyright: ignore[reportArgumentType]
+        init="nndsvda",
+        max_iter=nmf_max_iter,
+        random_state=random_state,
+    )
     return make_pipeline(coder, NonnegativeMixtureClassifier(**options, random_state=random_state))
 
 

@@ -21,8 +21,8 @@ class SparseShares:
 
     Above the corner it is, up to a constant, minus the log density of a Dirichlet distribution with exponents below
     one, which favours few and large shares; the corner keeps it finite at zero, so that a share that is gone costs
-    nothing and a basis of one class costs `strength`. Shares do not change when all weights are multiplied, nor when a basis
-    is: unlike the sum of the weights (LZZ06, eq. 15) nothing escapes the penalty by a change of scale.
+    nothing and a basis of one class costs `strength`. Shares do not change when all weights are multiplied, nor when
+    a basis is: unlike the sum of the weights (LZZ06, eq. 15) nothing escapes the penalty by a change of scale.
     """
 
     strength: float
