@@ -228,14 +228,16 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     return result.tolist()
 
 
-def plot_bases(model: Any, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
+def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
     """Bases of a NonnegativeMixtureClassifier on codes of images: parts of the code, bases as images, and weights.
 
-    A basis is shown as the image sum_u theta_u part_u, each part in the units that its code varies in: what the basis
-    looks for is dark, what speaks against it is light. The last picture shows the share of every class in every basis.
+    A basis is shown as the image sum_u theta_u part_u, with coefficients per standard deviation of a code, from which
+    their mean over the bases is taken (it changes no probability), and parts of height one: what the basis looks for is
+    dark, what speaks against it is red. The last picture shows the share of every class in every basis.
 
     Arguments:
         model: a fitted NonnegativeMixtureClassifier of codes.
+        codes: the rows it was fitted to, (n_rows, n_features).
         parts: the images that code columns stand for, (n_features, height * width).
         shape: height and width.
         n_shown: how many parts and how many bases are shown.
@@ -243,12 +245,14 @@ def plot_bases(model: Any, parts: np.ndarray, shape: tuple[int, int], n_shown: i
     check_is_fitted(model)
     shares = model.mixture_.shares.cpu().numpy()  # (C, J)
     order = np.lexsort((-shares.max(0), shares.argmax(0)))[:n_shown]
+    parts = parts / parts.max(1, keepdims=True).clip(1e-300)
+    bases = (model.bases_ - model.bases_.mean(0)) * codes.std(0)
     figure = plt.figure(figsize=(10, 9), layout="constrained")
     upper, middle, lower = np.asarray(figure.subfigures(3, 1))
     _draw_images(upper, parts[:n_shown], shape, "parts that the codes count", "Greys", centred=False)
     names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
     title = "bases, and the class that uses each most"
-    _draw_images(middle, model.bases_[order] @ parts, shape, title, "RdGy", True, names)
+    _draw_images(middle, bases[order] @ parts, shape, title, "RdGy", True, names)
     ax = lower.subplots()
     image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
     ax.set(xlabel="basis", ylabel="class")
