@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import mixtura
 from mixtura import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 from mixtura.solvers import Record
+from mixtura.solvers.multiplicative import Multiplicative
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -123,6 +124,25 @@ def test_early_stopping_takes_as_many_steps_as_predict_held_out_rows_best(counts
     assert fitted.converged_
     assert all(isinstance(record, Record) for record in fitted.history_)
     assert quick().fit(*counts).validation_scores_ == []
+
+
+@pytest.mark.parametrize("n_steps", [3, 40])
+def test_an_interrupted_fit_keeps_what_it_has(counts, monkeypatch, n_steps):
+    """Once while the number of steps is searched, once while all rows are fitted."""
+    plain, taken = Multiplicative.step, []
+
+    def step(self, mixture, rows):
+        taken.append(1)
+        if len(taken) == n_steps:
+            raise KeyboardInterrupt
+        return plain(self, mixture, rows)
+
+    monkeypatch.setattr(Multiplicative, "step", step)
+    model = NonnegativeMixtureClassifier(2, max_iter=25, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*counts)
+    assert model.score(*counts) > 0.3
+    assert not model.converged_
 
 
 def test_few_rows_are_not_held_out(counts):

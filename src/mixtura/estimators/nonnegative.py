@@ -153,9 +153,7 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
             problem = self._problem(features, labels.numbers, weights)
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
-                n_steps = best.result.mixture.iteration
-                again = run(solver, solver.start(best.start), problem.rows, n_steps, 0.0)
-                best = replace(best, result=replace(again, outcome=best.result.outcome))
+                best = with_all_rows(solver, best, problem.rows)
             mixture = finished(solver, best.result.mixture, problem.rows)
         self._keep(best, mixture, problem)
         return self
@@ -410,6 +408,14 @@ class Fitted:
     result: FitResult
     score: float
     validation_scores: list[tuple[int, float]]
+
+
+def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
+    """The fit of all rows that takes as many steps as were best for the rows kept out."""
+    again = run(solver, solver.start(best.start), rows, best.result.mixture.iteration, 0.0)
+    if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
+        return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
+    return replace(best, result=replace(again, outcome=best.result.outcome))
 
 
 def make_nonnegative_pipeline(
