@@ -39,6 +39,25 @@ class Description:
     n_rows: int
     n_missing: int
 
+    def spread(self, n_components: float) -> Tensor:
+        """Variances that the components of a class may be expected to have, (D,) (default-prior):
+
+            sqrt(m4 / 3) * n_components^(-2 / D),
+
+        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so this is V where tails are Gaussian
+        and more where they are heavy; a class cut into n_components parts of equal volume has parts that much narrower.
+        """
+        scales = self.within.sqrt()
+        fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            deviations = (rows - mean) / scales
+            weight += weights @ (~rows.isnan()).double()
+            fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
+        # At least 1 by Jensen's inequality; less where rows of a class are all equal and `within` is not their variance.
+        kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
+        expected = self.within * (kurtosis / 3).sqrt()
+        return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
     """One look at all rows, in bounded memory; soft labels count by their shares."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +81,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
         objective: "joint", or an objective object.
         solver: "auto" or "em".
-        prior: "default" shrinks covariances towards the pooled within-class variances, unit-free; None is maximum
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
             likelihood; or a prior object.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
@@ -228,14 +228,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
+        n_components = self._n_components(classes, description)
+        per_class = sum(n_components) / len(n_components)
         return Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=self._n_components(classes, description),
+            n_components=n_components,
             objective=objective,
-            prior=make_prior(self.prior, description.within),
+            prior=make_prior(self.prior, lambda: description.spread(per_class)),
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
@@ -397,11 +399,11 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return self.mixture_.class_slices
 
 
-def make_prior(value: Any, variances: Tensor) -> Prior | None:
+def make_prior(value: Any, variances: Callable[[], Tensor]) -> Prior | None:
     """The prior that an argument asks for."""
     if value is None or isinstance(value, Prior):
         return value
-    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances)
+    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances())
 
 
 def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:

@@ -46,7 +46,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         covariance_type: also "low_rank", or a structure object.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
         prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default"
-            shrinks towards the total variances, unit-free, and never fails (reg_covar is then not used); or a prior
+            shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); or a prior
             object.
         device, dtype, memory_limit: as in MixtureClassifier.
 
@@ -171,7 +171,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self.mixture_.to(source.device)
 
     def _solver(self, description: Description, source: Source) -> EM:
-        prior = make_prior(self.prior, description.total)
+        prior = make_prior(self.prior, lambda: description.spread(self.n_components))
         return EM(
             Marginal(),
             description.frame,

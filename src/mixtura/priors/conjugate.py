@@ -50,8 +50,8 @@ class Conjugate:
         return float(value)
 
 
-# Pseudo-rows behind the pooled variances; docs/theory.md (default-strength) has the held-out log-losses behind it.
-DEFAULT_STRENGTH_PER_FEATURE = 1.0
+# Pseudo-rows per feature; benchmarks/results/default_prior.md has the held-out log-losses behind it (default-strength).
+DEFAULT_STRENGTH_PER_FEATURE = 2.0
 
 
 def default_strength(n_features: int) -> float:
