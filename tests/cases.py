@@ -17,9 +17,11 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
+from mixtura.priors.sparse import SparseShares
 from mixtura.roles import Objective, Structure
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM
+from mixtura.solvers.multiplicative import Accelerated, Multiplicative
 
 CLASS_OF = np.array([0, 0, 1, 2, 2])
 N_FEATURES = 4
@@ -183,6 +185,12 @@ def em(frame: Frame, prior=None, objective: Objective | None = None, **options) 
 # Solvers that must never lower their objective, made from a frame and a prior.
 SOLVERS = {"em": em}
 every_solver = pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+
+# Solvers of log-linear mixtures on non-negative rows, made from the strength of the penalty on shares.
+NONNEGATIVE_SOLVERS = {
+    "multiplicative": lambda strength, **options: Multiplicative(SparseShares(strength), **options),
+    "accelerated": lambda strength, **options: Accelerated(SparseShares(strength), **options),
+}
 
 
 # ---- mixtures ----------------------------------------------------------------------------------------------------

@@ -42,6 +42,13 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def fraction(name: str, value: object) -> float:
+    """A number between 0 and 1, both left out."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
 def switch(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -368,3 +375,51 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
             f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}."
         )
     return prior / prior.sum()
+
+
+# ---- models without a density ----------------------------------------------------------------------------------------
+
+NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
+ONE_LABEL_PER_ROW = (
+    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of "
+    "each row, or use MixtureClassifier, which takes soft labels."
+)
+
+
+def no_density(name: str, method: str) -> str:
+    """Why a model of classes given rows lacks a method, and which have it."""
+    return (
+        f"{name} has no {method!r}: it models classes given rows and has no density of the rows. MixtureClassifier and "
+        f"GaussianMixture have one."
+    )
+
+
+def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
+    """No NaN or infinity; columns() are the columns of the cells where rows are sparse."""
+    cells = torch.as_tensor(values)
+    bad = ~cells.isfinite()
+    if not bool(bad.any()):
+        return
+    what = "NaN" if bool(cells.isnan().any()) else "infinity"
+    cell = int((cells.isnan() if what == "NaN" else bad).flatten().nonzero()[0])
+    column = int(columns()[cell]) if columns else cell % cells.shape[1]
+    raise ValueError(
+        f"Input X contains {what}, first in {named(column)}; {name} does not accept it. MixtureClassifier and "
+        f"GaussianMixture take missing cells (NaN); or fill the cells in first."
+    )
+
+
+def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> None:
+    """No negative cell; columns() are the columns of the cells where rows are sparse."""
+    cells = torch.as_tensor(values)
+    bad = cells < 0
+    if not bool(bad.any()):
+        return
+    places = torch.as_tensor(columns())[bad] if columns else bad.any(0).nonzero()[:, 0]
+    column = int(places.min())
+    own = cells[bad & (torch.as_tensor(columns()) == column)] if columns else cells[:, column]
+    raise ValueError(
+        f"Negative values in data passed to {name}: {named(column)} holds {float(own.min()):g}, and features must be "
+        f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
+        f"shifting them."
+    )

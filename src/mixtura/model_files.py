@@ -26,14 +26,18 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
-from mixtura.estimators import GaussianMixture, MixtureClassifier
+from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
 
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
-ESTIMATORS = {"GaussianMixture": GaussianMixture, "MixtureClassifier": MixtureClassifier}
+ESTIMATORS = {
+    "GaussianMixture": GaussianMixture,
+    "MixtureClassifier": MixtureClassifier,
+    "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
+}
 STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
 
 
@@ -42,13 +46,12 @@ def save(estimator: Any, path: Any) -> None:
 
     Its arguments go along where they are plain values, arrays or covariance structures; priors, starts and random
     states that are objects stay behind, and are at their defaults after loading. Predictions are the same to the last
-    bit.
+    bit. An estimator whose mixture is not Gaussian says what it stores: `_stored()` gives plain values and tensors, and
+    `_restored(values, tensors)` takes them back.
     """
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"There is no folder {str(Path(path).parent)!r} to save the model in; make it first.")
-    mixture: Mixture = estimator.mixture_
-    tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
-    tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    own, tensors = _parts(estimator)
     tensors["history"] = torch.tensor([astuple(record) for record in estimator.history_], dtype=torch.float64).reshape(
         -1, 4
     )
@@ -58,13 +61,24 @@ def save(estimator: Any, path: Any) -> None:
         "format_version": FORMAT_VERSION,
         "estimator": type(estimator).__name__,
         "parameters": _parameters_to_json(estimator),
-        "structure": _structure_to_json(_structure_of(mixture.covariance)),
+        **own,
         "converged": bool(estimator.converged_),
         "feature_names": getattr(estimator, "feature_names_in_", np.array([])).tolist() or None,
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
     }
     header["checksum"] = _checksum(header, tensors)
     save_file(tensors, str(path), metadata={"mixtura": json.dumps(header)})
+
+
+def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the header and the tensors hold of the mixture."""
+    if hasattr(estimator, "_stored"):
+        values, tensors = estimator._stored()
+        return {"stored": values}, tensors
+    mixture: Mixture = estimator.mixture_
+    tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
+    tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    return {"structure": _structure_to_json(_structure_of(mixture.covariance))}, tensors
 
 
 def load(path: Any) -> Any:
@@ -125,26 +139,34 @@ def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
 
 
 def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
-    covariance = _structure_from_json(header["structure"]).from_tensors(parts)
-    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
-    _check_shapes(mixture)
     estimator = ESTIMATORS[header["estimator"]](**_parameters_from_json(header["parameters"]))
-    estimator.mixture_ = mixture
-    estimator.n_features_in_ = mixture.n_features
     estimator.history_ = [Record(int(number), *rest) for number, *rest in tensors["history"].tolist()]
     estimator.n_iter_ = len(estimator.history_)
     estimator.converged_ = bool(header["converged"])
     if header["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    if header["classes"] is None:
-        estimator.lower_bounds_ = [record.objective for record in estimator.history_]
-        estimator.lower_bound_ = estimator.lower_bounds_[-1] if estimator.lower_bounds_ else -float("inf")
-    else:
+    if header["classes"] is not None:
         estimator.classes_ = _classes_from_json(header["classes"])
+    if hasattr(estimator, "_restored"):
+        estimator._restored(header["stored"], tensors)
+    else:
+        _restore_gaussian(estimator, header["structure"], tensors)
+    return estimator
+
+
+def _restore_gaussian(estimator: Any, structure: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
+    covariance = _structure_from_json(structure).from_tensors(parts)
+    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
+    _check_shapes(mixture)
+    estimator.mixture_ = mixture
+    estimator.n_features_in_ = mixture.n_features
+    if hasattr(estimator, "classes_"):
         estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
         estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
-    return estimator
+    else:
+        estimator.lower_bounds_ = [record.objective for record in estimator.history_]
+        estimator.lower_bound_ = estimator.lower_bounds_[-1] if estimator.lower_bounds_ else -float("inf")
 
 
 def _check_shapes(mixture: Mixture) -> None:

@@ -2,5 +2,6 @@
 
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
+from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 
-__all__ = ["GaussianMixture", "MixtureClassifier"]
+__all__ = ["GaussianMixture", "MixtureClassifier", "NonnegativeMixtureClassifier", "make_nonnegative_pipeline"]

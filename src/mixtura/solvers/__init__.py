@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mixtura.solvers.em import EM
-from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run
+from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
 
 SOLVERS = {"em": EM}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run"]
+__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run", "run_held_out"]

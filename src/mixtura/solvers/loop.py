@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
-from mixtura.mixture import Mixture
 from mixtura.roles import Solver
-from mixtura.shards import Source
 
 
 class Outcome(Enum):
@@ -17,6 +16,7 @@ class Outcome(Enum):
 
     CONVERGED = "converged"
     LIMIT = "stopped at max_iter before the objective changed by less than tol"
+    HELD_OUT = "stopped where the rows that were kept out were predicted best"
     INTERRUPTED = "interrupted; the best parameters so far are kept"
 
 
@@ -34,7 +34,7 @@ class Record:
 class FitResult:
     """The mixture, how the fit ended, one record an iteration, and what had to be repaired."""
 
-    mixture: Mixture
+    mixture: Any
     outcome: Outcome
     history: tuple[Record, ...]
     repairs: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ class FitResult:
 
 def run(
     solver: Solver,
-    mixture: Mixture,
-    rows: Source,
+    mixture: Any,
+    rows: Any,
     max_iter: int,
     tol: float,
     watch: Callable[[Record], None] | None = None,
@@ -86,6 +86,40 @@ def run(
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     return FitResult(mixture, outcome, tuple(history), tuple(repairs))
+
+
+def run_held_out(
+    solver: Solver,
+    mixture: Any,
+    rows: Any,
+    score: Callable[[Any], float],
+    max_iter: int,
+    tol: float,
+    watch: Callable[[Record], None] | None = None,
+    interval: int = 5,
+    patience: int = 20,
+) -> FitResult:
+    """`run`, a few steps at a time, with the mixture of the best score of held-out rows handed back.
+
+    Ends when no score of the last `patience` was better; or as `run` ends.
+    """
+    best, best_score, n_worse = mixture, score(mixture), 0
+    history: tuple[Record, ...] = ()
+    repairs: dict[str, None] = {}
+    outcome, previous, seconds = Outcome.LIMIT, -float("inf"), 0.0
+    while len(history) < max_iter and outcome is Outcome.LIMIT:
+        result = run(solver, mixture, rows, min(interval, max_iter - len(history)), tol, watch, previous)
+        mixture, outcome, previous = result.mixture, result.outcome, result.objective
+        history += tuple(
+            replace(r, iteration=r.iteration + len(history), seconds=r.seconds + seconds) for r in result.history
+        )
+        seconds = history[-1].seconds if history else 0.0
+        repairs.update(dict.fromkeys(result.repairs))
+        found = score(mixture)
+        best, best_score, n_worse = (mixture, found, 0) if found > best_score else (best, best_score, n_worse + 1)
+        if outcome is Outcome.LIMIT and n_worse >= patience:
+            outcome = Outcome.HELD_OUT
+    return FitResult(best, outcome, history, tuple(repairs))
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
