@@ -53,7 +53,7 @@ class Description:
             deviations = (rows - mean) / scales
             weight += weights @ (~rows.isnan()).double()
             fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
-        # At least 1 by Jensen's inequality; less where rows of a class are all equal and `within` is not their variance.
+        # At least 1 by Jensen's inequality; less only where all rows of a class are equal and `within` is not theirs.
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
