@@ -28,7 +28,7 @@ from mixtura.initialise import Description
 from mixtura.priors import PRIORS, Conjugate
 
 RESULTS = Path(__file__).parent / "results"
-STRENGTHS = (0.3, 1, 2, 3, 8)
+STRENGTHS = (0.3, 1, 3, 5)
 N_BINS = 15
 
 
@@ -110,7 +110,7 @@ def study(n_seeds: int) -> dict[str, dict[str, list[dict[str, float]]]]:
                 found.setdefault(name, {}).setdefault(data, []).append(measured(make, X, y, seed))
             with PooledVariances():
                 for k in (1, 3):
-                    name = f"mixtura K={k}, pooled variances, default strength"
+                    name = f"mixtura K={k}, pooled variances, strength 2"
                     result = measured(lambda k=k: MixtureClassifier(k, random_state=0), X, y, seed)
                     found.setdefault(name, {}).setdefault(data, []).append(result)
             print(f"seed {seed}: {data} done", flush=True)

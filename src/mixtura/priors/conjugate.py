@@ -51,7 +51,7 @@ class Conjugate:
 
 
 # Pseudo-rows per feature; benchmarks/results/default_prior.md has the held-out log-losses behind it (default-strength).
-DEFAULT_STRENGTH_PER_FEATURE = 5.0
+DEFAULT_STRENGTH_PER_FEATURE = 2.0
 
 
 def default_strength(n_features: int) -> float:
