@@ -312,16 +312,20 @@ class TestUnlabeled:
         assert issubclass(UnlabeledWarning, UserWarning)
         assert model.classes_.tolist() == [0, 1]
 
-    def test_unlabeled_rows_help(self, ripley, partly):
-        X, y = partly
-        test_rows, test_labels = make_ripley(500, random_state=1)
-        with_all = quietly(MixtureClassifier(2, random_state=0).fit, X, y)
-        without = MixtureClassifier(2, random_state=0).fit(X[y >= 0], y[y >= 0])
+    def test_unlabeled_rows_help(self):
+        test_rows, test_labels = make_ripley(500, random_state=100)
 
         def log_loss(model):
             return -model.predict_log_proba(test_rows)[np.arange(len(test_labels)), test_labels].mean()
 
-        assert log_loss(with_all) < log_loss(without)
+        gains = []
+        for seed in range(5):
+            X, y = make_ripley(100, random_state=seed)
+            some = np.where(np.arange(len(y)) % 10 > 0, -1, y)
+            with_all = MixtureClassifier(2, random_state=0, unlabeled=-1).fit(X, some)
+            without = MixtureClassifier(2, random_state=0).fit(X[some >= 0], y[some >= 0])
+            gains.append(log_loss(without) - log_loss(with_all))
+        assert np.mean(gains) > 0, gains
 
     def test_plus_and_minus_one_are_two_classes(self, ripley):
         X, y = ripley

@@ -24,7 +24,7 @@ def held_out_log_loss(model, X, y) -> float:
 
 
 @pytest.mark.parametrize("n_components", [1, 3])
-def test_digits_have_a_log_loss_below_a_third(n_components):
+def test_digits_have_a_log_loss_below_a_quarter(n_components):
     X, y = load_digits(return_X_y=True)
     assert held_out_log_loss(MixtureClassifier(n_components, random_state=0), X, y) < 0.25
 
