@@ -1,4 +1,4 @@
-"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-8), as pseudo-moments."""
+"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-7), as pseudo-moments."""
 
 from __future__ import annotations
 
