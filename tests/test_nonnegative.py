@@ -201,7 +201,7 @@ def test_negative_features_name_the_first_column(counts, kind):
 
 def test_negative_features_by_name(counts):
     X, y = counts
-    frame = pd.DataFrame(X, columns=list("uvwxyz"))
+    frame = pd.DataFrame(X.copy(), columns=list("uvwxyz"))  # pandas 2 shares the memory otherwise
     frame.loc[3, "w"] = -1
     with pytest.raises(ValueError, match=re.escape("column 2 ('w') holds -1,")):
         quick().fit(frame, y)
