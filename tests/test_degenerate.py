@@ -262,7 +262,8 @@ class TestNamedRepairs:
         for data in (duplicated, constant_column, collinear, fewer_rows_than_features, identical_rows, far_away):
             for covariance_type in COVARIANCE_TYPES:
                 X, y = data(rng)
-                MixtureClassifier(covariance_type=covariance_type, max_iter=500).fit(X, y)
+                # A repair would be a warning, and warnings are errors here.
+                assert MixtureClassifier(covariance_type=covariance_type, max_iter=500).fit(X, y).converged_
 
 
 @pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixture()], ids=lambda e: type(e).__name__)
