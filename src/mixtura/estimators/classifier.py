@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from mixtura.estimators.reading import (
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
 from mixtura.objectives import OBJECTIVES, Assigned, posteriors
-from mixtura.priors import PRIORS
+from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
 from mixtura.solvers import EM, FitResult, Outcome, best_of, run
@@ -82,7 +82,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         objective: "joint", or an objective object.
         solver: "auto" or "em".
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
-            likelihood; or a prior object.
+            likelihood; or a prior object, such as `priors.Shrinkage` (in the units of the rows) or `priors.Conjugate`.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -229,7 +229,6 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         n_components = self._n_components(classes, description)
-        per_class = sum(n_components) / len(n_components)
         return Problem(
             source=source,
             classes=classes,
@@ -237,7 +236,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             structure=structure,
             n_components=n_components,
             objective=objective,
-            prior=make_prior(self.prior, lambda: description.spread(per_class)),
+            prior=make_prior(self.prior, description, n_components),
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
@@ -399,11 +398,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return self.mixture_.class_slices
 
 
-def make_prior(value: Any, variances: Callable[[], Tensor]) -> Prior | None:
+def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
     """The prior that an argument asks for."""
-    if value is None or isinstance(value, Prior):
-        return value
-    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances())
+    if value is None:
+        return None
+    if not isinstance(value, Prior):
+        is_recipe = isinstance(value, Shrinkage)
+        make = value.prior if is_recipe else PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")]
+        value = make(description.outlook(n_components))
+    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+    return value.to(description.within.device) if isinstance(value, Conjugate) else value
 
 
 def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
