@@ -214,17 +214,21 @@ class Targets:
     """What is known of the classes of some rows.
 
     `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component.
+    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
+    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
     """
 
     class_of: Tensor
     labels: Tensor | None = None
     shares: Tensor | None = None
+    counts: Tensor | None = None
+    components: slice | None = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An objective at some rows: values (n,); numerator and denominator of the signed responsibilities, (K, n)."""
+    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
+    signed responsibilities, (K, n)."""
 
     values: Tensor
     numerator: Tensor

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from mixtura.solvers.em import EM
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
+from mixtura.solvers.together import Stack, Task, run_together, taken
 
 SOLVERS = {"em": EM}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run", "run_held_out"]
+__all__ = [
+    "EM",
+    "SOLVERS",
+    "FitResult",
+    "Outcome",
+    "Record",
+    "Stack",
+    "Task",
+    "best_of",
+    "run",
+    "run_held_out",
+    "run_together",
+    "taken",
+]
