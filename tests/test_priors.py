@@ -8,6 +8,7 @@ import reference
 from cases import (
     COVARIANCES,
     KINDS,
+    MATRIX,
     PLACES,
     PRIORS,
     VARIANCES,
@@ -66,7 +67,9 @@ def test_a_strong_prior_is_a_count_and_a_scatter(device):
 
 
 def outlook(device) -> Outlook:
-    return Outlook(tensor(VARIANCES, device), tensor(3 * VARIANCES, device), tensor(PLACES, device))
+    return Outlook(
+        tensor(VARIANCES, device), tensor(3 * VARIANCES, device), tensor(PLACES, device), lambda: tensor(MATRIX, device)
+    )
 
 
 def test_default_prior_shrinks_to_the_variances_given(device):
@@ -200,7 +203,7 @@ REFUSED = [
     (lambda: Conjugate.penalty(0.0, 2), "beta must be a number above 0; got 0.0."),
     (lambda: Shrinkage(strength=0), "strength must be a number above 0; got 0."),
     (lambda: Shrinkage(scale=-1.0), "scale must be a number above 0; got -1.0."),
-    (lambda: Shrinkage(variances="wide"), "variances must be one of 'expected', 'pooled'; got 'wide'."),
+    (lambda: Shrinkage(variances="wide"), "variances must be one of 'expected', 'pooled', 'covariance'; got 'wide'."),
     (
         lambda: GaussianMixture(prior=Conjugate(1.0, [1.0])).fit(np.eye(3)),
         "The prior is for 1 features, but X has 3; make one of that size.",
