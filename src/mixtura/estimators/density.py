@@ -133,7 +133,9 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def _check_arguments(self) -> None:
         """In scikit-learn's words; "auto" is not among them."""
-        plain: Any = clone(self).set_params(n_components=1) if is_auto(self.n_components) else self
+        plain: Any = clone(self) if is_auto(self.n_components) else self
+        if plain is not self:
+            plain.set_params(n_components=1)
         plain._validate_params()
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
