@@ -217,6 +217,28 @@ def test_one_component_fewer_is_the_cheapest_merge(name, rng, device):
             assert_close(after.covariances, expected.covariances)
 
 
+def test_the_path_is_drawn(ripley, short):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    from mixtura.plotting import plot_density, plot_selection
+
+    X, y = ripley
+    model = MixtureClassifier("auto", prior="auto", random_state=0).fit(X, y)
+    ax = plot_selection(model)
+    assert len(ax.containers) == 10
+    assert ax.get_ylabel() == "log loss"
+    assert_close(ax.lines[-1].get_ydata(), [model.selection_.best.score])
+    assert plot_density(model, X).images[0].get_array().max() > 0
+    pyplot.close("all")
+    fixed = MixtureClassifier().fit(X, y)
+    refused(
+        lambda: plot_selection(fixed),
+        "plot_selection draws what was compared; this MixtureClassifier has compared nothing. Fit it with "
+        'n_components="auto" or prior="auto".',
+    )
+    refused(lambda: plot_density(model, X[:, :1]), "plot_density draws models of 2 features; X has the shape (80, 1).")
+
+
 def test_penalties_are_ten_and_differ():
     for dense in (True, False):
         assert len(set(penalties(6, dense))) == 10

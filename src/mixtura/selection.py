@@ -42,13 +42,17 @@ WEAK = 0.03
 
 
 def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
-    """The priors that "auto" compares: from weak to strong, towards variances and towards a whole covariance."""
-    unit, pulls = default_strength(n_features), (0.0, 5.0)
-    if not dense:
-        return [Shrinkage(factor * unit, mean_strength=eta) for factor in (0.25, 1.0, 4.0, 16.0, 64.0) for eta in pulls]
-    weak = [Shrinkage(factor * unit) for factor in (0.25, 1.0, 4.0)]
-    strong = [(factor, eta) for factor in (1.0, 4.0, 16.0, 64.0) for eta in pulls][1:]
-    return [*weak, *(Shrinkage(f * unit, variances="covariance", mean_strength=eta) for f, eta in strong)]
+    """The ten priors that "auto" compares, from weak to strong.
+
+    The default prior weaker and stronger; one pseudo-row that is wide, the penalty of OT95; and strong ones towards the
+    covariance of the classes, which pull the means as well. Where structures do not follow a whole covariance
+    (dense=False), its variances take its place.
+    """
+    unit, target = default_strength(n_features), "covariance" if dense else "expected"
+    usual = [Shrinkage(factor * unit) for factor in (0.25, 1.0, 4.0)]
+    wide = [Shrinkage(1.0, scale, "pooled") for scale in (0.05, 0.2, 0.8)]
+    strong = [Shrinkage(factor * unit, variances=target, mean_strength=5.0) for factor in (1.0, 4.0, 16.0, 64.0)]
+    return [*usual, *wide, *strong]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import Full
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
@@ -32,7 +32,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import OBJECTIVES
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.selection import Ground, Selection, choose, penalties
+from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
 from mixtura.shards import Source
 from mixtura.solvers import EM, FitResult, Outcome, Task, best_of, first_update, run
 
@@ -89,8 +89,8 @@ class MixtureClassifier(ClassPredictions):
     weights in one likelihood; gives class probabilities and a density.
 
     Parameters:
-        n_components: components per class, an int or a dict class -> int; "auto" chooses them by the log-loss of rows
-            held out, and `selection_` has what was compared.
+        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
+            `selection_` has what was compared.
         covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
         objective: "joint", or an objective object.
@@ -98,6 +98,8 @@ class MixtureClassifier(ClassPredictions):
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
             n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
             the rows) or `priors.Conjugate`.
+        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
+            "out_of_bag" (log-loss), "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -132,6 +134,7 @@ class MixtureClassifier(ClassPredictions):
         objective: Any = "joint",
         solver: Any = "auto",
         prior: Any = "default",
+        criterion: str = "auto",
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -152,6 +155,7 @@ class MixtureClassifier(ClassPredictions):
         self.objective = objective
         self.solver = solver
         self.prior = prior
+        self.criterion = criterion
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -282,7 +286,7 @@ class MixtureClassifier(ClassPredictions):
         ground = Ground(
             problem.source, len(problem.classes), problem.structure, problem.solver, method, problem.generator
         )
-        found = choose(ground, priors, n_components, "log_loss")
+        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
         counts = list(found.best.n_components)
         chosen = make_prior(found.best.prior, problem.description, counts)
         return replace(problem, n_components=counts, prior=chosen, selection=found)
@@ -357,6 +361,7 @@ class MixtureClassifier(ClassPredictions):
         if problem.selection is not None:
             self.selection_ = problem.selection
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
@@ -374,6 +379,11 @@ ALSO = ', "auto", None or a prior object'
 def is_auto(value: Any) -> bool:
     """Whether an argument is to be chosen."""
     return isinstance(value, str) and value == "auto"
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
 
 
 def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:

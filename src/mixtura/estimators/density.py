@@ -23,8 +23,8 @@ from torch import Tensor
 
 from mixtura import checks, linalg
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
-from mixtura.estimators.classifier import is_auto, make_prior, wanted_priors
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.classifier import is_auto, make_prior, wanted_criterion, wanted_priors
 from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
 from mixtura.estimators.starts import given_start, with_given_parts
 from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
@@ -46,11 +46,12 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     Parameters beyond scikit-learn's:
         covariance_type: also "low_rank", or a structure object.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        n_components: also "auto", chosen by the Bayesian information criterion (by the density of rows held out where
-            the prior is chosen too); `selection_` has what was compared.
+        n_components: also "auto", chosen by `criterion`; `selection_` has what was compared.
         prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default"
             shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); "auto"
-            chooses one by the density of rows held out; or a prior object.
+            chooses one by `criterion`; or a prior object.
+        criterion: by which "auto" chooses: "bic" (which "auto" means, but for a prior), "icl", "held_out" (the density
+            of rows held out, which "auto" means for a prior), "out_of_bag".
         device, dtype, memory_limit: as in MixtureClassifier.
 
     Examples:
@@ -97,6 +98,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         verbose: int = 0,
         verbose_interval: int = 10,
         prior: Any = None,
+        criterion: str = "auto",
         rank: Any = "auto",
         device: Any = None,
         dtype: Any = None,
@@ -117,6 +119,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.verbose = verbose
         self.verbose_interval = verbose_interval
         self.prior = prior
+        self.criterion = criterion
         self.rank = rank
         self.device = device
         self.dtype = dtype
@@ -127,8 +130,9 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         with torch.no_grad():
-            best = self._best_fit(rows, source)
+            best, solver, description = self._best_fit(rows, source)
         self._keep(best)
+        warn_of_prior(self.prior, solver.prior, best.mixture, description)
         return self
 
     def _check_arguments(self) -> None:
@@ -155,14 +159,16 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             )
         return rows, rows.source(weights=checks.sample_weight(sample_weight, len(rows)))
 
-    def _best_fit(self, rows: Rows | None, source: Source) -> FitResult:
+    def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, EM, Description]:
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
         checks.squareable(description.frame.centre, description.frame.radii)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
             chosen, self.selection_ = self._chosen(source, description, random_state)
-            return run(chosen._solver(description), self.selection_.start, source, self.max_iter, self.tol)
+            solver = chosen._solver(description)
+            result = run(solver, self.selection_.start, source, self.max_iter, self.tol)
+            return result, solver, description
         solver = self._last_solver(description) if going_on else self._solver(description)
         numbers = itertools.count()
 
@@ -176,8 +182,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
         n_starts = 1 if going_on else self.n_init
         if self.max_iter == 0:  # nothing to compare them by: scikit-learn keeps the last start
-            return [fit_once() for _ in range(n_starts)][-1]
-        return best_of(n_starts, fit_once)
+            return [fit_once() for _ in range(n_starts)][-1], solver, description
+        return best_of(n_starts, fit_once), solver, description
 
     def _last(self, source: Source) -> Mixture:
         wanted = self.mixture_.n_components if is_auto(self.n_components) else self.n_components
@@ -194,7 +200,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         solver = replace(self._solver_with(None, description), strict=False, ridge=0.0)
         ground = Ground(source, 1, structure, solver, "kmeans", generator)
         fixed = None if is_auto(self.n_components) else [self.n_components]
-        found = choose(ground, priors, fixed, "held_out" if is_auto(self.prior) else "bic")
+        usual = "held_out" if is_auto(self.prior) else "bic"
+        found = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
         copy: Any = clone(self)
         return copy.set_params(n_components=found.best.n_components[0], prior=found.best.prior), found
 

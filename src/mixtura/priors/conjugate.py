@@ -166,6 +166,16 @@ class Shrinkage:
         checks.non_negative("mean_strength", self.mean_strength)
         checks.concentration(self.concentration)
 
+    def __str__(self) -> str:
+        """In a few words, for tables and legends."""
+        rows = "default strength" if self.strength is None else f"{self.strength:g} rows"
+        words = [rows, f"{self.scale:g} x {self.variances}"]
+        if self.mean_strength:
+            words.append(f"means {self.mean_strength:g}")
+        if self.concentration != 1:
+            words.append(f"weights {self.concentration:g}")
+        return ", ".join(words)
+
     def prior(self, outlook: Outlook) -> Conjugate:
         """The prior for rows that look like this."""
         strength = default_strength(len(outlook.pooled)) if self.strength is None else self.strength
