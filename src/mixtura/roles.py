@@ -62,6 +62,11 @@ class Product(Protocol):
         ...
 
     @property
+    def n_passing(self) -> int:
+        """Numbers of scratch per row where log-densities alone are wanted."""
+        ...
+
+    @property
     def biases(self) -> Tensor:
         """What a log-density has that does not depend on the row, (K, 1)."""
         ...
@@ -78,6 +83,10 @@ class Product(Protocol):
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        """Log-densities (K', n) alone, from centred rows (D, n)."""
         ...
 
     def zeros(self) -> list[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
+from mixtura.covariances.product import LinearProduct, pack, quadratic_blocks, quadratics, unpack
 from mixtura.moments import Dense, Form, Moments
 from mixtura.roles import Conditioned, PseudoMoments
 
@@ -123,6 +123,7 @@ class FullCovariance:
             magnitudes=lambda radii: precisions.abs() @ radii @ radii,
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
+            blocks=quadratic_blocks,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

@@ -246,6 +246,10 @@ class LowRankProduct:
         n_components, _, rank = self.projections.shape
         return self.weights.shape[1] + 2 * n_components * rank
 
+    @property
+    def n_passing(self) -> int:
+        return self.n_features
+
     def errors(self, radii: Tensor) -> Tensor:
         size = self.weights.shape[1] // 2
         return -2 * (self.weights[:, size:] @ radii.square())
@@ -270,6 +274,9 @@ class LowRankProduct:
         along = projections @ centred  # (K' R, n)
         deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
         return linear + 0.5 * deviations.square().sum(1), torch.cat((features, along))
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        return self.expand(centred, components, scratch)[0]
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights), torch.zeros_like(self.projections)]
