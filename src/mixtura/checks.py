@@ -352,3 +352,74 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
     if not bool((prior > 0).all()) or abs(float(prior.sum()) - 1) > 1e-6:
         raise ValueError(f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}.")
     return prior / prior.sum()
+
+
+def kernel(value: object, names: Iterable[str]) -> None:
+    """A known kernel, a function, or None."""
+    if value is not None and not callable(value):
+        one_of("kernel", value, names, ", None (the features themselves) or a function of two arrays of rows")
+
+
+def positive(name: str, value: object) -> float:
+    """A number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+    return float(value)
+
+
+def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
+    """What a kernel function must give."""
+    if values.shape != (n_left, n_right):
+        raise ValueError(
+            f"The kernel function gave an array of shape {values.shape} for {n_left} and {n_right} rows; it must take two arrays "
+            f"of rows and give all pairs, shape {(n_left, n_right)}, as sklearn.metrics.pairwise does."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError("The kernel function gave values that are not finite; check it on the rows scaled to unit variance.")
+
+
+def square_kernel(shape: tuple[int, ...]) -> None:
+    """What X must be where it holds a precomputed kernel."""
+    if shape[0] != shape[1]:
+        raise ValueError(
+            f"Precomputed kernel matrix is not square: kernel='precomputed' means that X holds the kernel of every pair of "
+            f"rows, but its shape is {shape}; pass a square matrix, or another kernel."
+        )
+
+
+def symmetric_gram(matrix: np.ndarray) -> None:
+    """Kernels are symmetric."""
+    worst = float(np.abs(matrix - matrix.T).max())
+    if worst > 1e-6 * max(float(np.abs(matrix).max()), 1e-300):
+        raise ValueError(
+            f"The kernel matrix is not symmetric: k(x, z) and k(z, x) differ by up to {worst:g}; use a symmetric kernel."
+        )
+
+
+def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> None:
+    """A Gram matrix of which a pivoted Cholesky factor leaves no more than the allowed residue."""
+    if not residue <= allowed:
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        raise ValueError(
+            f"The kernel is not positive definite: the smallest eigenvalue of its matrix is {lowest:g}; use a kernel that is, "
+            f"such as 'rbf' or 'polynomial' with coef0 of at least 0."
+        )
+
+
+def no_missing(values: Tensor, name: str) -> None:
+    """Rows for an estimator that cannot integrate out missing cells."""
+    missing = values.isnan()
+    if bool(missing.any()):
+        raise ValueError(
+            f"Input X contains NaN, {int(missing.sum())} cells, the first in row {int(missing.any(1).nonzero()[0])}. {name} has no "
+            f"density to integrate missing cells out of; MixtureClassifier and GaussianMixture take NaN, or impute first, "
+            f"e.g. with MixtureClassifier(...).impute."
+        )
+
+
+def file_can_hold(kernel: object, name: str) -> None:
+    """Model files hold numbers and names, no functions."""
+    if callable(kernel):
+        raise ValueError(
+            f"A model file cannot hold the kernel function of this {name}; use a named kernel, or kernel='precomputed'."
+        )

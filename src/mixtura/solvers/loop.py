@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
-from mixtura.mixture import Mixture
 from mixtura.roles import Solver
-from mixtura.shards import Source
 
 
 class Outcome(Enum):
@@ -34,7 +33,7 @@ class Record:
 class FitResult:
     """The mixture, how the fit ended, one record an iteration, and what had to be repaired."""
 
-    mixture: Mixture
+    mixture: Any  # of the kind the solver improves
     outcome: Outcome
     history: tuple[Record, ...]
     repairs: tuple[str, ...] = ()
@@ -47,8 +46,8 @@ class FitResult:
 
 def run(
     solver: Solver,
-    mixture: Mixture,
-    rows: Source,
+    mixture: Any,
+    rows: Any,
     max_iter: int,
     tol: float,
     watch: Callable[[Record], None] | None = None,
@@ -80,7 +79,7 @@ def run(
             previous = step.value
             if watch is not None:
                 watch(record)
-            if abs(record.change) < tol:
+            if step.converged or (step.converged is None and abs(record.change) < tol):
                 outcome = Outcome.CONVERGED
                 break
     except KeyboardInterrupt:
