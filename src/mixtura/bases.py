@@ -1,6 +1,6 @@
 """Functions of a row that a log-linear mixture weighs: monomials, or kernels at points of the data and a constant.
 
-Columns of a basis at rows are features(rows) @ maps (feature-form): where a kernel has few features - polynomials by
+Columns of a basis at rows are maps' features(rows) (feature-form): where a kernel has few features - polynomials by
 their monomials, any kernel by the rank of its Gram matrix - thousands of columns cost no more than these.
 """
 
@@ -193,7 +193,7 @@ Basis = Monomials | KernelColumns
 
 
 def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Features (N, R) and maps (R, 1 + H) of a constant and kernels at the points; rows[n] equals points[places[n]].
+    """Features (R, N) and maps (R, 1 + H) of a constant and kernels at the points; rows[n] equals points[places[n]].
 
     Raises:
         ValueError: the kernel is not positive definite.
@@ -206,10 +206,10 @@ def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -
     constant = torch.zeros_like(at_points[:1])
     if len(points) > 1 and bool((at_points[:, 0] == at_points[0, 0]).all()) and at_points[0, 0] != 0:
         constant[0, 0] = 1 / at_points[0, 0]  # a polynomial with an offset has a constant among its features
-        return at_points[places], torch.cat((constant, at_points)).T.contiguous()
+        return at_points[places].T.contiguous(), torch.cat((constant, at_points)).T.contiguous()
     ones = at_points.new_ones(len(places), 1)
     maps = torch.block_diag(ones[:1], at_points)  # (1 + H, 1 + R)
-    return torch.cat((ones, at_points[places]), 1), maps.T.contiguous()
+    return torch.cat((ones, at_points[places]), 1).T.contiguous(), maps.T.contiguous()
 
 
 def gram_factor(gram: Tensor) -> Tensor:

@@ -423,3 +423,16 @@ def file_can_hold(kernel: object, name: str) -> None:
         raise ValueError(
             f"A model file cannot hold the kernel function of this {name}; use a named kernel, or kernel='precomputed'."
         )
+
+
+def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
+    """One label per row, where soft labels are not understood."""
+    if numbers is None:
+        raise ValueError(f"{name} needs one label per row, not soft labels; MixtureClassifier takes them.")
+    return numbers
+
+
+def finite_scaled(rows: Tensor) -> None:
+    """Scaled rows are finite numbers."""
+    if not bool(rows.isfinite().all()):
+        raise ValueError("X holds values too large to scale; rescale the columns, or remove such values.")

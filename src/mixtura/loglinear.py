@@ -44,11 +44,11 @@ class LogLinearMixture:
         return dense
 
     def log_joint(self, columns: Tensor) -> Tensor:
-        """Log joints from the columns of the basis: (n, H) -> (n, K)."""
-        return self.log_weights + columns @ self.coefficients(columns.shape[1]).T
+        """Log joints from the columns of the basis: (n, H) -> (K, n)."""
+        return self.log_weights.unsqueeze(1) + self.coefficients(columns.shape[1]) @ columns.T
 
 
 def class_scores(log_joint: Tensor, class_of: Tensor) -> Tensor:
-    """log p(x, c) up to a term of the row: (n, K) -> (n, C)."""
-    parts = [log_joint[:, class_of == c].logsumexp(1) for c in range(int(class_of[-1]) + 1)]
-    return torch.stack(parts, 1)
+    """log p(x, c) up to a term of the row: (..., K, n) -> (..., n, C)."""
+    parts = [log_joint[..., class_of == c, :].logsumexp(-2) for c in range(int(class_of[-1]) + 1)]
+    return torch.stack(parts, -1)

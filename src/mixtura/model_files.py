@@ -13,20 +13,37 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
-from mixtura.estimators import GaussianMixture, MixtureClassifier
+from mixtura.estimators import (
+    GaussianMixture,
+    MixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.mixture import Mixture
 from mixtura.roles import Structure
 from mixtura.solvers import Record
 
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
-ESTIMATORS = {"GaussianMixture": GaussianMixture, "MixtureClassifier": MixtureClassifier}
+ESTIMATORS = {
+    "GaussianMixture": GaussianMixture,
+    "MixtureClassifier": MixtureClassifier,
+    "RelevanceVectorClassifier": RelevanceVectorClassifier,
+    "SparseMixtureClassifier": SparseMixtureClassifier,
+}
 # Fitted numbers that go into the header, besides the tensors of the mixture.
 FITTED = ("n_features_in_", "n_iter_", "converged_", "lower_bound_", "lower_bounds_")
 
 
 def save(estimator: Any, path: Any) -> None:
-    """Write a fitted estimator; its constructor arguments go along where they are plain values."""
+    """Write a fitted estimator; its constructor arguments go along where they are plain values.
+
+    An estimator that is more than a mixture says what it stores: `_stored()` gives plain values and tensors, and
+    `_restored(values, tensors)` takes them back.
+    """
+    if hasattr(estimator, "_stored"):
+        _save_stored(estimator, path)
+        return
     mixture: Mixture = estimator.mixture_
     tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
     tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
@@ -41,8 +58,42 @@ def save(estimator: Any, path: Any) -> None:
         "feature_names": _plain(getattr(estimator, "feature_names_in_", None)),
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
     }
+    _write(header, tensors, path)
+
+
+def _write(header: dict[str, Any], tensors: dict[str, Tensor], path: Any) -> None:
     contiguous = {name: part.detach().cpu().contiguous().clone() for name, part in tensors.items()}
     save_file(contiguous, str(path), metadata={"mixtura": json.dumps(header)})
+
+
+def _save_stored(estimator: Any, path: Any) -> None:
+    values, tensors = estimator._stored()
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "estimator": type(estimator).__name__,
+        "parameters": {k: v for k, v in estimator.get_params(deep=False).items() if _is_plain(v)},
+        "stored": {name: _plain(value) for name, value in values.items()},
+        "n_features": estimator.n_features_in_,
+        "history": [list(vars(record).values()) for record in estimator.history_],
+        "feature_names": _plain(getattr(estimator, "feature_names_in_", None)),
+        "classes": _classes_to_json(getattr(estimator, "classes_", None)),
+    }
+    _write(header, tensors, path)
+
+
+def _rebuild_stored(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    if not all(bool(part.isfinite().all()) for part in tensors.values()):
+        raise ValueError("The model file is damaged: it holds numbers that are not finite; save the model again.")
+    estimator = ESTIMATORS[header["estimator"]](**header["parameters"])
+    estimator.n_features_in_ = header["n_features"]
+    estimator.history_ = [Record(*record) for record in header["history"]]
+    if header["feature_names"] is not None:
+        estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    if header["classes"] is not None:
+        estimator.classes_ = _classes_from_json(header["classes"])
+    estimator._restored(header["stored"], tensors)
+    return estimator
 
 
 def load(path: Any) -> Any:
@@ -56,7 +107,7 @@ def load(path: Any) -> Any:
         raise FileNotFoundError(f"No model file at {str(path)!r}; check the path, or write one with model.save(path).")
     header, tensors = _read(path)
     try:
-        return _rebuild(header, tensors)
+        return _rebuild_stored(header, tensors) if "stored" in header else _rebuild(header, tensors)
     except (KeyError, TypeError, IndexError, RuntimeError, AttributeError) as error:
         raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}); save the model again.") from error
 

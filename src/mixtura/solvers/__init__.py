@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mixtura.solvers.em import EM
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run
+from mixtura.solvers.newton import SparseNewton
 
-SOLVERS = {"em": EM}
+SOLVERS = {"em": EM, "newton": SparseNewton}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run"]
+__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "SparseNewton", "best_of", "run"]

@@ -19,7 +19,7 @@ from mixtura.loglinear import LogLinearMixture
 
 @dataclass(frozen=True)
 class Share:
-    """Posteriors (N, K) at the mode; with responsibilities (N, K) the exact Hessian is meant, else the complete one."""
+    """Posteriors (K, N) at the mode; with responsibilities (K, N) the exact Hessian is meant, else the complete one."""
 
     posteriors: Tensor
     responsibilities: Tensor | None = None
@@ -51,30 +51,30 @@ class Curvature(Protocol):
     """Linear predictors of pairs, and their gradients and Hessians."""
 
     def predict(self, values: Tensor) -> Tensor:
-        """(P,) -> (N, K)"""
+        """(P,) -> (K, N)"""
         ...
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        """(N, K) -> (P,)"""
+        """(K, N) -> (P,)"""
         ...
 
     def factored(self, share: Share, weights: Tensor) -> Factored: ...
 
 
 def hessian(columns: Tensor, components: Tensor, share: Share, weights: Tensor) -> Tensor:
-    """Minus second derivatives over columns (N, Q) that belong to components (Q,), (Q, Q).
+    """Minus second derivatives over columns (Q, N) that belong to components (Q,), (Q, Q).
 
     (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
     (exact-hessian)     minus the same with responsibilities in place of posteriors.
     """
     same = components.unsqueeze(1) == components
-    p = share.posteriors[:, components] * columns
-    weighted = weights.unsqueeze(1) * p
-    total = same * (weighted.T @ columns) - weighted.T @ p
+    p = share.posteriors[components] * columns
+    weighted = weights * p
+    total = same * (weighted @ columns.T) - weighted @ p.T
     if share.responsibilities is not None:
-        r = share.responsibilities[:, components] * columns
-        weighted = weights.unsqueeze(1) * r
-        total -= same * (weighted.T @ columns) - weighted.T @ r
+        r = share.responsibilities[components] * columns
+        weighted = weights * r
+        total -= same * (weighted @ columns.T) - weighted @ r.T
     return 0.5 * (total + total.T)
 
 
@@ -82,13 +82,13 @@ class DirectCurvature:
     """In the space of the pairs: one row and column for each."""
 
     def __init__(self, mixture: LogLinearMixture, columns: Tensor):
-        self.mixture, self.columns = mixture, columns  # (N, P)
+        self.mixture, self.columns = mixture, columns  # (P, N)
 
     def predict(self, values: Tensor) -> Tensor:
-        return self.columns @ (values.unsqueeze(1) * self.mixture.members)
+        return (values.unsqueeze(1) * self.mixture.members).T @ self.columns
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return ((self.columns.T @ residuals) * self.mixture.members).sum(1)
+        return ((self.columns @ residuals.T) * self.mixture.members).sum(1)
 
     def factored(self, share: Share, weights: Tensor) -> DirectFactored:
         return DirectFactored(hessian(self.columns, self.mixture.components, share, weights), self.mixture.precisions)
@@ -124,7 +124,7 @@ class FeatureCurvature:
     """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
 
     def __init__(self, mixture: LogLinearMixture, features: Tensor, maps: Tensor):
-        self.mixture, self.features, self.maps = mixture, features, maps  # (N, R), (R, P)
+        self.mixture, self.features, self.maps = mixture, features, maps  # (R, N), (R, P)
         sizes = mixture.members.sum(0).long().tolist()
         self.live = [k for k, size in enumerate(sizes) if size > 0]
         edges = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -134,10 +134,10 @@ class FeatureCurvature:
         )[mixture.components]  # (P,)
 
     def predict(self, values: Tensor) -> Tensor:
-        return self.features @ ((self.maps * values) @ self.mixture.members)
+        return ((self.maps * values) @ self.mixture.members).T @ self.features
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return self.back(self.features.T @ residuals, self.mixture.components)
+        return self.back(self.features @ residuals.T, self.mixture.components)
 
     def back(self, vectors: Tensor, components: Tensor) -> Tensor:
         """Derivatives by features (R, K) to derivatives by values (P,)."""
@@ -150,7 +150,7 @@ class FeatureCurvature:
         return torch.stack([scaled[:, part] @ self.maps[:, part].T for part in self.parts])
 
     def factored(self, share: Share, weights: Tensor) -> FeatureFactored:
-        n_live, size = len(self.live), self.features.shape[1]
+        n_live, size = len(self.live), len(self.features)
         matrix = self._hessian(share.posteriors, weights)
         if share.responsibilities is not None:
             matrix = matrix - self._hessian(share.responsibilities, weights)
@@ -160,11 +160,11 @@ class FeatureCurvature:
 
     def _hessian(self, posteriors: Tensor, weights: Tensor) -> Tensor:
         """(complete-hessian) of the features, (Q, Q) with Q = live components x features."""
-        n_rows, size = self.features.shape
-        p = (posteriors[:, self.live].unsqueeze(2) * self.features.unsqueeze(1)).view(n_rows, -1)
-        weighted = weights.unsqueeze(1) * p
-        total = -(weighted.T @ p)
-        own = (self.features.T @ weighted).view(size, len(self.live), size)
+        size, n_rows = self.features.shape
+        p = (posteriors[self.live].unsqueeze(1) * self.features).view(-1, n_rows)  # (Q, N)
+        weighted = weights * p
+        total = -(weighted @ p.T)
+        own = (self.features @ weighted.T).view(size, len(self.live), size)
         total.view(len(self.live), size, len(self.live), size).diagonal(dim1=0, dim2=2).add_(own.transpose(1, 2))
         return total
 
@@ -195,7 +195,7 @@ class FeatureFactored:
     @property
     def determined(self) -> Tensor:
         """u' T u / precision: no difference of nearly equal numbers."""
-        n_live, size = len(self.curvature.live), self.curvature.features.shape[1]
+        n_live, size = len(self.curvature.live), len(self.curvature.features)
         inner = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix)
         blocks = inner.view(n_live, size, n_live, size).diagonal(dim1=0, dim2=2)  # (R, R, K')
         maps, parts = self.curvature.maps, self.curvature.parts

@@ -32,24 +32,25 @@ MERGE_INTERVAL = 20
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rows say: column h of the basis at row n is features[n] @ maps[:, h]; maps None means the identity."""
+    """What the rows say: column h of the basis at the rows is maps[:, h] @ features; maps None means the identity."""
 
-    features: Tensor  # (N, R)
+    features: Tensor  # (R, N)
     maps: Tensor | None  # (R, H)
     labels: Tensor  # (N,)
     weights: Tensor  # (N,)
 
     @property
     def n_columns(self) -> int:
-        return self.features.shape[1] if self.maps is None else self.maps.shape[1]
+        return len(self.features) if self.maps is None else self.maps.shape[1]
 
     def columns(self, index: Tensor) -> Tensor:
-        return self.features[:, index] if self.maps is None else self.features @ self.maps[:, index]
+        """Some columns of the basis, (P, N): rows are the last axis here, as in passes.py, and for the same reason."""
+        return self.features[index] if self.maps is None else self.maps[:, index].T @ self.features
 
 
 @dataclass(frozen=True)
 class State:
-    """A mixture, the responsibilities (N, K) of the components of each row's own class, and steps so far."""
+    """A mixture, the responsibilities (K, N) of the components of each row's own class, and steps so far."""
 
     mixture: LogLinearMixture
     responsibilities: Tensor
@@ -62,8 +63,8 @@ class Mode:
     """Where Newton ended: values, log joints and posteriors there."""
 
     values: Tensor  # (P,)
-    log_joint: Tensor  # (N, K)
-    posteriors: Tensor  # (N, K)
+    log_joint: Tensor  # (K, N)
+    posteriors: Tensor  # (K, N)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class SparseNewton:
         curvature = _curvature(state.mixture, evidence)
         mode, responsibilities = self.mode(state, evidence, curvature)
         found = self._laplace(mode, responsibilities, evidence, curvature)
-        likelihood = log_likelihood(mode.log_joint, evidence, state.mixture.class_of)
+        likelihood = log_likelihood(mode.posteriors, evidence, state.mixture.class_of)
         before = state.mixture
         penalty = self.prior.log_density(mode.values, before.precisions)
         log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
@@ -112,10 +113,10 @@ class SparseNewton:
         own = _own(evidence.labels, state.mixture.class_of)
         for _ in range(MOST_ROUNDS):
             mode = self._newton(values, responsibilities, state.mixture, evidence, curvature)
-            updated = torch.where(own, mode.log_joint, -torch.inf).softmax(1)
+            updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
             change = float((updated - responsibilities).abs().sum())
             responsibilities, values = updated, mode.values
-            if change <= RESPONSIBILITY_TOLERANCE * len(updated) * state.n_components_at_start:
+            if change <= RESPONSIBILITY_TOLERANCE * updated.shape[1] * state.n_components_at_start:
                 break
         return mode, responsibilities  # pyright: ignore[reportPossiblyUnboundVariable]
 
@@ -125,9 +126,9 @@ class SparseNewton:
         """A concave problem: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
         values, rate, previous = start, 1.0, float("inf")
         for _ in range(MOST_NEWTON_STEPS):
-            log_joint = mixture.log_weights + curvature.predict(values)
-            posteriors = log_joint.softmax(1)
-            residuals = (responsibilities - posteriors) * evidence.weights.unsqueeze(1)
+            log_joint = mixture.log_weights.unsqueeze(1) + curvature.predict(values)
+            posteriors = log_joint.softmax(0)
+            residuals = (responsibilities - posteriors) * evidence.weights
             gradient = curvature.gradient(residuals) - mixture.precisions * values  # (newton-gradient), HU21 eq. 12, 14
             norm = float(gradient.norm())
             if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
@@ -148,8 +149,8 @@ class SparseNewton:
         return curvature.factored(Share(mode.posteriors), evidence.weights)
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
-        log_joint = state.mixture.log_weights.expand(len(evidence.labels), -1)
-        value = log_likelihood(log_joint, evidence, state.mixture.class_of)
+        posteriors = state.mixture.log_weights.softmax(0).unsqueeze(1)
+        value = log_likelihood(posteriors, evidence, state.mixture.class_of)
         return float(value) / float(evidence.weights.sum())
 
     def _shrunk(self, state: State, evidence: Evidence) -> State:
@@ -178,7 +179,7 @@ class SparseNewton:
         found = self._laplace(mode, responsibilities, evidence, curvature)
         moved = replace(state, mixture=replace(mixture, values=mode.values), responsibilities=responsibilities)
         penalty = self.prior.log_density(mode.values, mixture.precisions)
-        likelihood = log_likelihood(mode.log_joint, evidence, mixture.class_of)
+        likelihood = log_likelihood(mode.posteriors, evidence, mixture.class_of)
         return moved, found.covariance(), float(likelihood + penalty - 0.5 * found.log_determinant)
 
 
@@ -191,19 +192,18 @@ def _curvature(mixture: LogLinearMixture, evidence: Evidence) -> Curvature:
 
 
 def _own(labels: Tensor, class_of: Tensor) -> Tensor:
-    """Whether a component belongs to the class of a row, (N, K)."""
-    return labels.unsqueeze(1) == class_of
+    """Whether a component belongs to the class of a row, (K, N)."""
+    return class_of.unsqueeze(1) == labels
 
 
-def log_likelihood(log_joint: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
-    """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
-    own = torch.where(_own(evidence.labels, class_of), log_joint, -torch.inf).logsumexp(1)
-    return evidence.weights @ (own - log_joint.logsumexp(1))
+def log_likelihood(posteriors: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
+    """sum_n weight_n log p(class of n | x_n) (conditional-likelihood); posteriors (K, N)."""
+    return evidence.weights @ (posteriors * _own(evidence.labels, class_of)).sum(0).clamp_min(1e-300).log()
 
 
 def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
     """Logs of the mean responsibilities within each class (component-weights), HU21 eq. 18."""
-    counts = evidence.weights @ responsibilities
+    counts = responsibilities @ evidence.weights
     totals = counts.new_zeros(int(class_of[-1]) + 1).index_add_(0, class_of, counts)
     return (counts / totals[class_of]).clamp_min(1e-300).log()
 
@@ -230,9 +230,9 @@ def without_components(state: State, gone: Tensor, evidence: Evidence) -> State:
         class_of=class_of,
         log_weights=normalised(mixture.log_weights[~gone], class_of),
     )
-    responsibilities = state.responsibilities[:, ~gone]
+    responsibilities = state.responsibilities[~gone]
     left = _own(evidence.labels, class_of) * (responsibilities + 1e-300)
-    return replace(state, mixture=mixture, responsibilities=left / left.sum(1, keepdim=True))
+    return replace(state, mixture=mixture, responsibilities=left / left.sum(0))
 
 
 def normalised(log_weights: Tensor, class_of: Tensor) -> Tensor:
@@ -257,12 +257,12 @@ def merged_empty(state: State) -> State:
 def merged_equal(state: State, evidence: Evidence) -> State:
     """Components of a class that differ by less than EQUAL at every row become one."""
     mixture = state.mixture
-    predictors = evidence.columns(mixture.columns) @ (mixture.values.unsqueeze(1) * mixture.members)  # (N, K)
+    predictors = (mixture.values.unsqueeze(1) * mixture.members).T @ evidence.columns(mixture.columns)  # (K, N)
     target = torch.arange(mixture.n_components, device=predictors.device)
     for k in range(mixture.n_components):
         for other in range(k + 1, mixture.n_components):
             if mixture.class_of[k] == mixture.class_of[other] and int(target[k]) == k:
-                distance = (predictors[:, k] - predictors[:, other]).abs().max()
+                distance = (predictors[k] - predictors[other]).abs().max()
                 if float(distance) < EQUAL:
                     target[k] = other
     return merged(state, target)
@@ -284,8 +284,8 @@ def merged(state: State, target: Tensor) -> State:
         class_of=mixture.class_of[stays],
         log_weights=weights[stays].log(),
     )
-    responsibilities = torch.zeros_like(state.responsibilities).index_add_(1, target, state.responsibilities)
-    return replace(state, mixture=mixture, responsibilities=responsibilities[:, stays])
+    responsibilities = torch.zeros_like(state.responsibilities).index_add_(0, target, state.responsibilities)
+    return replace(state, mixture=mixture, responsibilities=responsibilities[stays])
 
 
 def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -> State:
