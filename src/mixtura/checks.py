@@ -159,7 +159,9 @@ def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
 
 def rows_of_something(values: object) -> None:
     """What can never be rows, whatever it holds."""
-    if values is None or isinstance(values, str | bytes | Mapping | set):
+    # scipy's dictionary of keys is a Mapping with a shape: scikit-learn says that it is sparse.
+    mapping = isinstance(values, Mapping) and not hasattr(values, "shape")
+    if values is None or mapping or isinstance(values, str | bytes | set):
         raise ValueError(
             f"X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got {type(values).__name__}."
         )

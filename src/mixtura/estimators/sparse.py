@@ -27,8 +27,9 @@ from mixtura.estimators.sparse_problem import (
     starting_responsibilities,
 )
 from mixtura.loglinear import LogLinearMixture, class_scores
-from mixtura.solvers import FitResult, Outcome, Record, best_of, run
-from mixtura.solvers.newton import SparseNewton, State, starting_state, with_pairs
+from mixtura.solvers import FitResult, Outcome, best_of, run
+from mixtura.solvers.newton import SparseNewton, State, starting_state
+from mixtura.solvers.simplify import simplified
 from mixtura.solvers.working_set import WorkingSet
 
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
@@ -233,6 +234,8 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
     def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
+        if result.outcome is not Outcome.INTERRUPTED:
+            state = simplified(state, evidence, solver)
         state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
         used, columns = state.mixture.columns.unique(return_inverse=True)
@@ -453,6 +456,3 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
             max_iter=max_iter, tol=tol, working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit,
             random_state=random_state, verbose=verbose,
         )  # fmt: skip
-
-
-__all__ = ["Record", "RelevanceVectorClassifier", "SparseMixtureClassifier", "SparseModel", "with_pairs"]
