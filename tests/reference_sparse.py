@@ -1,4 +1,4 @@
-"""The slow, obvious twin of sparse Bayesian learning (HU21, Algorithm 1): dense, in NumPy, one Hessian entry block at a time."""
+"""The slow, obvious twin of sparse Bayesian learning (HU21, Algorithm 1): dense, in NumPy, one block at a time."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def update(twin: SparseTwin, columns, labels, active, row_weights, exact) -> np.
     index = active.ravel()
     whole = complete_hessian(columns, posteriors, row_weights, twin.precisions)[np.ix_(index, index)]
     if exact:
-        other = exact_hessian(columns, posteriors, twin.responsibilities, row_weights, twin.precisions)[np.ix_(index, index)]
+        other = exact_hessian(columns, posteriors, twin.responsibilities, row_weights, twin.precisions)
+        other = other[np.ix_(index, index)]
         whole = other if np.linalg.eigvalsh(other)[0] > 0 else whole
     covariance = np.linalg.inv(whole)
     precisions, values = twin.precisions[active], twin.values[active]
@@ -116,7 +117,8 @@ def update(twin: SparseTwin, columns, labels, active, row_weights, exact) -> np.
         twin.values, columns, labels, twin.class_of, twin.mixing, row_weights, np.where(active, twin.precisions, 0)
     )
     twin.evidences.append(posterior + 0.5 * np.log(precisions).sum() - 0.5 * np.linalg.slogdet(whole)[1])
-    moved = np.clip((1 - precisions * np.diag(covariance)) / values**2, 1e-6, LARGEST)
+    determined = 1 - precisions * np.diag(covariance)
+    moved = np.clip(np.where(determined > 0, determined / values**2, precisions), 1e-6, LARGEST)
     counts = row_weights @ twin.responsibilities
     twin.mixing = counts / np.bincount(twin.class_of, counts)[twin.class_of]
     stays = active.copy()

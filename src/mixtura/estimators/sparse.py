@@ -90,7 +90,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of starting with
-            all. "auto": where all of them would not fit in memory_limit.
+            all. "auto": where all of them would take minutes or not fit in memory_limit.
         device, dtype: where rows are held, and their precision; the fit itself is in float64.
         memory_limit: bytes of scratch memory, or text like "256 MB".
         random_state, verbose: as in scikit-learn.

@@ -28,7 +28,8 @@ class Share:
 class Factored(Protocol):
     """A = precisions + Hessian, factored."""
 
-    is_positive: bool
+    @property
+    def is_positive(self) -> bool: ...
 
     @property
     def log_determinant(self) -> Tensor:
@@ -176,9 +177,16 @@ class FeatureFactored:
         self.curvature, self.matrix = curvature, matrix
         product.diagonal().add_(1)
         self.factors, self.pivots = torch.linalg.lu_factor(product)
-        swaps = self.pivots != torch.arange(1, len(self.pivots) + 1, device=product.device)
-        negative = (self.factors.diagonal() < 0).sum() + swaps.sum()
-        self.is_positive = int(negative) % 2 == 0 and bool((self.factors.diagonal() != 0).all())
+
+    @cached_property
+    def is_positive(self) -> bool:
+        """Whether I + L' H L has a Cholesky factor, with L L' = S."""
+        spreads = self.curvature.spreads
+        lower, _ = safe_cholesky(spreads + 1e-12 * torch.diag_embed(spreads.diagonal(dim1=1, dim2=2) + 1e-300))
+        whole = torch.block_diag(*lower)
+        symmetric = whole.T @ self.matrix @ whole
+        symmetric.diagonal().add_(1)
+        return int(torch.linalg.cholesky_ex(symmetric)[1]) == 0
 
     @property
     def log_determinant(self) -> Tensor:

@@ -15,8 +15,10 @@ from mixtura.bases import Basis
 from mixtura.loglinear import LogLinearMixture
 from mixtura.roles import Step
 from mixtura.solvers.curvature import DirectCurvature, Share
-from mixtura.solvers.newton import Evidence, SparseNewton, State
+from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 
+# Enough to tell the components of a class apart, few enough for a small Hessian.
+COLUMNS_AT_START = 120
 # Precision updates between two looks for new columns, and columns added at a look.
 STEPS_BETWEEN = 10
 MOST_ADDED = 10
@@ -54,7 +56,6 @@ class WorkingState:
     features: Tensor
     order: Tensor  # candidates in the order in which they are looked at
     n_seen: int = 0  # candidates since the last gain
-    reference: int = -1  # the component that started without pairs
 
     @property
     def mixture(self) -> LogLinearMixture:
@@ -72,18 +73,12 @@ class WorkingSet:
     name: str = "working set"
 
     def start(self, class_of: Tensor, responsibilities: Tensor) -> WorkingState:
-        """Constants alone."""
-        n_components, device = len(class_of), class_of.device
-        constant = torch.zeros(1, dtype=torch.long, device=device)
-        components = torch.arange(n_components - 1, device=device)
-        zeros = torch.zeros(n_components - 1, dtype=torch.float64, device=device)
-        log_weights = -torch.bincount(class_of)[class_of].double().log()
-        mixture = LogLinearMixture(
-            log_weights, class_of, components, torch.zeros_like(components), zeros, torch.ones_like(zeros)
-        )
+        """The constant and a few columns by chance: with constants alone EM would make all components of a class one."""
+        device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
-        state = State(mixture, responsibilities, n_components)
-        return WorkingState(state, constant, self.candidates.at(constant), order)
+        columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
+        state = starting_state(len(columns), class_of, responsibilities)
+        return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
 
     def step(self, mixture: Any, rows: Any) -> Step:
         """A precision update; every few of them, and whenever they have settled, a look for new columns."""
@@ -140,8 +135,7 @@ class WorkingSet:
         in_use = mixture.coefficients(len(working.columns)) != 0
         for place, number in enumerate(working.columns.tolist()):
             gain[:, index == number] *= ~in_use[:, place].unsqueeze(1)
-        if mixture.n_components == working.state.n_components_at_start:
-            gain[-1] = 0  # the reference
+        gain[-1] = 0  # the reference: a column of every component is a column of none
         return gain, torch.cat(precisions, 1), index
 
     def _curvature_left(
