@@ -162,7 +162,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, None, False, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
-        values = torch.as_tensor(rows.values).to(rows.device)
+        values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))
         with torch.no_grad():
@@ -235,7 +235,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
         if result.outcome is not Outcome.INTERRUPTED:
-            state = simplified(state, evidence, solver)
+            state = simplified(state, evidence, solver, int(self.max_iter))
         state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
         used, columns = state.mixture.columns.unique(return_inverse=True)
@@ -271,7 +271,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_rows(self, X: Any, reset: bool) -> Rows:
         rows = read_rows(self, X, reset=reset, smallest=2 if reset else 1)
-        checks.no_missing(torch.as_tensor(rows.values), type(self).__name__)
+        checks.no_missing(_tensor(rows), type(self).__name__)
         return rows
 
     def _map(self, X: Any, compute: Any) -> tuple[Rows, Tensor]:
@@ -281,7 +281,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         model = self.model_
         per_row = 8 * (4 * model.mixture.n_pairs + 64 * model.mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
         step = max(1, checks.memory_limit(self.memory_limit) // per_row)
-        values = torch.as_tensor(rows.values)
+        values = _tensor(rows)
         device = model.mixture.values.device
         with torch.no_grad():
             parts = [compute(values[i : i + step].to(device)) for i in range(0, len(values), step)]
@@ -413,6 +413,11 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
 
 
 MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "precisions")
+
+
+def _tensor(rows: Rows) -> Tensor:
+    """The rows in memory: a fit needs all of them at once."""
+    return rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
 
 
 def _n_columns(basis: Basis) -> int:

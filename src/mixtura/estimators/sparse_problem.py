@@ -107,9 +107,12 @@ def make_problem(
     checks.finite_scaled(rows)
     n_live = sum(n_components) - 1
     if primal_degree is not None:
-        features = monomials(rows, primal_degree).T.contiguous()
-        basis: Basis = Monomials(primal_degree, torch.arange(len(features), device=rows.device))
-        evidence = Evidence(features, None, labels, weights)
+        columns = monomials(rows, primal_degree)  # (N, H)
+        basis: Basis = Monomials(primal_degree, torch.arange(columns.shape[1], device=rows.device))
+        if columns.shape[1] > len(rows):  # more monomials than rows: the rows themselves span the columns
+            evidence = Evidence(torch.eye(len(rows), dtype=rows.dtype, device=rows.device), columns, labels, weights)
+        else:
+            evidence = Evidence(columns.T.contiguous(), None, labels, weights)
     elif kernel is None:
         rows = rows[:, present.to(rows.device)]
         factor = gram_factor(rows)

@@ -19,27 +19,27 @@ from mixtura.solvers.newton import Evidence, SparseNewton, State, without_compon
 TRIAL_STEPS = 200
 
 
-def simplified(state: State, evidence: Evidence, solver: SparseNewton) -> State:
+def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int = TRIAL_STEPS) -> State:
     """The state, without components as long as leaving one out does not lower the log evidence."""
     state, _, best = solver.posterior(state, evidence)
     while True:
         counts = torch.bincount(state.mixture.class_of)
         spare = [k for k in range(state.mixture.n_components) if counts[state.mixture.class_of[k]] > 1]
-        trials = [_without(state, k, evidence, solver) for k in spare]
+        trials = [_without(state, k, evidence, solver, min(most_steps, TRIAL_STEPS)) for k in spare]
         trials = [(value, trial) for value, trial in trials if value >= best]
         if not trials:
             return state
         best, state = max(trials, key=lambda pair: pair[0])
 
 
-def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton) -> tuple[float, State]:
+def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_steps: int) -> tuple[float, State]:
     """The log evidence and the state after a fit without component k."""
     gone = torch.zeros(state.mixture.n_components, dtype=torch.bool, device=state.responsibilities.device)
     gone[k] = True
     columns = state.mixture.columns.unique()
     trial = without_components(state, gone, evidence)
     trial = replace(trial, mixture=_reopened(trial.mixture, columns))
-    found = run(solver, trial, evidence, TRIAL_STEPS, 0.0).mixture
+    found = run(solver, trial, evidence, n_steps, 0.0).mixture
     found, _, value = solver.posterior(found, evidence)
     return value, found
 
