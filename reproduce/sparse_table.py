@@ -1,8 +1,8 @@
 """python -m reproduce.sparse_table: Table 1 of Hayashi & Uchida (2021), errors and numbers of weights.
 
 Every fit adds one record to results/sparse_table.json at once, and is not repeated when the script is run again;
-results/sparse_table.md is written from that file alone. Settings are defaults or chosen on training rows: the kernel width
-of the relevance vector machine by the evidence summed over the first five training splits (one for Ripley).
+results/sparse_table.md is written from that file alone. Settings are defaults or chosen on training rows: the kernel
+width of the relevance vector machine by the evidence summed over the first five training splits (one for Ripley).
 """
 
 from __future__ import annotations
@@ -105,27 +105,31 @@ def run_one(method: str, name: str, number: int, cache: dict) -> dict:
     found = {"error": 100 * float(np.mean(model.predict(X_test) != y_test)), "seconds": seconds}
     if method == "gp":
         return {**found, "weights": len(X)}
-    found |= {"weights": model.n_weights_, "components": int(model.n_components_.sum()), "vectors": len(model.relevance_)}
+    found |= {"weights": model.n_weights_, "components": int(model.n_components_.sum())}
+    found |= {"vectors": len(model.relevance_)}
     found |= {"log_evidence": model.log_evidence_, "iterations": model.n_iter_, "converged": model.converged_}
     return found | ({"gamma": model.gamma} if method == "rvm" else {})
 
 
 def machine() -> dict:
-    cpu = next((li.split(":")[1].strip() for li in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in li), "")
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
     versions = {"mixtura": mixtura.__version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__}
     return {"processor": cpu, "threads": torch.get_num_threads(), "python": platform.python_version(), **versions}
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return float(np.mean(values)), error
 
 
 def as_markdown(found: dict) -> str:
     lines = ["# Table 1 of Hayashi & Uchida (2021)", ""]
-    lines += ["Written by `python -m reproduce.sparse_table` from sparse_table.json. Mean ± standard error over distinct splits"]
-    lines += ["(Ripley: over starts). Seconds are processor time of one fit.", ""]
+    lines += ["Written by `python -m reproduce.sparse_table` from sparse_table.json. Mean ± standard error over"]
+    lines += ["distinct splits (Ripley: over starts). Seconds are processor time of one fit.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
-    lines += ["| data | method | runs | error % | paper | weights | paper | seconds |", "|---|---|---|---|---|---|---|---|"]
+    lines += ["| data | method | runs | error % | paper | weights | paper | seconds |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
     for name in NAMES:
         for method, title in METHODS.items():
             runs = list(found["runs"].get(f"{name}/{method}", {}).values())

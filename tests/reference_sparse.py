@@ -52,7 +52,7 @@ def exact_hessian(columns, posteriors, responsibilities, row_weights, precisions
 
 
 def log_posterior(values, columns, labels, class_of, mixing, row_weights, precisions) -> float:
-    """sum_n weight_n log p(y_n | x_n) - 1/2 sum precision value^2, of which the exact Hessian is the second derivative."""
+    """sum_n weight_n log p(y_n | x_n) - 1/2 sum precision value^2: its second derivative is the exact Hessian."""
     joint = np.log(mixing) + columns @ values.T
     own = np.where(labels[:, None] == class_of, joint, -np.inf)
     return row_weights @ (logsumexp(own, axis=1) - logsumexp(joint, axis=1)) - 0.5 * (precisions * values**2).sum()

@@ -147,11 +147,13 @@ class TestKernels:
     def test_a_function_and_a_matrix_do_what_the_name_does(self, ripley):
         X, y = ripley
         by_name = RelevanceVectorClassifier(gamma=0.8, scaling=False).fit(X, y)
-        by_function = RelevanceVectorClassifier(kernel=lambda a, b: rbf_kernel(a, b, gamma=0.8), scaling=False).fit(X, y)
+        function = RelevanceVectorClassifier(kernel=lambda a, b: rbf_kernel(a, b, gamma=0.8), scaling=False)
+        by_function = function.fit(X, y)
         by_matrix = RelevanceVectorClassifier(kernel="precomputed").fit(rbf_kernel(X, gamma=0.8), y)
         assert by_matrix.relevance_.tolist() == sorted(by_name.relevance_)
         np.testing.assert_allclose(by_function.predict_proba(X), by_name.predict_proba(X), atol=1e-6)
-        np.testing.assert_allclose(by_matrix.predict_proba(rbf_kernel(X, gamma=0.8)), by_name.predict_proba(X), atol=1e-6)
+        of_matrix = by_matrix.predict_proba(rbf_kernel(X, gamma=0.8))
+        np.testing.assert_allclose(of_matrix, by_name.predict_proba(X), atol=1e-6)
 
     def test_a_working_set_needs_no_square_matrix(self):
         X, y = make_ripley(1000, random_state=0)
@@ -208,7 +210,7 @@ class TestFiles:
 
     def test_a_function_cannot_be_stored(self, ripley, tmp_path):
         model = RelevanceVectorClassifier(kernel=rbf_kernel).fit(*ripley)
-        with pytest.raises(ValueError, match="cannot hold the kernel function of this RelevanceVectorClassifier; use a named"):
+        with pytest.raises(ValueError, match="cannot hold the kernel function of this RelevanceVectorClassifier"):
             model.save(tmp_path / "model")
 
     def test_a_pickle_predicts_the_same(self, fitted, ripley):
@@ -218,7 +220,7 @@ class TestFiles:
 
 class TestHardData:
     def test_components_that_are_not_needed_leave(self, rng):
-        X = np.concatenate([rng.normal(0, 1, (100, 2)), rng.normal(0, 1, (100, 2)) + [2, 1]])
+        X = np.concatenate([rng.normal(0, 1, (100, 2)), rng.normal([2, 1], 1, (100, 2))])
         model = SparseMixtureClassifier(10, n_init=1, random_state=0).fit(X, np.repeat([0, 1], 100))
         assert model.n_components_.tolist() == [1, 1]
 
@@ -281,7 +283,7 @@ class TestBadInput:
     def test_missing_cells(self, ripley, fitted):
         X, y = ripley[0].copy(), ripley[1]
         X[3, 1] = np.nan
-        message = r"Input X contains NaN, 1 cells, the first in row 3\. .*MixtureClassifier and GaussianMixture take NaN"
+        message = r"Input X contains NaN, 1 cells, the first in row 3\. .*MixtureClassifier and GaussianMixture take"
         for call in (lambda: RelevanceVectorClassifier().fit(X, y), lambda: fitted.predict(X)):
             with pytest.raises(ValueError, match=message):
                 call()
@@ -302,7 +304,7 @@ class TestBadInput:
             RelevanceVectorClassifier(kernel="precomputed").fit(X, y)
 
     def test_an_early_end_is_a_warning(self, ripley):
-        with pytest.warns(ConvergenceWarning, match=r"stopped at max_iter=3 before the precisions settled to tol=1e-05"):
+        with pytest.warns(ConvergenceWarning, match="stopped at max_iter=3 before the precisions settled to tol=1e-05"):
             RelevanceVectorClassifier(max_iter=3).fit(*ripley)
 
     def test_predicting_before_fitting(self, ripley):

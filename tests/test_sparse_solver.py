@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import reference_sparse as reference
 import torch
-from cases import assert_close, tensor
 
+import reference_sparse as reference
+from cases import assert_close, tensor
 from mixtura.bases import RBF, Custom, KernelColumns, Monomials, Polynomial, feature_form, gram_factor, monomials
 from mixtura.loglinear import LogLinearMixture, class_scores
 from mixtura.priors.sparse import Relevance
@@ -45,7 +45,12 @@ def fitted(evidence, class_of, responsibilities, max_iter=2000, **options):
     return run(SparseNewton(merge=False, **options), start, evidence, max_iter, 0.0)
 
 
-KERNELS = {"polynomial": Polynomial(), "cubic": Polynomial(3, 0.3, 0.5), "homogeneous": Polynomial(2, 1.0, 0.0), "rbf": RBF(0.7)}
+KERNELS = {
+    "polynomial": Polynomial(),
+    "cubic": Polynomial(3, 0.3, 0.5),
+    "homogeneous": Polynomial(2, 1.0, 0.0),
+    "rbf": RBF(0.7),
+}
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 
 
@@ -108,16 +113,13 @@ class TestHessians:
 
         units, step = np.eye(12), 1e-3
         flat = values.ravel()
+
+        def slope(at, along):
+            return (value(at + step * along) - value(at - step * along)) / (2 * step)
+
         by_differences = np.array(
-            [
-                [
-                    (value(flat + step * (a + b)) - value(flat + step * (a - b)) - value(flat - step * (a - b)) + value(flat - step * (a + b)))
-                    / (4 * step**2)
-                    for b in units
-                ]
-                for a in units
-            ]
-        )  # fmt: skip
+            [[(slope(flat + step * a, b) - slope(flat - step * a, b)) / (2 * step) for b in units] for a in units]
+        )
         joint = np.log(mixing) + columns @ values.T
         posteriors = torch.tensor(joint).softmax(1)
         own = torch.where(tensor(labels).unsqueeze(1) == tensor(class_of), torch.tensor(joint), -torch.inf).softmax(1)
@@ -177,7 +179,7 @@ class TestBases:
     def test_a_kernel_that_is_not_positive_definite(self, rng):
         rows = tensor(rng.normal(size=(10, 2)))
         distances = Custom(lambda a, b: np.linalg.norm(a[:, None] - b, axis=-1))
-        with pytest.raises(ValueError, match=r"not positive definite: the smallest eigenvalue of its matrix is -[0-9.]+; use"):
+        with pytest.raises(ValueError, match=r"not positive definite: the smallest eigenvalue .* is -[0-9.]+;"):
             gram_factor(distances.gram(rows, rows))
         with pytest.raises(ValueError, match=r"not symmetric: k\(x, z\) and k\(z, x\) differ by up to [0-9.]+; use"):
             gram_factor(tensor(rng.normal(size=(5, 5))))

@@ -106,7 +106,7 @@ class Polynomial:
         return comb(n_columns + self.degree, self.degree)
 
     def features(self, rows: Tensor) -> Tensor:
-        """Monomials times the roots of their multinomial coefficients; HU21 eq. 2 lacks the factor (polynomial-features)."""
+        """Monomials times the roots of multinomial coefficients, which HU21 eq. 2 lacks (polynomial-features)."""
         factors = [self.coef0**self.degree]
         for size in range(1, self.degree + 1):
             power = self.gamma**size * self.coef0 ** (self.degree - size) / factorial(self.degree - size)
@@ -221,7 +221,7 @@ def gram_factor(gram: Tensor) -> Tensor:
     matrix = gram.cpu().numpy()
     checks.symmetric_gram(matrix)
     largest = float(np.abs(np.diag(matrix)).max())
-    factor, pivots, rank, _ = lapack.dpstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)
+    factor, pivots, rank, _ = lapack.dpstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)  # pyright: ignore
     lower = np.tril(factor)[:, :rank]
     found = np.empty_like(lower)
     found[pivots - 1] = lower

@@ -1,4 +1,4 @@
-"""The log-linear mixture: like a Gaussian mixture that has forgotten its densities and keeps what separates the classes."""
+"""The log-linear mixture: a Gaussian mixture that keeps only what separates the classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SparseMixtureClassifier: mixtures that keep only the weights the data justify; RelevanceVectorClassifier, its preset."""
+"""SparseMixtureClassifier: mixtures that keep only the weights the data justify; RelevanceVectorClassifier."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ N_DRAWS = 256
 
 @dataclass(frozen=True)
 class SparseModel:
-    """What a fit leaves: how rows are scaled, the columns in use, the mixture over them and what is known of its values."""
+    """What a fit leaves: the scaling of rows, the columns in use, the mixture over them, the doubt about it."""
 
     scaling: Scaling
     basis: Basis
@@ -73,7 +73,7 @@ class SparseModel:
 
 
 class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
-    """Classifies with a mixture per class whose weights are learned by sparse Bayesian learning (Hayashi & Uchida 2021).
+    """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
 
     Trained to separate the classes, not to describe the rows: few weights survive, and components that are not needed
     leave. There is no density, so missing cells (NaN) are an error; `MixtureClassifier` takes them.
@@ -82,21 +82,21 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         n_components: components per class at the start, an int or a dict class -> int.
         kernel: "polynomial" or "rbf" at rows of the data, a function of two arrays of rows, "precomputed" (X holds the
             kernel of every pair), or None for the monomials of the features themselves.
-        degree, gamma, coef0: of "polynomial", (gamma x'z + coef0)^degree, and of "rbf", exp(-gamma |x - z|^2); degree also
-            of the monomials. They act on scaled rows.
+        degree, gamma, coef0: of "polynomial", (gamma x'z + coef0)^degree, and of "rbf", exp(-gamma |x - z|^2);
+            degree also of the monomials. They act on scaled rows.
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
-        working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of starting with
-            all. "auto": where all of them would take minutes or not fit in memory_limit.
+        working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
+            starting with all. "auto": where all would take minutes or not fit in memory_limit.
         device, dtype: where rows are held, and their precision; the fit itself is in float64.
         memory_limit: bytes of scratch memory, or text like "256 MB".
         random_state, verbose: as in scikit-learn.
 
     Attributes:
-        classes_, n_components_ (per class, after pruning), n_weights_ (pairs of component and basis column that are left),
+        classes_, n_components_ (per class, after pruning), n_weights_ (pairs of component and column that are left),
         coef_ (n_components x columns in use), basis_names_, relevance_, relevance_vectors_, log_evidence_, n_iter_,
         converged_, history_ (the objective is the log evidence per row), n_features_in_, feature_names_in_.
 
@@ -110,6 +110,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
     """
 
     model_: SparseModel
+    n_features_in_: int
 
     def __init__(
         self,
@@ -167,9 +168,11 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
             checks.square_kernel(tuple(values.shape))
         with torch.no_grad():
             scaling = self._scaling(values, weights)
+            n_components = self._n_components(labels.classes, numbers, weights)
+            limit = checks.memory_limit(self.memory_limit)
             problem = make_problem(
                 values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                self._n_components(labels.classes, numbers, weights), self._wants_working_set(), checks.memory_limit(self.memory_limit),
+                n_components, self._wants_working_set(), limit,
             )  # fmt: skip
             generator = self._generator()
             best = best_of(self._n_starts(problem), lambda: self._fit_once(problem, solver, generator))
@@ -201,8 +204,8 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         if short:
             label, n_wanted, n_rows = short[0]
             warnings.warn(
-                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower n_components for "
-                f"it, e.g. with a dict.",
+                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower "
+                f"n_components for it, e.g. with a dict.",
                 checks.RepairWarning,
                 stacklevel=3,
             )
@@ -249,8 +252,8 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
             warnings.warn(
-                f"{type(self).__name__} stopped at max_iter={self.max_iter} before the precisions settled to tol={self.tol}; "
-                f"increase max_iter or tol.",
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} before the precisions settled to "
+                f"tol={self.tol}; increase max_iter or tol.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -260,8 +263,8 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
         if state.mixture.n_pairs:
             return state
         warnings.warn(
-            f"No weight of the {type(self).__name__} was worth keeping: it predicts the class prior for every row. The features "
-            f"may tell nothing of the classes; otherwise change gamma, or use scaling=True.",
+            f"No weight of the {type(self).__name__} was worth keeping: it predicts the class prior for every row. The "
+            f"features may tell nothing of the classes; otherwise change gamma, or use scaling=True.",
             checks.RepairWarning,
             stacklevel=4,
         )

@@ -27,8 +27,8 @@ class Relevance:
     def updated(self, values: Tensor, precisions: Tensor, determined: Tensor) -> Tensor:
         """determined_i / value_i^2 (precision-update), HU21 eq. 17 with the square that print lost.
 
-        determined_i = 1 - precision_i * variance_i, between 0 (the prior decides) and 1 (the data decide). Where rounding
-        leaves none of it, the precision stays.
+        determined_i = 1 - precision_i * variance_i, between 0 (the prior decides) and 1 (the data decide).
+        Where rounding leaves none of it, the precision stays.
         """
         moved = determined / values.square().clamp_min(1e-300)
         return torch.where(determined > 0, moved, precisions).clamp(self.smallest, self.largest)

@@ -178,7 +178,7 @@ class FeatureFactored:
         product.diagonal().add_(1)
         self.factors, self.pivots = torch.linalg.lu_factor(product)
 
-    @cached_property
+    @property
     def is_positive(self) -> bool:
         """Whether I + L' H L has a Cholesky factor, with L L' = S."""
         spreads = self.curvature.spreads

@@ -83,7 +83,7 @@ class SparseNewton:
     exact: bool = False
     tolerance: float = 1e-5
     merge: bool = True
-    name: str = "newton"
+    name = "newton"
 
     def step(self, mixture: Any, rows: Any) -> Step:
         state, evidence = mixture, rows
@@ -121,9 +121,14 @@ class SparseNewton:
         return mode, responsibilities  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def _newton(
-        self, start: Tensor, responsibilities: Tensor, mixture: LogLinearMixture, evidence: Evidence, curvature: Curvature
+        self,
+        start: Tensor,
+        responsibilities: Tensor,
+        mixture: LogLinearMixture,
+        evidence: Evidence,
+        curvature: Curvature,
     ) -> Mode:
-        """A concave problem: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
+        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
         values, rate, previous = start, 1.0, float("inf")
         for _ in range(MOST_NEWTON_STEPS):
             log_joint = mixture.log_weights.unsqueeze(1) + curvature.predict(values)
@@ -289,7 +294,7 @@ def merged(state: State, target: Tensor) -> State:
 
 
 def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -> State:
-    """All values zero, all precisions one; the last component has no pairs: it is what the others are measured against."""
+    """All values zero, all precisions one; the last component has no pairs: the others are measured against it."""
     n_components = len(class_of)
     device = class_of.device
     counts = torch.bincount(class_of)

@@ -70,10 +70,10 @@ class WorkingSet:
     candidates: Candidates
     memory_limit: int
     generator: torch.Generator
-    name: str = "working set"
+    name = "working set"
 
     def start(self, class_of: Tensor, responsibilities: Tensor) -> WorkingState:
-        """The constant and a few columns by chance: with constants alone EM would make all components of a class one."""
+        """The constant and columns by chance: with constants alone EM would make all components of a class one."""
         device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
@@ -125,7 +125,10 @@ class WorkingSet:
             added = self.candidates.at(part)  # (h, N)
             gradient = residuals @ added.T  # (K, h)
             left = torch.stack(
-                [self._curvature_left(k, added, columns, posteriors, rows.weights, mixture, factor) for k in range(len(posteriors))]
+                [
+                    self._curvature_left(k, added, columns, posteriors, rows.weights, mixture, factor)
+                    for k in range(len(posteriors))
+                ]
             )
             excess = gradient.square() - left
             ratio = (gradient.square() / left).clamp_min(1)
