@@ -254,7 +254,8 @@ class TestHardData:
         np.testing.assert_allclose(model.predict_proba(wide), plain.predict_proba(X), atol=1e-5)
 
     def test_more_components_than_rows(self, rng):
-        X, y = rng.normal(size=(7, 2)), [0, 0, 0, 0, 0, 1, 1]
+        y = np.array([0, 0, 0, 0, 0, 1, 1])
+        X = rng.normal(size=(7, 2)) + 3 * y[:, None]
         with pytest.warns(RepairWarning, match="Class 1 has 2 rows for 4 components; it gets 2 instead"):
             SparseMixtureClassifier(4, n_init=1).fit(X, y)
 

@@ -1,4 +1,4 @@
-"""Fewer components where the evidence does not fall: the last step of sparse Bayesian learning (component-trial).
+"""Fewer components where the evidence rises: the last step of sparse Bayesian learning (component-trial).
 
 Pruning takes weights one by one and cannot see that a whole component is not needed: HU21 name it as a limit of
 their method. So components are left out in turn, the others are refitted, and the evidence decides.
@@ -17,16 +17,18 @@ from mixtura.solvers.newton import Evidence, SparseNewton, State, without_compon
 
 # Precision updates of a trial: weights that are not needed have mostly gone by then.
 TRIAL_STEPS = 200
+# In nats; less is within the error of Laplace's approximation.
+LEAST_RISE = 1.0
 
 
 def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int = TRIAL_STEPS) -> State:
-    """The state, without components as long as leaving one out does not lower the log evidence."""
+    """The state, without components as long as leaving one out raises the log evidence clearly."""
     state, _, best = solver.posterior(state, evidence)
     while True:
         counts = torch.bincount(state.mixture.class_of)
         spare = [k for k in range(state.mixture.n_components) if counts[state.mixture.class_of[k]] > 1]
         trials = [_without(state, k, evidence, solver, min(most_steps, TRIAL_STEPS)) for k in spare]
-        trials = [(value, trial) for value, trial in trials if value >= best]
+        trials = [(value, trial) for value, trial in trials if value >= best + LEAST_RISE]
         if not trials:
             return state
         best, state = max(trials, key=lambda pair: pair[0])
