@@ -1,4 +1,4 @@
-"""What is left of a sparse mixture: boundaries, relevance vectors and the snapshots of training (HU21, Figures 1 and 3).
+"""What is left of a sparse mixture: boundaries, relevance vectors, snapshots of training (HU21, Figures 1 and 3).
 
     python examples/plot_sparse_mixture.py sparse_mixture.png
 """
