@@ -1,4 +1,4 @@
-"""python -m benchmarks: ratios against rivals in one run, scratch memory, and cost per row. Writes results/*.json and *.md."""
+"""python -m benchmarks: ratios against rivals in one run, scratch memory, cost per row. Writes results/speed.*."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def bench_predictions(rounds: int, scale: float) -> list[dict]:
                 .fit(problem.rows[:20_000])
                 for e in (Ours, Theirs)
             ]  # fmt: skip
-        pairs = [[seconds(lambda m=m: m.predict_proba(problem.rows)) for m in models] for _ in range(rounds)]
+        pairs = [[seconds(partial(m.predict_proba, problem.rows)) for m in models] for _ in range(rounds)]
         ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
         table.append(
             {
@@ -152,7 +153,7 @@ def bench_missing(rounds: int) -> dict:
 
 def bench_classes(rounds: int, scale: float) -> dict:
     """One EM iteration of a ten-class classifier beside one of a plain mixture with as many components."""
-    from mixtura import GaussianMixture, MixtureClassifier
+    from mixtura import MixtureClassifier
 
     problem = make_problem(int(100_000 * scale), 16, 50, "full")
     labels = np.random.default_rng(0).integers(10, size=len(problem.rows))
@@ -211,7 +212,9 @@ def measure_memmap(n_rows: int, size: int, n_components: int) -> dict:
         rows = np.memmap(path, np.float32, "w+", shape=(n_rows, size))
         for start in range(0, n_rows, 100_000):
             stop = min(start + 100_000, n_rows)
-            rows[start:stop] = centres[rng.integers(n_components, size=stop - start)] + rng.normal(size=(stop - start, size))
+            rows[start:stop] = centres[rng.integers(n_components, size=stop - start)] + rng.normal(
+                size=(stop - start, size)
+            )
         rows.flush()
         rows = np.memmap(path, np.float32, "r", shape=(n_rows, size))
         start_values = {
@@ -220,7 +223,8 @@ def measure_memmap(n_rows: int, size: int, n_components: int) -> dict:
             "precisions_init": np.broadcast_to(np.eye(size), (n_components, size, size)).copy(),
         }
         times = [
-            seconds(lambda n=n: GaussianMixture(n_components, max_iter=n, tol=0, **start_values).fit(rows)) for n in (1, 4)
+            seconds(lambda n=n: GaussianMixture(n_components, max_iter=n, tol=0, **start_values).fit(rows))
+            for n in (1, 4)
         ]
         return {
             "rows": n_rows,
@@ -256,18 +260,25 @@ def machine() -> dict:
 
 
 def as_markdown(found: dict) -> str:
-    lines = ["# Benchmarks", "", "Written by `python -m benchmarks`. Medians of interleaved runs in one process; float64.", ""]
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python -m benchmarks`. Medians of interleaved runs in one process; float64.",
+        "",
+    ]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
     lines += ["## One EM iteration, same start", ""]
-    lines += ["| problem | mixtura ms | times as fast as scikit-learn | target | pomegranate | torchgmm | difference of score |"]
+    lines += [
+        "| problem | mixtura ms | times as fast as scikit-learn | target | pomegranate | torchgmm | score difference |"
+    ]
     lines += ["|---|---|---|---|---|---|---|"]
     for row in found["iterations"]:
         ratios = row["ratios"]
         others = " | ".join(f"{ratios[name]:.1f} x" if name in ratios else "" for name in SLOW_RIVALS)
         target = "" if row["target"] is None else f"{row['target']} x"
         lines.append(
-            f"| {row['problem']} | {row['milliseconds']['mixtura']:.1f} | {ratios['scikit-learn']:.1f} x | {target} | {others} "
-            f"| {row['score_difference']:.0e} |"
+            f"| {row['problem']} | {row['milliseconds']['mixtura']:.1f} | {ratios['scikit-learn']:.1f} x | {target} "
+            f"| {others} | {row['score_difference']:.0e} |"
         )
     lines += ["", "## predict_proba", "", "| problem | mixtura ms | times as fast as scikit-learn |", "|---|---|---|"]
     lines += [
@@ -285,7 +296,8 @@ def as_markdown(found: dict) -> str:
         f"({small['milliseconds']['mixtura']:.1f} ms) | not slower |",
         f"| {missing['problem']}: one iteration | {missing['milliseconds']['missing']:.0f} ms, "
         f"{missing['missing_over_complete']:.1f} x the complete rows | 1 s, 40 x |",
-        f"| {classes['problem']}: one iteration | {classes['cost_of_own_class_pass']:.2f} of a pass over all 50 components | |",
+        f"| {classes['problem']}: one iteration "
+        f"| {classes['cost_of_own_class_pass']:.2f} of a pass over all 50 components | |",
         f"| scratch memory, {scratch['problem']} | {scratch['scratch_megabytes']:.0f} MB | 256 MB |",
         "",
         "## Rows from a memory map (full, D=8 K=8, float32)",
@@ -294,7 +306,8 @@ def as_markdown(found: dict) -> str:
         "|---|---|---|",
     ]
     lines += [
-        f"| {row['rows']:,} | {row['nanoseconds_per_row']:.0f} | {row['anonymous_megabytes']:.0f} |" for row in found["memmap"]
+        f"| {row['rows']:,} | {row['nanoseconds_per_row']:.0f} | {row['anonymous_megabytes']:.0f} |"
+        for row in found["memmap"]
     ]
     return "\n".join(lines) + "\n"
 

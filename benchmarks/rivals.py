@@ -1,4 +1,4 @@
-"""One EM fit from a given start, for mixtura and for each rival package: `run(n_iterations)` and a mean log-likelihood."""
+"""One EM fit from a given start, for mixtura and each rival: a number of iterations in, a function for scores out."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def pomegranate(problem: Problem) -> Fit:
     identity = torch.eye(size, dtype=rows.dtype) if problem.kind == "full" else torch.ones(size, dtype=rows.dtype)
 
     def fit(n_iterations: int) -> Callable[[np.ndarray], float]:
-        parts = [Normal(torch.from_numpy(m.copy()), identity.clone(), covariance_type=problem.kind) for m in problem.means]
+        parts = [
+            Normal(torch.from_numpy(m.copy()), identity.clone(), covariance_type=problem.kind) for m in problem.means
+        ]
         model = GeneralMixtureModel(parts, max_iter=n_iterations, tol=0.0)
         model.fit(rows)
         return lambda held_out: float(model.log_probability(torch.from_numpy(held_out)).mean())
@@ -98,7 +100,11 @@ def torchgmm(problem: Problem) -> Fit:
 
     def fit(n_iterations: int) -> Callable[[np.ndarray], float]:
         settings = {"max_epochs": n_iterations, "precision": 64, "enable_progress_bar": False, "logger": False}
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             model = GaussianMixture(
                 len(means),

@@ -1,6 +1,6 @@
 """What is left of a sparse mixture: boundaries, relevance vectors, snapshots of training (HU21, Figures 1 and 3).
 
-    python examples/plot_sparse_mixture.py sparse_mixture.png
+python examples/plot_sparse_mixture.py sparse_mixture.png
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One file per published table; numbers go to results/, pages are written from them."""
+"""One file per published table; each writes results/*.json and *.md from the numbers of its own run."""

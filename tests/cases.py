@@ -17,9 +17,11 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
+from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM
+from mixtura.solvers.multiplicative import Accelerated, Multiplicative
 
 CLASS_OF = np.array([0, 0, 1, 2, 2])
 N_FEATURES = 4
@@ -33,8 +35,8 @@ N_ROWS = 48
 class CovarianceCase:
     """A structure and its twins.
 
-    tensors(rng, class_of, n_features) draws parameters, dense(tensors) is their truth (K, D, D), restricted(tensors) fits
-    the structure to matrices (for factors: one step from tensors), n_parameters(G, D) counts those of G matrices.
+    tensors(rng, class_of, n_features) draws parameters, dense(tensors) is their truth (K, D, D), restricted(tensors)
+    fits the structure to matrices (for factors: one step from tensors), n_parameters(G, D) counts those of G matrices.
     """
 
     structure: Structure
@@ -143,11 +145,35 @@ every_objective = pytest.mark.parametrize(("objective", "twin_objective"), OBJEC
 
 VARIANCES = np.array([0.5, 2.0, 1.0, 1.5])  # what the priors below shrink to
 
+
+@dataclass(frozen=True)
+class PulledMeans:
+    """A conjugate prior that also pulls the means, mean_k ~ N(mean, Sigma_k / count): the whole of (map-update)."""
+
+    base: Conjugate
+    count: float
+    mean: float
+
+    def pseudo_moments(self, n_features: int):
+        base = self.base.pseudo_moments(n_features)
+        return replace(base, mean_count=self.count, mean=torch.full_like(base.mean, self.mean))
+
+    def log_density(self, log_weights, means, covariance) -> float:
+        precisions = torch.linalg.inv(covariance.dense())
+        distances = torch.einsum("ki,kij,kj->k", means - self.mean, precisions, means - self.mean)
+        pulls = -0.5 * (covariance.log_determinants + self.count * distances).sum()
+        return self.base.log_density(log_weights, means, covariance) + float(pulls)
+
+
 # The prior from variances (D,), and its twin.
 PRIORS = {
     "no_prior": (lambda variances: None, None),
     "conjugate": (lambda variances: Conjugate(5.5, variances), reference.ConjugatePrior(5.5, VARIANCES)),
     "dirichlet": (lambda variances: Conjugate(2.0, variances, 3.0), reference.ConjugatePrior(2.0, VARIANCES, 3.0)),
+    "pulled_means": (
+        lambda variances: PulledMeans(Conjugate(2.0, variances), 3.0, 0.5),
+        reference.ConjugatePrior(2.0, VARIANCES, mean_count=3.0, mean=0.5),
+    ),
 }
 every_prior = pytest.mark.parametrize(("make_prior", "twin_prior"), PRIORS.values(), ids=PRIORS)
 
@@ -159,6 +185,12 @@ def em(frame: Frame, prior=None, objective: Objective | None = None, **options) 
 # Solvers that must never lower their objective, made from a frame and a prior.
 SOLVERS = {"em": em}
 every_solver = pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+
+# Solvers of log-linear mixtures on non-negative rows, made from the strength of the penalty on shares.
+NONNEGATIVE_SOLVERS = {
+    "multiplicative": lambda strength, **options: Multiplicative(SparseShares(strength), **options),
+    "accelerated": lambda strength, **options: Accelerated(SparseShares(strength), **options),
+}
 
 
 # ---- mixtures ----------------------------------------------------------------------------------------------------
@@ -314,6 +346,9 @@ def assert_same_summary(summary, expected, tolerance: float = 1e-10) -> None:
 
 
 def assert_same_moments(moments, expected, tolerance: float = 1e-10) -> None:
+    """The same rows, whatever reference they are about."""
+    if not torch.equal(moments.reference, expected.reference):
+        moments = moments.about(expected.reference)
     scale = max(1.0, float(expected.counts.abs().max()))
     assert_close(moments.counts, expected.counts, tolerance, scale)
     assert_close(moments.firsts, expected.firsts, tolerance, scale)

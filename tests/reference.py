@@ -146,33 +146,40 @@ def evaluated(twin: Twin, data, objective) -> Evaluated:
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """(OT95) strength pseudo-rows with diagonal variances (D,), and a Dirichlet concentration."""
+    """(OT95) strength pseudo-rows of diagonal variances (D,), a Dirichlet concentration, means N(mean, Sigma / eta)."""
 
     strength: float
     variances: np.ndarray
     concentration: float = 1.0
+    mean_count: float = 0.0  # eta
+    mean: float = 0.0
 
-    def log_density(self, weights, distinct) -> float:
-        """Up to a constant; distinct (G, D, D)."""
-        value = (self.concentration - 1) * np.log(weights).sum()
-        for matrix in distinct:
+    def log_density(self, twin: Twin, groups) -> float:
+        """Up to a constant; components of one group share a matrix, which counts once."""
+        value = (self.concentration - 1) * np.log(twin.weights).sum()
+        for matrix in twin.covariances[np.unique(groups, return_index=True)[1]]:
             trace = np.trace(np.linalg.inv(matrix) @ np.diag(self.variances))
             value -= 0.5 * self.strength * (np.linalg.slogdet(matrix)[1] + trace)
+        if self.mean_count:
+            where = np.full(twin.means.shape[1], self.mean)
+            value += sum(log_density(m, where, matrix / self.mean_count) for _, m, matrix in twin)
         return value
 
 
 def em_update(rows, responsibilities, twin: Twin, groups, restricted, prior: ConjugatePrior | None = None) -> Twin:
     """New parameters; components of one group share a matrix. `restricted` fits a structure to a matrix per group."""
     sums = moments(rows, responsibilities, twin, np.zeros_like(twin.means))
-    weights = sums.counts + (0 if prior is None else prior.concentration - 1)
-    means = sums.firsts / sums.counts[:, None]
-    # about the new mean: E[x x'] - m m' per count
-    scatters = sums.seconds - sums.counts[:, None, None] * np.einsum("ki,kj->kij", means, means)
-    n_groups = groups.max() + 1
-    pooled = np.array([scatters[groups == g].sum(0) for g in range(n_groups)])
-    counts = np.array([sums.counts[groups == g].sum() for g in range(n_groups)])
-    if prior is not None:
-        pooled, counts = pooled + prior.strength * np.diag(prior.variances), counts + prior.strength
+    prior = prior or ConjugatePrior(0.0, np.zeros(twin.means.shape[1]))
+    weights = sums.counts + prior.concentration - 1
+    means = (sums.firsts + prior.mean_count * prior.mean) / (sums.counts + prior.mean_count)[:, None]
+    scatters, n_groups = [], groups.max() + 1
+    for count, first, second, mean in zip(sums.counts, sums.firsts, sums.seconds, means, strict=True):
+        about = second - np.outer(first, mean) - np.outer(mean, first) + count * np.outer(mean, mean)
+        scatters.append(about + prior.mean_count * np.outer(mean - prior.mean, mean - prior.mean))
+    own = sums.counts + (prior.mean_count > 0)
+    pooled = [sum(s for s, g in zip(scatters, groups, strict=True) if g == which) for which in range(n_groups)]
+    pooled = np.array(pooled) + prior.strength * np.diag(prior.variances)
+    counts = np.array([own[groups == g].sum() for g in range(n_groups)]) + prior.strength
     fitted = restricted(pooled / counts[:, None, None])
     return Twin(weights / weights.sum(), means, fitted[groups], twin.class_of)
 

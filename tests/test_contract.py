@@ -1,4 +1,4 @@
-"""scikit-learn's conventions: its own checks of every estimator, copies, pickles, pipelines, searches, routing, frames."""
+"""scikit-learn's conventions: its own checks of every estimator, copies, pipelines, searches, routing, frames."""
 
 import pickle
 

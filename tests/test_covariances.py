@@ -187,22 +187,20 @@ def test_conditional_moments_sum_the_conditional_covariances(case, n_features, r
         assert_close(part, expected_part)
 
 
-@pytest.mark.parametrize("n_missing", [1, 3, 5])
-def test_conditioning_survives_a_nearly_singular_matrix(n_missing, rng, device):
-    """Beyond LARGEST_INFLATION the observed side is used whatever the number of missing cells."""
-    size = 6
-    direction = rng.normal(size=size)
-    matrix = np.outer(direction, direction) + 1e-8 * np.eye(size)
+@pytest.mark.parametrize("gap", [1e-4, 1e-8, 1e-12])
+def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, device):
+    """The precisions are about 1 / gap; what is observed is well conditioned all the same."""
+    pair = np.array([[1.0, 1 - gap], [1 - gap, 1.0]])
+    matrix = np.kron(np.array([[1.0, 0.3], [0.3, 2.0]]), pair)
+    row = np.array([0.7, np.nan, np.nan, -1.1])
     covariance = FullCovariance(tensor(matrix[None], device))
-    row = np.concatenate([np.full(n_missing, np.nan), direction[n_missing:] * 1.3])
-    observed = tensor(~np.isnan(row[None]), device)
-    given = covariance.condition(tensor(np.nan_to_num(row)[None, None], device), observed)
-    # Given any cell of a multiple of the direction, the others are that multiple of it.
-    assert_close(given.deviations[0, 0], 1.3 * direction, 1e-6)
-    expected = reference.log_density(row, np.zeros(size), matrix)
-    constant = (size - n_missing) * np.log(2 * np.pi)
-    found = -0.5 * (constant + given.log_determinants + given.squared_distances)
-    assert_close(found[0], [expected], 1e-6)
+    given = covariance.condition(tensor(np.nan_to_num(row)[None, None], device), tensor(~np.isnan(row[None]), device))
+    log_densities = -0.5 * (2 * np.log(2 * np.pi) + given.log_determinants + given.squared_distances)
+    assert_close(log_densities[0], [reference.log_density(row, np.zeros(4), matrix)], 1e-9)
+    expected, spread = reference.completed(row, np.zeros(4), matrix)
+    assert_close(given.deviations[0, 0], expected, 1e-9)
+    (total,) = covariance.conditional_moments(given, torch.ones(1, 1, dtype=torch.float64, device=device))
+    assert_close(total[0], spread, 1e-9)
 
 
 # ---- updates -----------------------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def test_warm_start_goes_on(covariance_type):
 
 def test_warm_start_with_other_settings_says_what_differs():
     model = GaussianMixture(2, warm_start=True).fit(X)
-    with pytest.raises(ValueError, match=re.escape("has 3 features and [2] components per class, but 3 features and [4]")):
+    with pytest.raises(
+        ValueError, match=re.escape("has 3 features and [2] components per class, but 3 features and [4]")
+    ):
         model.set_params(n_components=4).fit(X)
     with pytest.raises(ValueError, match=r"other than covariance_type='diag' asks for \(12 numbers instead of 6\)"):
         model.set_params(n_components=2, covariance_type="diag").fit(X)
@@ -182,7 +184,14 @@ def test_one_feature_and_one_component():
 @pytest.mark.parametrize("verbose", [0, 1, 2])
 @pytest.mark.parametrize("arguments", [{"max_iter": 3}, {"max_iter": 100}, {"max_iter": 0}], ids=str)
 def test_prints_what_scikit_learn_prints(verbose, arguments, capsys):
-    settings = {"n_components": 3, "n_init": 2, "random_state": 0, "verbose": verbose, "verbose_interval": 2, **arguments}
+    settings = {
+        "n_components": 3,
+        "n_init": 2,
+        "random_state": 0,
+        "verbose": verbose,
+        "verbose_interval": 2,
+        **arguments,
+    }
     quietly(GaussianMixture(**settings).fit, X)
     ours = capsys.readouterr().out
     quietly(Theirs(**settings).fit, X)
@@ -277,7 +286,6 @@ BAD_ROWS = {
     "one dimension": X[0],
     "three dimensions": X[None],
     "a number": 3.0,
-    "infinite": np.where(X > 3, np.inf, X),
     "one row": X[:1],
     "no rows": X[:0],
     "no columns": X[:, :0],
@@ -304,11 +312,20 @@ def test_bad_rows_get_the_words_of_scikit_learn(rows):
     assert complaint(lambda: GaussianMixture().fit(rows)) == complaint(lambda: Theirs().fit(rows))
 
 
+def test_infinities_get_the_words_of_scikit_learn_and_a_cure():
+    rows = np.where(X > 3, np.inf, X)
+    kind, text = complaint(lambda: GaussianMixture().fit(rows))
+    _, theirs = complaint(lambda: Theirs().fit(rows))
+    assert (kind, text) == ("ValueError", f"{theirs} Remove those rows, clip them, or set the cells to NaN (missing).")
+
+
 def test_weights_out_of_range_name_the_largest_and_the_smallest():
     # scikit-learn's own message names them the wrong way round.
     kind, text = complaint(lambda: GaussianMixture(2, weights_init=[1.5, -0.5]).fit(X))
     assert kind == "ValueError"
-    assert text == "The parameter 'weights' should be in the range [0, 1], but got max value 1.50000, min value -0.50000"
+    assert (
+        text == "The parameter 'weights' should be in the range [0, 1], but got max value 1.50000, min value -0.50000"
+    )
 
 
 def test_unknown_covariance_lists_the_known_ones():
@@ -337,7 +354,10 @@ def test_other_mistakes():
     assert complaint(lambda: fitted.predict(X[:, :2])) == complaint(lambda: theirs.predict(X[:, :2]))
     assert complaint(lambda: GaussianMixture().means_)[0] == "AttributeError"
     kind, text = complaint(lambda: fitted.sample(0))
-    assert (kind, text) == ("ValueError", "Invalid value for 'n_samples': 0 . The sampling requires at least one sample.")
+    assert (kind, text) == (
+        "ValueError",
+        "Invalid value for 'n_samples': 0 . The sampling requires at least one sample.",
+    )
 
 
 # ---- the same numbers as mclust ------------------------------------------------------------------------------------
@@ -482,7 +502,9 @@ class TestPriors:
         plain = GaussianMixture(**arguments).fit(X)
         scaled = GaussianMixture(**arguments).fit(X * scale)
         np.testing.assert_allclose(scaled.covariances_, plain.covariances_ * np.outer(scale, scale), rtol=1e-9)
-        np.testing.assert_allclose(scaled.score_samples(X * scale), plain.score_samples(X) - np.log(scale).sum(), rtol=1e-9)
+        np.testing.assert_allclose(
+            scaled.score_samples(X * scale), plain.score_samples(X) - np.log(scale).sum(), rtol=1e-9
+        )
 
     def test_shrinks_as_its_formula_says(self):
         variances = np.array([1.0, 2.0, 3.0])
@@ -492,7 +514,9 @@ class TestPriors:
         np.testing.assert_allclose(model.covariances_[0], expected, atol=1e-12)
 
     def test_unknown_prior(self):
-        with pytest.raises(ValueError, match=r"prior must be one of 'default'.*, None or a prior object; got 'strong'\."):
+        with pytest.raises(
+            ValueError, match=r"prior must be one of 'default'.*, None or a prior object; got 'strong'\."
+        ):
             GaussianMixture(prior="strong").fit(X)
 
 
@@ -551,7 +575,9 @@ class TestSources:
         np.testing.assert_allclose(model.predict_proba(mapped), model.predict_proba(X.astype(kind)), atol=1e-12)
 
     def test_a_generator_can_be_read_only_once(self):
-        with pytest.raises(ValueError, match=r"X is a generator, which can be gone through only once.* pass a list of batches"):
+        with pytest.raises(
+            ValueError, match=r"X is a generator, which can be gone through only once.* pass a list of batches"
+        ):
             GaussianMixture().fit(part for part in [X, X])
 
     def test_no_batches(self):
@@ -561,7 +587,9 @@ class TestSources:
     def test_device_and_precision(self, device, dtype, whole):
         model = GaussianMixture(3, **GIVEN, device=device, dtype=dtype).fit(X)
         assert model.mixture_.means.device.type == device.type
-        np.testing.assert_allclose(model.lower_bound_, whole.lower_bound_, atol=1e-6 if dtype == torch.float64 else 1e-3)
+        np.testing.assert_allclose(
+            model.lower_bound_, whole.lower_bound_, atol=1e-6 if dtype == torch.float64 else 1e-3
+        )
         assert isinstance(model.predict_proba(X), np.ndarray)
 
     def test_memory_limit_changes_nothing(self, whole):
@@ -615,6 +643,8 @@ class TestInterrupted:
 
 def test_repairs_are_named():
     collinear = np.hstack([X, X @ np.array([[1.0], [2.0], [3.0]])])
-    with pytest.warns(RepairWarning, match="covariance of component 0 was not positive definite and was mended") as caught:
+    with pytest.warns(
+        RepairWarning, match="covariance of component 0 was not positive definite and was mended"
+    ) as caught:
         GaussianMixture(prior=Conjugate(1e-14, torch.ones(4, dtype=torch.float64))).fit(collinear)
     assert caught[0].filename == __file__

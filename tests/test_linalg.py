@@ -64,16 +64,14 @@ def test_a_matrix_beyond_repair_keeps_its_diagonal(device):
 def test_a_non_finite_entry_raises(device, place, value):
     matrix = torch.eye(3, dtype=torch.float64, device=device)
     matrix[place] = matrix[place[::-1]] = value
-    with pytest.raises(
-        FloatingPointError, match="a covariance matrix has a non-finite entry or a variance that is not"
-    ):
+    with pytest.raises(FloatingPointError, match=r"^a covariance matrix has a non-finite entry"):
         linalg.safe_cholesky(matrix)
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0])
 def test_a_variance_that_is_not_positive_raises(device, variance):
     matrix = torch.diag(torch.tensor([1.0, variance], dtype=torch.float64, device=device))
-    with pytest.raises(FloatingPointError, match="a variance that is not positive$"):
+    with pytest.raises(FloatingPointError, match=r"a variance that is not positive$"):
         linalg.safe_cholesky(matrix)
 
 

@@ -72,8 +72,8 @@ def test_every_record_is_shown_to_the_watcher():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_an_objective_that_is_not_finite_raises_and_names_the_iteration(value):
     message = (
-        f"^the objective became {value} at iteration 3 of solver 'scripted'; the input may hold values too large to square, "
-        "or a component may have collapsed$"
+        f"^the objective became {value} at iteration 3 of solver 'scripted'; the input may hold values "
+        "too large to square, or a component may have collapsed$"
     )
     with pytest.raises(FloatingPointError, match=message):
         run(Scripted(-3.0, -2.0, value), "start", None, max_iter=10, tol=0.0)

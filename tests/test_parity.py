@@ -8,7 +8,6 @@ import pytest
 import torch
 from sklearn.datasets import load_iris
 from sklearn.decomposition import FactorAnalysis
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 import reference
@@ -274,7 +273,6 @@ def test_every_iteration_of_em_has_the_bound_of_scikit_learns(name, ridge, rng, 
         assert_close(ours.history[n_iterations - 1].objective, rival.lower_bound_, 1e-8)
     assert_close(ours.mixture.means, rival.means_, 1e-8)
     assert_close(ours.mixture.weights, rival.weights_, 1e-8)
-    assert issubclass(ConvergenceWarning, UserWarning)
 
 
 @pytest.mark.parametrize("rank", [1, 2])

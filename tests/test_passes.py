@@ -32,7 +32,6 @@ from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.passes import (
-    TOLERANCES,
     Evaluator,
     Frame,
     computing_dtype,
@@ -64,8 +63,9 @@ def twin_moments(mixture, data, responsibilities) -> Moments:
 
 
 @every_covariance
-@every_path
-@pytest.mark.parametrize("name", ["complete", "missing"])
+@pytest.mark.parametrize(
+    ("path", "name"), [("fast", "complete"), ("exact", "complete"), ("mixed", "complete"), ("fast", "missing")]
+)
 def test_log_joints_equal_the_twin(case, path, name, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
     source = data.source(device, dtype)
@@ -84,9 +84,9 @@ def test_a_mixture_gives_the_log_joints_of_the_pass(case, name, rng, device):
 
 
 @every_covariance
-@every_kind
-def test_values_and_moments_equal_the_twin(case, kind, rng, device, dtype, tolerance):
-    mixture, data = random_mixture(case, rng, device), random_data(kind, rng, dtype)
+@pytest.mark.parametrize("name", ["complete", "labels", "all_hard", "all_soft"])
+def test_values_and_moments_equal_the_twin(case, name, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
     source = data.source(device, dtype)
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
     summary = summarise(mixture, source, Joint(), locate(source))
@@ -95,7 +95,7 @@ def test_values_and_moments_equal_the_twin(case, kind, rng, device, dtype, toler
 
 
 @every_covariance
-@every_path
+@pytest.mark.parametrize("path", ["exact", "mixed"])
 @main_kinds
 def test_moments_do_not_depend_on_the_path(case, path, name, rng, device, dtype, tolerance):
     mixture, source = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype).source(device, dtype)
@@ -161,22 +161,20 @@ def test_imputed_cells_are_conditional_expectations(case, rng, device, dtype, to
 @every_covariance
 def test_radii_decide_the_path(case, rng, device, dtype):
     mixture = random_mixture(case, rng, device)
-    frame = Frame(
-        torch.zeros(N_FEATURES, dtype=torch.float64, device=device), torch.ones(N_FEATURES, device=device).double()
-    )
-    evaluators = {
-        path: Evaluator(mixture, frame_on(path, mixture, frame, dtype), dtype) for path in ("fast", "exact", "mixed")
-    }
+    frame = Frame(mixture.means[0], torch.ones_like(mixture.means[0]))
     everything = list(range(mixture.n_components))
-    assert (evaluators["fast"].fast, evaluators["fast"].exact) == (everything, [])
-    assert (evaluators["exact"].fast, evaluators["exact"].exact) == ([], everything)
-    n_distinct = len(mixture.covariance.distinct_log_determinants)
-    assert sorted(evaluators["mixed"].fast + evaluators["mixed"].exact) == everything
-    assert n_distinct == 1 or (evaluators["mixed"].fast and evaluators["mixed"].exact)
+    fast, exact, mixed = (
+        Evaluator(mixture, frame_on(path, mixture, frame, dtype), dtype) for path in ("fast", "exact", "mixed")
+    )
+    assert (fast.fast, fast.exact) == (everything, [])
+    assert (exact.fast, exact.exact) == ([], everything)
+    assert sorted(mixed.fast + mixed.exact) == everything
+    shared = len(mixture.covariance.distinct_log_determinants) == 1  # then all components go the same way
+    assert shared or (mixed.fast and mixed.exact)
 
 
 @pytest.mark.parametrize("name", ["full", "diag", "low_rank_2", "tied_full"])
-@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-5])
 def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, rng, device):
     """Tight components among far rows: |error| <= 1e-8 max(1, |a|), the truth in 60 digits (product-error)."""
     mpmath = pytest.importorskip("mpmath")
@@ -185,10 +183,10 @@ def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, rng, devic
         key: part * {"matrices": scale**2, "entries": scale**2, "uniquenesses": scale**2, "loadings": scale}.get(key, 1)
         for key, part in mixture.covariance.tensors().items()
     }
-    mixture = Mixture(
-        mixture.log_weights, mixture.means, COVARIANCES[name].structure.from_tensors(shrunk), mixture.class_of
-    )
-    rows = np.concatenate([100 * rng.normal(size=(3, N_FEATURES)), mixture.means.cpu().numpy() + scale])
+    covariance = COVARIANCES[name].structure.from_tensors(shrunk)
+    mixture = Mixture(mixture.log_weights, 100 * mixture.means, covariance, mixture.class_of)
+    near = mixture.means.cpu().numpy() + scale * rng.normal(size=(5, N_FEATURES))
+    rows = np.concatenate([100 * rng.normal(size=(3, N_FEATURES)), near])
     source = TensorSource(tensor(rows, device))
     found = log_joint_of(mixture, source, locate(source)).cpu().numpy()
     with mpmath.workdps(60):
@@ -209,10 +207,8 @@ def dense_in_many_digits(mpmath, covariance, k):
     """Sigma = Psi + S S' without rounding, where the parameters are Psi and S."""
     if "loadings" not in covariance.tensors():
         return covariance.dense()[k].tolist()
-    loadings = mpmath.matrix(covariance.tensors()["loadings"][k].tolist())
-    return loadings * loadings.T + mpmath.diag(
-        [mpmath.mpf(u) for u in covariance.tensors()["uniquenesses"][k].tolist()]
-    )
+    loadings = mpmath.matrix(covariance.loadings[k].tolist())
+    return loadings * loadings.T + mpmath.diag(covariance.uniquenesses[k].tolist())
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -456,7 +452,3 @@ def test_a_column_without_observed_cells_lies_at_zero(device):
 def test_no_rows_lie_at_zero(device):
     frame = locate(TensorSource(torch.zeros(0, 2, dtype=torch.float64, device=device)))
     assert (frame.centre.tolist(), frame.radii.tolist()) == ([0.0, 0.0], [0.0, 0.0])
-
-
-def test_tolerances_are_stated_for_both_precisions():
-    assert {torch.float64: 1e-8, torch.float32: 1e-4} == TOLERANCES

@@ -80,9 +80,10 @@ class TestModel:
 
     def test_probabilities_from_the_view(self, fitted, ripley):
         X, _ = ripley
-        joint = fitted.model_.mixture.log_weights.numpy() + fitted.model_.basis.evaluate(
-            fitted.model_.scaling(torch.from_numpy(X))
-        ).numpy() @ fitted.coef_.T
+        joint = (
+            fitted.model_.mixture.log_weights.numpy()
+            + fitted.model_.basis.evaluate(fitted.model_.scaling(torch.from_numpy(X))).numpy() @ fitted.coef_.T
+        )
         np.testing.assert_allclose(fitted.responsibilities(X), torch.tensor(joint).softmax(1), atol=1e-12)
         slices = np.cumsum([0, *fitted.n_components_])
         by_class = np.add.reduceat(fitted.responsibilities(X), slices[:-1], axis=1)
@@ -284,7 +285,7 @@ class TestBadInput:
     def test_missing_cells(self, ripley, fitted):
         X, y = ripley[0].copy(), ripley[1]
         X[3, 1] = np.nan
-        message = r"Input X contains NaN, 1 cells, the first in row 3\. .*MixtureClassifier and GaussianMixture take"
+        message = r"Input X contains NaN, first in column 1; .*MixtureClassifier and GaussianMixture take missing cells"
         for call in (lambda: RelevanceVectorClassifier().fit(X, y), lambda: fitted.predict(X)):
             with pytest.raises(ValueError, match=message):
                 call()
@@ -294,7 +295,7 @@ class TestBadInput:
             SparseMixtureClassifier().fit(ripley[0], np.ones(120, int))
 
     def test_soft_labels(self, ripley):
-        with pytest.raises(ValueError, match="needs one label per row, not soft labels; MixtureClassifier takes them"):
+        with pytest.raises(ValueError, match="needs one label per row; y has several columns, which means soft labels"):
             SparseMixtureClassifier().fit(ripley[0], np.full((120, 2), 0.5))
 
     def test_kernels(self, ripley):

@@ -7,13 +7,13 @@ import torch
 import reference_sparse as reference
 from cases import assert_close, tensor
 from mixtura.bases import RBF, Custom, KernelColumns, Monomials, Polynomial, feature_form, gram_factor, monomials
-from mixtura.loglinear import LogLinearMixture, class_scores
 from mixtura.priors.sparse import Relevance
 from mixtura.solvers.curvature import DirectCurvature, FeatureCurvature, Share, hessian
 from mixtura.solvers.loop import Outcome, run
 from mixtura.solvers.newton import Evidence, SparseNewton, merged, starting_state, without_components
 from mixtura.solvers.simplify import simplified
 from mixtura.solvers.working_set import Candidates, WorkingSet
+from mixtura.sparse_mixture import SparseMixture, class_scores
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -134,7 +134,7 @@ class TestHessians:
         rows, labels, class_of, responsibilities = rows_of(rng, 3, 40)
         evidence = evidence_of(Polynomial(), rows, labels)
         mixture = starting_state(evidence.n_columns, tensor(class_of), tensor(responsibilities.T)).mixture
-        mixture = LogLinearMixture(
+        mixture = SparseMixture(
             mixture.log_weights, mixture.class_of, mixture.components, mixture.columns, mixture.values,
             tensor(rng.uniform(20, 40, mixture.n_pairs)),
         )  # fmt: skip

@@ -1,7 +1,22 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
-from mixtura.estimators import GaussianMixture, MixtureClassifier, RelevanceVectorClassifier, SparseMixtureClassifier
+from mixtura.estimators import (
+    GaussianMixture,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+    make_nonnegative_pipeline,
+)
 from mixtura.model_files import load
 
 __version__ = "0.1.0"
-__all__ = ["GaussianMixture", "MixtureClassifier", "RelevanceVectorClassifier", "SparseMixtureClassifier", "load"]
+__all__ = [
+    "GaussianMixture",
+    "MixtureClassifier",
+    "NonnegativeMixtureClassifier",
+    "RelevanceVectorClassifier",
+    "SparseMixtureClassifier",
+    "load",
+    "make_nonnegative_pipeline",
+]

@@ -42,6 +42,13 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def fraction(name: str, value: object) -> float:
+    """A number between 0 and 1, both left out."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
 def switch(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -123,7 +130,7 @@ def memory_limit(value: object) -> int:
     size = _bytes(value) if isinstance(value, str) else value
     if isinstance(size, bool) or not isinstance(size, Real) or not 2**20 <= float(size) < float("inf"):
         raise ValueError(f'memory_limit must be at least 1 MiB, as bytes or text like "256 MB"; got {value!r}.')
-    return int(size)
+    return int(float(size))
 
 
 def _bytes(text: str) -> float | None:
@@ -140,30 +147,37 @@ def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
     """A two-dimensional tensor of finite numbers or NaN, for the estimator of this name."""
     if values.ndim != 2:
         raise ValueError(
-            f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one row per "
-            f"sample, one column per feature."
+            f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one "
+            "row per sample, one column per feature."
         )
     if expected is not None and values.shape[1] != expected:
         raise ValueError(f"X has {values.shape[1]} features, but {name} is expecting {expected} features as input.")
     if values.shape[1] == 0:
-        raise ValueError(f"Found array with 0 feature(s) (shape={tuple(values.shape)}) while a minimum of 1 is required by {name}.")
+        raise ValueError(
+            f"Found array with 0 feature(s) (shape={tuple(values.shape)}) while a minimum of 1 is required by {name}."
+        )
     if values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"X must hold real numbers; got dtype {values.dtype}. Convert it, e.g. with X.double().")
     if values.is_floating_point() and bool(values.isinf().any()):
         row = int(values.isinf().any(1).nonzero()[0])
         raise ValueError(
-            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN (missing)."
+            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN "
+            "(missing)."
         )
     return values
 
 
 def rows_of_something(values: object) -> None:
     """What can never be rows, whatever it holds."""
-    # scipy's dictionary of keys is a Mapping with a shape: scikit-learn says that it is sparse.
-    mapping = isinstance(values, Mapping) and not hasattr(values, "shape")
-    if values is None or mapping or isinstance(values, str | bytes | set):
+    if values is None or type(values) in (
+        str,
+        bytes,
+        dict,
+        set,
+    ):  # not their subclasses: some sparse matrices are dicts
         raise ValueError(
-            f"X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got {type(values).__name__}."
+            "X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got "
+            f"{type(values).__name__}."
         )
 
 
@@ -198,7 +212,9 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         try:
             values = torch.from_numpy(np.array(values, dtype=float))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"sample_weight must hold one number per row; it could not be read as numbers: {error}.") from error
+            raise ValueError(
+                f"sample_weight must hold one number per row; it could not be read as numbers: {error}."
+            ) from error
     weights = values.detach().double()
     if weights.ndim == 0:
         weights = weights.expand(n_rows).clone()
@@ -209,8 +225,8 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
     bad = ~weights.isfinite()
     if bool(bad.any()):
         raise ValueError(
-            f"sample_weight must be finite; {int(bad.sum())} weights are NaN or infinite, the first in row {int(bad.nonzero()[0])}. "
-            f"Give such rows weight 0, or leave them out."
+            f"sample_weight must be finite; {int(bad.sum())} weights are NaN or infinite, the first in row "
+            f"{int(bad.nonzero()[0])}. Give such rows weight 0, or leave them out."
         )
     if bool((weights < 0).any()):
         raise ValueError(
@@ -235,8 +251,8 @@ def alone_with_batches(**arguments: Any) -> None:
 def as_many_labels(labels: np.ndarray, n_rows: int) -> None:
     if labels.ndim > 0 and len(labels) != n_rows:
         raise ValueError(
-            f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one label for "
-            f"each of the {n_rows} rows of X."
+            f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one "
+            f"label for each of the {n_rows} rows of X."
         )
 
 
@@ -247,7 +263,8 @@ def distinct(labels: np.ndarray) -> np.ndarray:
     except TypeError as error:
         kinds = sorted({type(label).__name__ for label in labels})
         raise ValueError(
-            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or all numbers."
+            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or "
+            "all numbers."
         ) from error
 
 
@@ -257,8 +274,8 @@ def finite_labels(values: np.ndarray) -> None:
         return
     if np.isnan(values).any():
         raise ValueError(
-            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their own, such as "
-            f"-1 among integers, and name it in `unlabeled`."
+            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their "
+            "own, such as -1 among integers, and name it in `unlabeled`."
         )
     raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
@@ -275,7 +292,8 @@ def soft_labels(values: np.ndarray) -> np.ndarray:
     partly = missing.any(1) & ~missing.all(1)
     if partly.any():
         raise ValueError(
-            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) or not at all."
+            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) "
+            "or not at all."
         )
     sums = np.where(missing.all(1), 1.0, shares.sum(1))
     bad = (shares < 0).any(1) | ~np.isclose(sums, 1, atol=1e-6)
@@ -283,7 +301,8 @@ def soft_labels(values: np.ndarray) -> np.ndarray:
         row = int(bad.argmax())
         raise ValueError(
             f"y with several columns means soft labels: rows must be non-negative and sum to 1; row {row} is "
-            f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per row."
+            f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per "
+            "row."
         )
     return shares
 
@@ -294,8 +313,8 @@ def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
     if empty.any():
         column = int(empty.argmax())
         raise ValueError(
-            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave the column "
-            f"out, or give it rows."
+            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave "
+            "the column out, or give it rows."
         )
 
 
@@ -305,7 +324,7 @@ def one_label(value: object) -> None:
         raise ValueError(f'unlabeled must be "auto", None or one label; got {value!r}.')
 
 
-def enough_classes(classes: Sequence[Any], n_unlabeled: int, name: str) -> None:
+def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str) -> None:
     """At least two classes with rows of positive weight."""
     if len(classes) == 0:
         raise ValueError(
@@ -324,8 +343,8 @@ def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
     if empty:
         raise ValueError(
-            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a positive "
-            f"weight, or leave its rows out."
+            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a "
+            "positive weight, or leave its rows out."
         )
 
 
@@ -343,17 +362,76 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
         prior = torch.as_tensor(np.array(value, dtype=float), device=class_weights.device)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of classes_; "
-            f"got {value!r}."
+            "class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of "
+            f"classes_; got {value!r}."
         ) from error
     if prior.shape != (n_classes,):
         raise ValueError(
-            f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; got shape "
-            f"{tuple(prior.shape)}."
+            f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; "
+            f"got shape {tuple(prior.shape)}."
         )
     if not bool((prior > 0).all()) or abs(float(prior.sum()) - 1) > 1e-6:
-        raise ValueError(f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}.")
+        raise ValueError(
+            f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}."
+        )
     return prior / prior.sum()
+
+
+# ---- models without a density ----------------------------------------------------------------------------------------
+
+NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
+
+
+def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
+    """Class numbers, which soft labels do not have."""
+    if numbers is None:
+        raise ValueError(
+            f"{name} needs one label per row; y has several columns, which means soft labels. Take the most probable "
+            f"label of each row, or use MixtureClassifier, which takes soft labels."
+        )
+    return numbers
+
+
+def no_density(name: str, method: str) -> str:
+    """Why a model of classes given rows lacks a method, and which have it."""
+    return (
+        f"{name} has no {method!r}: it models classes given rows and has no density of the rows. MixtureClassifier and "
+        f"GaussianMixture have one."
+    )
+
+
+def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
+    """No NaN or infinity; columns() are the columns of the cells where rows are sparse."""
+    cells = torch.as_tensor(values)
+    bad = ~cells.isfinite()
+    if not bool(bad.any()):
+        return
+    what = "NaN" if bool(cells.isnan().any()) else "infinity"
+    cell = int((cells.isnan() if what == "NaN" else bad).flatten().nonzero()[0])
+    column = int(columns()[cell]) if columns else cell % cells.shape[1]
+    raise ValueError(
+        f"Input X contains {what}, first in {named(column)}; {name} does not accept it. MixtureClassifier and "
+        f"GaussianMixture take missing cells (NaN); or fill the cells in first."
+    )
+
+
+def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> None:
+    """No negative cell; columns() are the columns of the cells where rows are sparse."""
+    cells = torch.as_tensor(values)
+    bad = cells < 0
+    if not bool(bad.any()):
+        return
+    places = torch.as_tensor(columns())[bad] if columns else bad.any(0).nonzero()[:, 0]
+    column = int(places.min())
+    own = cells[bad & (torch.as_tensor(columns()) == column)] if columns else cells[:, column]
+    raise ValueError(
+        f"Negative values in data passed to {name}: {named(column)} holds {float(own.min()):g}, and features must be "
+        f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
+        f"shifting them."
+    )
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
 def kernel(value: object, names: Iterable[str]) -> None:
@@ -373,19 +451,21 @@ def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
     """What a kernel function must give."""
     if values.shape != (n_left, n_right):
         raise ValueError(
-            f"The kernel function gave an array of shape {values.shape} for {n_left} and {n_right} rows; it must take two arrays "
-            f"of rows and give all pairs, shape {(n_left, n_right)}, as sklearn.metrics.pairwise does."
+            f"The kernel function gave an array of shape {values.shape} for {n_left} and {n_right} rows; it must take "
+            f"two arrays of rows and give all pairs, shape {(n_left, n_right)}, as sklearn.metrics.pairwise does."
         )
     if not np.isfinite(values).all():
-        raise ValueError("The kernel function gave values that are not finite; check it on the rows scaled to unit variance.")
+        raise ValueError(
+            "The kernel function gave values that are not finite; check it on the rows scaled to unit variance."
+        )
 
 
 def square_kernel(shape: tuple[int, ...]) -> None:
     """What X must be where it holds a precomputed kernel."""
     if shape[0] != shape[1]:
         raise ValueError(
-            f"Precomputed kernel matrix is not square: kernel='precomputed' means that X holds the kernel of every pair of "
-            f"rows, but its shape is {shape}; pass a square matrix, or another kernel."
+            f"Precomputed kernel matrix is not square: kernel='precomputed' means that X holds the kernel of every "
+            f"pair of rows, but its shape is {shape}; pass a square matrix, or another kernel."
         )
 
 
@@ -394,7 +474,8 @@ def symmetric_gram(matrix: np.ndarray) -> None:
     worst = float(np.abs(matrix - matrix.T).max())
     if worst > 1e-6 * max(float(np.abs(matrix).max()), 1e-300):
         raise ValueError(
-            f"The kernel matrix is not symmetric: k(x, z) and k(z, x) differ by up to {worst:g}; use a symmetric kernel."
+            f"The kernel matrix is not symmetric: k(x, z) and k(z, x) differ by up to {worst:g}; use a symmetric "
+            f"kernel."
         )
 
 
@@ -403,19 +484,8 @@ def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> Non
     if not residue <= allowed:
         lowest = float(np.linalg.eigvalsh(matrix)[0])
         raise ValueError(
-            f"The kernel is not positive definite: the smallest eigenvalue of its matrix is {lowest:g}; use a kernel that is, "
-            f"such as 'rbf' or 'polynomial' with coef0 of at least 0."
-        )
-
-
-def no_missing(values: Tensor, name: str) -> None:
-    """Rows for an estimator that cannot integrate out missing cells."""
-    missing = values.isnan()
-    if bool(missing.any()):
-        raise ValueError(
-            f"Input X contains NaN, {int(missing.sum())} cells, the first in row {int(missing.any(1).nonzero()[0])}. {name} has no "
-            f"density to integrate missing cells out of; MixtureClassifier and GaussianMixture take NaN, or impute first, "
-            f"e.g. with MixtureClassifier(...).impute."
+            f"The kernel is not positive definite: the smallest eigenvalue of its matrix is {lowest:g}; use a kernel "
+            f"that is, such as 'rbf' or 'polynomial' with coef0 of at least 0."
         )
 
 
@@ -425,13 +495,6 @@ def file_can_hold(kernel: object, name: str) -> None:
         raise ValueError(
             f"A model file cannot hold the kernel function of this {name}; use a named kernel, or kernel='precomputed'."
         )
-
-
-def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
-    """One label per row, where soft labels are not understood."""
-    if numbers is None:
-        raise ValueError(f"{name} needs one label per row, not soft labels; MixtureClassifier takes them.")
-    return numbers
 
 
 def finite_scaled(rows: Tensor) -> None:

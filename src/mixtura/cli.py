@@ -31,7 +31,7 @@ from sklearn.svm import SVC
 from mixtura import __version__
 from mixtura.datasets import make_ripley, remove_cells
 from mixtura.estimators import MixtureClassifier
-from mixtura.priors import Conjugate, default_strength
+from mixtura.priors import Conjugate
 
 FRACTIONS = (0.0, 0.3, 0.6)  # of the cells of the digits that are removed
 PICTURES = (".png", ".svg", ".pdf")
@@ -128,12 +128,15 @@ class Method:
 
 
 def one_variance(problem: Problem) -> Conjugate:
-    """The default prior, but with one variance for all features: for features in the same units, such as pixels."""
+    """A prior that shrinks to one variance for all features: for features in the same units, such as pixels.
+
+    One pseudo-row per feature: of 1/4 to 4 the best by cross-validated log-loss on the complete training digits.
+    """
     X, y = problem.X_train, problem.y_train
     deviations = np.concatenate([X[y == c] - np.nanmean(X[y == c], axis=0) for c in np.unique(y)])
     n_features = X.shape[1]
     variances = torch.full((n_features,), float(np.nanmean(deviations**2)), dtype=torch.float64)
-    return Conjugate(default_strength(n_features), variances)
+    return Conjugate(float(n_features), variances)
 
 
 def _searched(model: Any, **grid: list[Any]) -> GridSearchCV:
@@ -171,7 +174,7 @@ METHODS = (
     Method(
         "mixture, 2, same units",
         lambda problem, seed: MixtureClassifier(2, prior=one_variance(problem), random_state=seed),
-        "MixtureClassifier(2, prior=...) that shrinks to one variance for all features",
+        "MixtureClassifier(2, prior=Conjugate(D, V)) with one variance V for all D features",
         ours=True,
     ),
     Method("QDA", _qda, "shrinkage and scaling by cross-validation"),
@@ -284,7 +287,7 @@ def _notes() -> str:
         "* the best of its column, as printed. Seconds are those of one fit and one prediction, without the search.\n"
         "Missing cells: the mixtures integrate them out, gradient boosting takes them as they are, for the others\n"
         "they become the mean of the column. Cross-validation: three folds of the training rows, log-loss. The\n"
-        "mixtures are not tuned.\n"
+        "settings of the mixtures are the same for all four problems.\n"
         "\n" + "\n".join(lines) + "\n"
     )
 

@@ -24,7 +24,8 @@ class Description:
     """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
 
     `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
-    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the others.
+    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the
+    others.
     """
 
     frame: Frame
@@ -37,6 +38,25 @@ class Description:
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
+
+    def spread(self, n_components: float) -> Tensor:
+        """Variances that the components of a class may be expected to have, (D,) (default-prior):
+
+            sqrt(m4 / 3) * n_components^(-2 / D),
+
+        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so this is V where tails are Gaussian
+        and more where they are heavy; a class cut into n_components parts of equal volume has parts that much narrower.
+        """
+        scales = self.within.sqrt()
+        fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            deviations = (rows - mean) / scales
+            weight += weights @ (~rows.isnan()).double()
+            fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
+        # At least 1 by Jensen's inequality; less only where all rows of a class are equal and `within` is not theirs.
+        kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
+        expected = self.within * (kurtosis / 3).sqrt()
+        return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
@@ -190,15 +210,16 @@ def starting_mixture(
     return Mixture(log_weights, all_means, covariance, class_of), assigned
 
 
-def weighted_deviations(
-    assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor
-) -> tuple[Tensor, Tensor]:
+def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
     """Rows about the mean of their component, missing cells zero, and the components.
 
-    Each is multiplied by the root of its weight over the average weight in the component: a row of weight 2 counts as two.
+    Each is multiplied by the root of its weight over the average weight in the component, so that a row of weight 2
+    counts as two.
     """
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    totals = weights.new_zeros(2, len(means)).index_add_(1, components, torch.stack((weights, torch.ones_like(weights))))
+    totals = weights.new_zeros(2, len(means)).index_add_(
+        1, components, torch.stack((weights, torch.ones_like(weights)))
+    )
     averages = totals[0] / totals[1].clamp_min(1)
     factors = (weights / averages[components]).sqrt().unsqueeze(-1)
     return torch.nan_to_num(rows - means[components], nan=0.0) * factors, components

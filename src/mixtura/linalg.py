@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -55,6 +58,24 @@ def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
 def precisions(factors: Tensor) -> Tensor:
     """(L L')^-1, needed entry by entry where log-densities become a matrix product."""
     return torch.cholesky_inverse(factors)
+
+
+# Operations below which a second thread costs more than it brings, above all where the cores are busy.
+SMALL_WORK = 1e8
+
+
+@contextmanager
+def threads_for(work: float) -> Iterator[None]:
+    """One thread for the operations inside, where they are few; as many as there are otherwise."""
+    n_threads = torch.get_num_threads()
+    if work > SMALL_WORK or n_threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 # LAPACK, called once a matrix, overtakes the vectorised sweep at about this size.

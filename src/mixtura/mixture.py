@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,8 +42,10 @@ class Mixture:
     @cached_property
     def class_slices(self) -> list[slice]:
         """The components of each class."""
-        edges = torch.searchsorted(self.class_of, torch.arange(self.n_classes + 1, device=self.class_of.device)).tolist()
-        return [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        edges = torch.searchsorted(
+            self.class_of, torch.arange(self.n_classes + 1, device=self.class_of.device)
+        ).tolist()
+        return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
     @property
     def weights(self) -> Tensor:
@@ -97,7 +100,9 @@ class Mixture:
     def own_moments(self, counts: Tensor) -> Moments:
         """The moments this mixture would see of its own rows, counts (K,) of them, about its means."""
         seconds = self.covariance.own_moments()
-        scaled = Moments(torch.ones_like(counts), torch.zeros_like(self.means), seconds, self.covariance.form, self.means)
+        scaled = Moments(
+            torch.ones_like(counts), torch.zeros_like(self.means), seconds, self.covariance.form, self.means
+        )
         return scaled.scaled(counts)
 
     def to(self, device: torch.device | str) -> Mixture:
@@ -105,7 +110,10 @@ class Mixture:
         if self.means.device == torch.device(device):
             return self
         return Mixture(
-            self.log_weights.to(device), self.means.to(device), _moved(self.covariance, device), self.class_of.to(device)
+            self.log_weights.to(device),
+            self.means.to(device),
+            _moved(self.covariance, device),
+            self.class_of.to(device),
         )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
+from mixtura.covariances import (
+    Diagonal,
+    DiagonalCovariance,
+    Full,
+    FullCovariance,
+    LowRank,
+    LowRankCovariance,
+    Spherical,
+    Tied,
+    TiedCovariance,
+)
 from mixtura.estimators import (
     GaussianMixture,
     MixtureClassifier,
+    NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.mixture import Mixture
-from mixtura.roles import Structure
+from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
 
 FORMAT = "mixtura model"
@@ -28,72 +42,51 @@ FORMAT_VERSION = 1
 ESTIMATORS = {
     "GaussianMixture": GaussianMixture,
     "MixtureClassifier": MixtureClassifier,
+    "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
     "RelevanceVectorClassifier": RelevanceVectorClassifier,
     "SparseMixtureClassifier": SparseMixtureClassifier,
 }
-# Fitted numbers that go into the header, besides the tensors of the mixture.
-FITTED = ("n_features_in_", "n_iter_", "converged_", "lower_bound_", "lower_bounds_")
+STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
 
 
 def save(estimator: Any, path: Any) -> None:
-    """Write a fitted estimator; its constructor arguments go along where they are plain values.
+    """Write a fitted estimator.
 
-    An estimator that is more than a mixture says what it stores: `_stored()` gives plain values and tensors, and
+    Its arguments go along where they are plain values, arrays or covariance structures; priors, starts and random
+    states that are objects stay behind, and are at their defaults after loading. Predictions are the same to the last
+    bit. An estimator whose mixture is not Gaussian says what it stores: `_stored()` gives plain values and tensors, and
     `_restored(values, tensors)` takes them back.
     """
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(Path(path).parent)!r} to save the model in; make it first.")
+    own, tensors = _parts(estimator)
+    tensors["history"] = torch.tensor([astuple(record) for record in estimator.history_], dtype=torch.float64).reshape(
+        -1, 4
+    )
+    tensors = {name: part.detach().cpu().contiguous().clone() for name, part in tensors.items()}
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "estimator": type(estimator).__name__,
+        "parameters": _parameters_to_json(estimator),
+        **own,
+        "converged": bool(estimator.converged_),
+        "feature_names": getattr(estimator, "feature_names_in_", np.array([])).tolist() or None,
+        "classes": _classes_to_json(getattr(estimator, "classes_", None)),
+    }
+    header["checksum"] = _checksum(header, tensors)
+    save_file(tensors, str(path), metadata={"mixtura": json.dumps(header)})
+
+
+def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the header and the tensors hold of the mixture."""
     if hasattr(estimator, "_stored"):
-        _save_stored(estimator, path)
-        return
+        values, tensors = estimator._stored()
+        return {"stored": values}, tensors
     mixture: Mixture = estimator.mixture_
     tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
     tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
-    header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "estimator": type(estimator).__name__,
-        "parameters": {k: v for k, v in estimator.get_params(deep=False).items() if _is_plain(v)},
-        "structure": _structure_to_json(estimator._structure(mixture.n_features)),
-        "fitted": {name: _plain(getattr(estimator, name)) for name in FITTED if hasattr(estimator, name)},
-        "history": [list(vars(record).values()) for record in estimator.history_],
-        "feature_names": _plain(getattr(estimator, "feature_names_in_", None)),
-        "classes": _classes_to_json(getattr(estimator, "classes_", None)),
-    }
-    _write(header, tensors, path)
-
-
-def _write(header: dict[str, Any], tensors: dict[str, Tensor], path: Any) -> None:
-    contiguous = {name: part.detach().cpu().contiguous().clone() for name, part in tensors.items()}
-    save_file(contiguous, str(path), metadata={"mixtura": json.dumps(header)})
-
-
-def _save_stored(estimator: Any, path: Any) -> None:
-    values, tensors = estimator._stored()
-    header = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "estimator": type(estimator).__name__,
-        "parameters": {k: v for k, v in estimator.get_params(deep=False).items() if _is_plain(v)},
-        "stored": {name: _plain(value) for name, value in values.items()},
-        "n_features": estimator.n_features_in_,
-        "history": [list(vars(record).values()) for record in estimator.history_],
-        "feature_names": _plain(getattr(estimator, "feature_names_in_", None)),
-        "classes": _classes_to_json(getattr(estimator, "classes_", None)),
-    }
-    _write(header, tensors, path)
-
-
-def _rebuild_stored(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    if not all(bool(part.isfinite().all()) for part in tensors.values()):
-        raise ValueError("The model file is damaged: it holds numbers that are not finite; save the model again.")
-    estimator = ESTIMATORS[header["estimator"]](**header["parameters"])
-    estimator.n_features_in_ = header["n_features"]
-    estimator.history_ = [Record(*record) for record in header["history"]]
-    if header["feature_names"] is not None:
-        estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    if header["classes"] is not None:
-        estimator.classes_ = _classes_from_json(header["classes"])
-    estimator._restored(header["stored"], tensors)
-    return estimator
+    return {"structure": _structure_to_json(_structure_of(mixture.covariance))}, tensors
 
 
 def load(path: Any) -> Any:
@@ -107,8 +100,8 @@ def load(path: Any) -> Any:
         raise FileNotFoundError(f"No model file at {str(path)!r}; check the path, or write one with model.save(path).")
     header, tensors = _read(path)
     try:
-        return _rebuild_stored(header, tensors) if "stored" in header else _rebuild(header, tensors)
-    except (KeyError, TypeError, IndexError, RuntimeError, AttributeError) as error:
+        return _rebuild(header, tensors)
+    except (KeyError, TypeError, IndexError, RuntimeError, AttributeError, ValueError) as error:
         raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}); save the model again.") from error
 
 
@@ -119,55 +112,91 @@ def _read(path: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(
-            f"{str(path)!r} is not a model file of mixtura, or it is damaged ({error}); save the model again with model.save."
+            f"{str(path)!r} is not a model file of mixtura, or it is damaged ({error}); save the model again with "
+            "model.save."
         ) from error
     try:
         header = json.loads(metadata["mixtura"])
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{str(path)!r} was not written by mixtura: its header is missing or unreadable.") from error
+        raise ValueError(
+            f"{str(path)!r} was not written by mixtura: its header is missing or unreadable; pass a file written by "
+            "model.save."
+        ) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("estimator") not in ESTIMATORS:
-        raise ValueError(f"{str(path)!r} was not written by mixtura: its header does not name one of its models.")
+        raise ValueError(
+            f"{str(path)!r} was not written by mixtura: its header does not name one of its models; pass a file "
+            "written by model.save."
+        )
     if header.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format version {header.get('format_version')}, but this mixtura reads version "
             f"{FORMAT_VERSION}; install the version that wrote it, or save the model again."
         )
+    if header.pop("checksum", None) != _checksum(header, tensors):
+        raise ValueError(f"The model file {str(path)!r} is damaged: its checksum does not match; save the model again.")
     return header, tensors
 
 
+def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """A digest of everything in the file: it finds accidents, not forgeries, which could execute nothing anyway."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
-    structure = _structure_from_json(header["structure"])
-    covariance = structure.from_tensors(parts)
-    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
-    _check(mixture, tensors)
-    parameters = dict(header["parameters"])
-    estimator_class = ESTIMATORS[header["estimator"]]
-    if not isinstance(parameters.get("covariance_type"), str):
-        parameters["covariance_type"] = structure
-    estimator = estimator_class(**parameters)
-    estimator.mixture_ = mixture
-    estimator.history_ = [Record(*record) for record in header["history"]]
-    for name, value in header["fitted"].items():
-        if name in FITTED:
-            setattr(estimator, name, value)
+    estimator = ESTIMATORS[header["estimator"]](**_parameters_from_json(header["parameters"]))
+    estimator.history_ = [Record(int(number), *rest) for number, *rest in tensors["history"].tolist()]
+    estimator.n_iter_ = len(estimator.history_)
+    estimator.converged_ = bool(header["converged"])
     if header["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["classes"] is not None:
         estimator.classes_ = _classes_from_json(header["classes"])
-        estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
-        estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
+    if hasattr(estimator, "_restored"):
+        estimator._restored(header["stored"], tensors)
+    else:
+        _restore_gaussian(estimator, header["structure"], tensors)
     return estimator
 
 
-def _check(mixture: Mixture, tensors: dict[str, Tensor]) -> None:
+def _restore_gaussian(estimator: Any, structure: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
+    covariance = _structure_from_json(structure).from_tensors(parts)
+    mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
+    _check_shapes(mixture)
+    estimator.mixture_ = mixture
+    estimator.n_features_in_ = mixture.n_features
+    if hasattr(estimator, "classes_"):
+        estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
+        estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
+    else:
+        estimator.lower_bounds_ = [record.objective for record in estimator.history_]
+        estimator.lower_bound_ = estimator.lower_bounds_[-1] if estimator.lower_bounds_ else -float("inf")
+
+
+def _check_shapes(mixture: Mixture) -> None:
     n_components, n_features = mixture.means.shape
-    shapes = mixture.covariance.n_components == n_components and mixture.covariance.n_features == n_features
-    if not shapes or len(mixture.log_weights) != n_components or len(mixture.class_of) != n_components:
-        raise ValueError("The model file is damaged: its tensors do not fit together; save the model again.")
-    finite = all(bool(t.isfinite().all()) for name, t in tensors.items() if name != "log_weights")
-    if not finite or bool(tensors["log_weights"].isnan().any()):
-        raise ValueError("The model file is damaged: it holds numbers that are not finite; save the model again.")
+    sizes = mixture.covariance.n_components, len(mixture.log_weights), len(mixture.class_of)
+    if set(sizes) != {n_components} or mixture.covariance.n_features != n_features:
+        raise ValueError("its tensors do not fit together")
+
+
+def _structure_of(covariance: Covariance) -> Structure:
+    """The structure of fitted covariances, whatever the arguments have become since the fit."""
+    if isinstance(covariance, TiedCovariance):
+        return Tied(_structure_of(covariance.inner), covariance.n_groups > 1)
+    if isinstance(covariance, LowRankCovariance):
+        return LowRank(covariance.rank)
+    if isinstance(covariance, DiagonalCovariance):
+        return Spherical() if covariance.spherical else Diagonal()
+    if isinstance(covariance, FullCovariance):
+        return Full()
+    raise ValueError(
+        f"A model with covariances of type {type(covariance).__name__} cannot be saved; use those of mixtura."
+    )
 
 
 def _structure_to_json(structure: Structure) -> dict[str, Any]:
@@ -184,24 +213,53 @@ def _structure_from_json(header: dict[str, Any]) -> Structure:
         return Tied(_structure_from_json(header["inner"]), bool(header["per_class"]))
     if name == "low_rank":
         return LowRank(header["rank"])
-    return {"full": Full, "diag": Diagonal, "spherical": Spherical}[name]()
+    return STRUCTURES[name]()
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether JSON holds the value without loss; random states and objects stay behind."""
+def _parameters_to_json(estimator: Any) -> dict[str, Any]:
+    encoded = {name: _to_json(value) for name, value in estimator.get_params(deep=False).items()}
+    return {name: value for name, value in encoded.items() if value is not LEFT_BEHIND}
+
+
+def _parameters_from_json(header: dict[str, Any]) -> dict[str, Any]:
+    return {name: _from_json(value) for name, value in header.items()}
+
+
+LEFT_BEHIND = object()
+
+
+def _to_json(value: Any) -> Any:
+    """An argument as JSON, or LEFT_BEHIND where it is an object of another kind."""
+    if isinstance(value, np.ndarray | np.generic | Tensor):
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Tied | LowRank | Full | Diagonal | Spherical):
+        return {"structure": _structure_to_json(value)}
+    if isinstance(value, Mapping):
+        parts = [[_to_json(k), _to_json(v)] for k, v in value.items()]
+        return LEFT_BEHIND if any(LEFT_BEHIND in pair for pair in parts) else {"pairs": parts}
     if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    return value is None or isinstance(value, bool | int | float | str)
+        parts = [_to_json(v) for v in value]
+        return LEFT_BEHIND if LEFT_BEHIND in parts else parts
+    return LEFT_BEHIND
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return _structure_from_json(value["structure"]) if "structure" in value else dict(value["pairs"])
 
 
 def _classes_to_json(classes: np.ndarray | None) -> dict[str, Any] | None:
     if classes is None:
         return None
-    return {"dtype": classes.dtype.str if classes.dtype != object else "object", "values": classes.tolist()}
+    values = classes.tolist()
+    if not all(isinstance(value, bool | int | float | str) for value in values):
+        raise ValueError(f"A model with classes_ {values} cannot be saved; labels must be numbers or text.")
+    return {"dtype": "object" if classes.dtype == object else classes.dtype.str, "values": values}
 
 
 def _classes_from_json(header: dict[str, Any]) -> np.ndarray:

@@ -99,7 +99,7 @@ class Moments:
     def about(self, reference: Tensor) -> Moments:
         """The same rows about another reference (moments-shift): with d = new - old,
 
-            firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
+        firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
         """
         shift = (reference - self.reference).expand_as(self.firsts)  # (K, D)
         weighted = self.counts.unsqueeze(-1) * shift
@@ -107,7 +107,7 @@ class Moments:
         forward = self.form.outer(shift, weighted - self.firsts)
         backward = self.form.outer(self.firsts, shift)
         seconds = tuple(s + f - b for s, f, b in zip(self.seconds, forward, backward, strict=True))
-        return replace(self, firsts=self.firsts - weighted, seconds=seconds, reference=reference)
+        return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
 
     def plus_scatter(self, scatter: tuple[Tensor, ...]) -> Moments:
         """With a scatter added to the second moments that are about the component's own mean."""

@@ -1,9 +1,9 @@
 """The loops over rows: summaries for learning, scores and posteriors for predicting.
 
-Rows come in blocks, are grouped (by label where an objective asks for own-class components only, by missing cells) and cut
-into chunks that fit the cache. On the CPU chunks are shared out among threads, each running single-threaded operations:
-no barrier per operation, and the sums of each thread are added in a fixed order. Nothing of size rows x components outlives
-a chunk.
+Rows come in blocks, are grouped (by missing cells, and by label where only the components of the own class matter) and
+cut into chunks that fit the cache. On the CPU chunks are shared out among threads, each running single-threaded
+operations: no barrier per operation, and the sums of the threads are added in a fixed order. Nothing of size
+rows x components outlives a chunk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
-from mixtura.roles import Conditioned, Covariance, Objective, Targets
+from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
 from mixtura.scratch import Scratch
 from mixtura.shards import Block, Group, Source
 
@@ -67,12 +68,16 @@ class Evaluator:
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
         narrow = product.n_features <= MOST_MONOMIALS
-        fast = ((errors <= TOLERANCES[dtype]) & narrow).nonzero()[:, 0]
-        self.fast = fast.tolist()
-        self.exact = sorted(set(range(mixture.n_components)) - set(self.fast))
-        self.product = product if not self.exact else product.select(fast)
+        self.product, self.exact = product, []
+        if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
+            self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
+        self.fast = sorted(set(range(mixture.n_components)) - set(self.exact))
         self.log_weights = mixture.log_weights.to(dtype).unsqueeze(-1)
         self.rounded_centre = frame.centre.to(dtype)
+
+    def _split(self, product: Product, fast: Tensor) -> tuple[Product, list[int]]:
+        """The product of the components that may take it, and the numbers of the others."""
+        return product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
 
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
@@ -124,11 +129,15 @@ class Evaluator:
         scores[fast_positions] = fast_scores
         covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
-        scores[exact_positions] = -0.5 * (
-            covariance.squared_distances(deviations)
-            + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
-            + self.mixture.n_features * math.log(2 * math.pi)
-        ) + self.log_weights[exact]
+        scores[exact_positions] = (
+            -0.5
+            * (
+                covariance.squared_distances(deviations)
+                + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
+                + self.mixture.n_features * math.log(2 * math.pi)
+            )
+            + self.log_weights[exact]
+        )
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
@@ -163,14 +172,13 @@ class Evaluator:
         return scores, accumulate
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments about the current means."""
+        """All sums as moments about the current means: whatever path the rows took, such moments add."""
         means = self.mixture.means
-        by_product = self.product.moments(sums.product, self.centre)
-        if not self.exact:
-            total = by_product.about(means)
+        total = self.product.moments(sums.product, self.centre)
+        if self.exact:
+            total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
         else:
-            empty = _empty_moments(self.mixture)
-            total = _placed(by_product.about(means[self.fast]), empty, self.fast)
+            total = total.about(means)
         return total if sums.direct is None else total + sums.direct
 
 
@@ -232,6 +240,12 @@ class Piece:
     part: slice
     components: slice
 
+    @property
+    def work(self) -> int:
+        """Operations, roughly."""
+        n_components = self.components.stop - self.components.start
+        return (self.part.stop - self.part.start) * n_components * self.block.rows.shape[1] ** 2
+
     def load(self, evaluator: Evaluator) -> Chunk:
         """The rows of this piece in the precision of the computation."""
         block, label = self.block, self.group.label
@@ -244,7 +258,9 @@ class Piece:
         labels, shares = (take(block.labels), take(block.shares)) if label is None else (None, None)
         weights = take(block.weights)
         return Chunk(
-            rows=block.rows[index].to(evaluator.dtype),
+            rows=(block.rows[index] if isinstance(index, slice) else block.rows.index_select(0, index)).to(
+                evaluator.dtype
+            ),
             index=index,
             components=self.components,
             targets=Targets(evaluator.mixture.class_of[self.components], labels, shares),
@@ -278,13 +294,16 @@ def summarise(
     frame: Frame,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     both_sides: bool = False,
+    scratch: Scratch | None = None,
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
     Arguments:
         both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
+        scratch: buffers to use again from pass to pass, for the first thread.
     """
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    with threads_for(mixture.n_components * mixture.n_features**3):
+        evaluator = Evaluator(mixture, frame, computing_dtype(source))
     keep_apart = both_sides and objective.needs_denominator
 
     def work(piece: Piece, total: _Total) -> None:
@@ -303,15 +322,39 @@ def summarise(
         if denominator is not None:
             accumulate(total.sums[1], denominator)
 
-    by_label = not objective.needs_denominator and objective.name != "marginal"
-    totals = [_Total([evaluator.zeros() for _ in range(1 + keep_apart)]) for _ in range(_n_threads(source))]
+    by_label = objective.own_class_only
+    scratches = iter([scratch or Scratch()])
+
+    def start() -> _Total:
+        return _Total([evaluator.zeros() for _ in range(1 + keep_apart)], next(scratches, None) or Scratch())
+
+    totals = _PerThread(start, _n_threads(source))
     with _Workers(len(totals)) as workers:
         for block in source.blocks():
             workers.share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
-    first = totals[0]
-    for other in totals[1:]:
+    first, *others = totals.made() or [totals[0]]
+    for other in others:
         first.add(other)
     return Summary(first.value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+
+
+class _PerThread:
+    """One state for each thread, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Any], n_threads: int):
+        self._make = make
+        self._states: list[Any] = [None] * n_threads
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __getitem__(self, thread: int) -> Any:
+        if self._states[thread] is None:
+            self._states[thread] = self._make()
+        return self._states[thread]
+
+    def made(self) -> list[Any]:
+        return [state for state in self._states if state is not None]
 
 
 @dataclass
@@ -389,7 +432,7 @@ def locate(source: Source) -> Frame:
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; the centre is exact in single precision, so that nothing is lost there."""
+    """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
     empty = smallest > largest  # a column without an observed cell
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
     middle = 0.5 * smallest + 0.5 * largest
@@ -427,10 +470,11 @@ class _Workers:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Sequence[Any]) -> None:
+    def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Any) -> None:
         if len(tasks) < 2 or self._n_threads == 1:
             for task in tasks:
-                work(task, states[0])
+                with threads_for(task.work):
+                    work(task, states[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._n_threads)

@@ -199,14 +199,14 @@ def _draw_curves(ax: Axes, fractions: Sequence[float], curves: Sequence[Curve]) 
     highest = max(max(curve.errors) for curve in curves)
     heights = _apart([curve.errors[-1] for curve in curves], 0.055 * highest)
     for curve, colour, height in zip(curves, colours, heights, strict=True):
-        arrow: dict[str, Any] = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+        # From the left edge of the name, so that the line crosses no other name.
+        line: dict[str, Any] = {"arrowstyle": "-", "color": colour, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 3}
         look = {"weight": "bold", "color": "black"} if curve.ours else {"color": "#444444"}
-        place = (per_cent[-1] + 3.5, height)
-        end = (per_cent[-1], curve.errors[-1])
-        ax.annotate(curve.name, end, place, va="center", fontsize=9, arrowprops=arrow, **look)
+        end, place = (per_cent[-1], curve.errors[-1]), (per_cent[-1] + 5, height)
+        ax.annotate(curve.name, end, place, va="center", fontsize=9, arrowprops=line, **look)
     ax.set(xlabel="cells removed from training and test rows, %", ylabel="test error, %", xticks=per_cent)
     ax.set_ylim(0, 1.06 * max(highest, *heights))
-    ax.set_xlim(-2, per_cent[-1] + 34)  # room for the names
+    ax.set_xlim(-2, per_cent[-1] + 38)  # room for the names
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#dddddd", linewidth=0.6)
 
@@ -226,3 +226,51 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     result = np.empty_like(placed)
     result[order] = placed
     return result.tolist()
+
+
+def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
+    """Bases of a NonnegativeMixtureClassifier on codes of images: parts of the code, bases as images, and weights.
+
+    A basis is shown as the image sum_u theta_u part_u, with coefficients per standard deviation of a code, from which
+    their mean over the bases is taken (it changes no probability), and parts of height one: what the basis looks for is
+    dark, what speaks against it is red. The last picture shows the share of every class in every basis.
+
+    Arguments:
+        model: a fitted NonnegativeMixtureClassifier of codes.
+        codes: the rows it was fitted to, (n_rows, n_features).
+        parts: the images that code columns stand for, (n_features, height * width).
+        shape: height and width.
+        n_shown: how many parts and how many bases are shown.
+    """
+    check_is_fitted(model)
+    shares = model.mixture_.shares.cpu().numpy()  # (C, J)
+    order = np.lexsort((-shares.max(0), shares.argmax(0)))[:n_shown]
+    parts = parts / parts.max(1, keepdims=True).clip(1e-300)
+    bases = (model.bases_ - model.bases_.mean(0)) * codes.std(0)
+    figure = plt.figure(figsize=(10, 9), layout="constrained")
+    upper, middle, lower = np.asarray(figure.subfigures(3, 1))
+    _draw_images(upper, parts[:n_shown], shape, "parts that the codes count", "Greys", centred=False)
+    names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
+    title = "bases, and the class that uses each most"
+    _draw_images(middle, bases[order] @ parts, shape, title, "RdGy", True, names)
+    ax = lower.subplots()
+    image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    ax.set(xlabel="basis", ylabel="class")
+    ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
+    figure.colorbar(image, ax=ax, label="share of the class in the basis")
+    return figure
+
+
+def _draw_images(
+    place: Any, images: np.ndarray, shape: tuple[int, int], title: str, colours: str, centred: bool, names: Any = None
+) -> None:
+    place.suptitle(title, fontsize=10)
+    n_columns = 12
+    axes = place.subplots(-(-len(images) // n_columns), n_columns, squeeze=False).ravel()
+    for ax in axes:
+        ax.axis("off")
+    for number, (ax, values) in enumerate(zip(axes, images, strict=False)):
+        limit = np.abs(values).max() or 1.0
+        ax.imshow(values.reshape(shape), cmap=colours, vmin=-limit if centred else 0, vmax=limit)
+        if names is not None:
+            ax.set_title(names[number], fontsize=8)

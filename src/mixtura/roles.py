@@ -106,7 +106,7 @@ class Covariance(Protocol):
 
     @property
     def repaired(self) -> Tensor:
-        """Which components needed a repair to be positive definite, (K,)."""
+        """Which components are not positive definite, or needed a repair to be, (K,)."""
         ...
 
     @property
@@ -179,7 +179,8 @@ class Covariance(Protocol):
 class Structure(Protocol):
     """What a user asks for: a covariance structure without numbers."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:
         """A first covariance with these variances (K, D), refined by rows about their assigned component's mean."""
@@ -220,7 +221,8 @@ class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
 
     name: str
-    needs_denominator: bool  # without one, labeled rows meet only the components of their own class
+    own_class_only: bool  # labeled rows meet the components of their own class and no others
+    needs_denominator: bool
     has_density: bool  # can use unlabeled rows
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...

@@ -124,10 +124,11 @@ class ArraySource:
         shares: Tensor | None = None,
         weights: Tensor | None = None,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
     ):
         self.n_features = rows.shape[1]
         self.device = torch.device(device)
-        self.dtype = torch.float32 if rows.dtype == np.float32 else torch.float64
+        self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
         self._rows, self._labels, self._shares, self._weights = rows, labels, shares, weights
 
     def blocks(self) -> Iterator[Block]:
@@ -136,7 +137,9 @@ class ArraySource:
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
             rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
-            known = [None if t is None else t[part].to(self.device) for t in (self._labels, self._shares, self._weights)]
+            known = [
+                None if t is None else t[part].to(self.device) for t in (self._labels, self._shares, self._weights)
+            ]
             yield Block(rows, *known, start=start)
 
 
@@ -144,7 +147,12 @@ class BatchSource:
     """Rows from a re-iterable of batches, each turned into a block by `read`."""
 
     def __init__(
-        self, batches: Iterable[Any], read: Callable[[Any], Block], n_features: int, device: torch.device, dtype: torch.dtype
+        self,
+        batches: Iterable[Any],
+        read: Callable[[Any], Block],
+        n_features: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ):
         self.n_features = n_features
         self.device = device

@@ -22,9 +22,7 @@ class Diagonal:
 
     name = "diag"
 
-    def start(
-        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
-    ) -> DiagonalCovariance:
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(variances)
 
     def from_tensors(self, tensors: dict[str, Tensor]) -> DiagonalCovariance:
@@ -37,9 +35,7 @@ class Spherical:
 
     name = "spherical"
 
-    def start(
-        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
-    ) -> DiagonalCovariance:
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(_averaged(variances), spherical=True)
 
     def from_tensors(self, tensors: dict[str, Tensor]) -> DiagonalCovariance:
@@ -71,7 +67,7 @@ class DiagonalCovariance:
 
     @property
     def repaired(self) -> Tensor:
-        return torch.zeros_like(self.entries[:, 0], dtype=torch.bool)
+        return (self.entries <= 0).any(-1)
 
     @property
     def log_determinants(self) -> Tensor:

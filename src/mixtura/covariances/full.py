@@ -82,8 +82,12 @@ class FullCovariance:
         return linalg.precisions(self.factors)
 
     @cached_property
-    def log_determinants(self) -> Tensor:
+    def _log_determinants(self) -> Tensor:
         return linalg.log_determinants(self.factors)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        return self._log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:
@@ -132,12 +136,13 @@ class FullCovariance:
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
-        matrices = scatter.seconds[0] + torch.diag(pseudo.scatter)
-        matrices = torch.where(divisors > 0, matrices / divisors.clamp_min(1e-300), self.matrices)
-        matrices = 0.5 * (matrices + matrices.mT)
+        matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
+        if pseudo.covariance_count > 0:
+            matrices.diagonal(dim1=-2, dim2=-1).add_(pseudo.scatter, alpha=2)
+        matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self.matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
-        raised = (diagonals + pseudo.ridge).maximum(floor)
-        return FullCovariance.safe(matrices + torch.diag_embed(raised - diagonals))
+        torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
+        return FullCovariance.safe(matrices)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(
@@ -151,7 +156,7 @@ class FullCovariance:
 
     # Missing cells. With m the missing and o the observed cells of a row, either side of the matrix will do:
     # precision side: Cov[x_m | x_o] = (Lambda_mm)^-1 =: C,  E[x_m | x_o] - mu_m = -C Lambda_mo d_o,
-    # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.,
+    # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.
     # so a row costs the cube of the smaller of the two, and rows with equal patterns share it (conditional-covariance).
 
     @cached_property
@@ -249,7 +254,7 @@ class _Shared:
 
 
 def _patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows of a mask (u, D), in order of appearance of adjacent ones, and the number of each row's, (n,)."""
+    """The distinct rows of a mask (u, D) as far as equal ones are adjacent, and the number of each row's, (n,)."""
     changed = (observed[1:] != observed[:-1]).any(1)
     pattern_of = torch.cat((changed.new_zeros(1, dtype=torch.int64), changed.cumsum(0)))
     first = torch.cat((changed.new_ones(1), changed))

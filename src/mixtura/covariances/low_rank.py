@@ -18,7 +18,6 @@ from mixtura.covariances.product import squares
 from mixtura.moments import Form, Moments, Projected
 from mixtura.roles import Conditioned, PseudoMoments
 from mixtura.scratch import Scratch
-from mixtura.scratch import Scratch
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
@@ -36,9 +35,7 @@ class LowRank:
     rank: int | None = None
     name = "low_rank"
 
-    def start(
-        self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor
-    ) -> LowRankCovariance:
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
         """Principal directions of the assigned rows; what they leave is the uniqueness, at least a tenth."""
         n_components, n_features = variances.shape
         rank = automatic_rank(n_features) if self.rank is None else self.rank
@@ -96,7 +93,7 @@ class LowRankCovariance:
 
     @property
     def repaired(self) -> Tensor:
-        return torch.zeros_like(self.uniquenesses[:, 0], dtype=torch.bool)
+        return (self.uniquenesses <= 0).any(-1)
 
     @cached_property
     def inner_factors(self) -> Tensor:
@@ -111,8 +108,12 @@ class LowRankCovariance:
         return linalg.solve_lower(self.inner_factors, scaled.mT).mT
 
     @cached_property
-    def log_determinants(self) -> Tensor:
+    def _log_determinants(self) -> Tensor:
         return self.uniquenesses.log().sum(-1) + linalg.log_determinants(self.inner_factors)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        return self._log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:

@@ -40,7 +40,7 @@ def quadratics(centred: Tensor, scratch: Scratch) -> Tensor:
 
 
 def _triangle_views(features: Tensor, size: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For every i the place of x_i x_j, j >= i, and its two factors; made once a buffer, slicing costs as much as work."""
+    """For every i the place of x_i x_j, j >= i, and its two factors; made once a buffer, as slicing costs time too."""
     views, start = [], size
     for i in range(size):
         stop = start + size - i

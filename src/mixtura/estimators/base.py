@@ -26,6 +26,11 @@ class MixtureEstimator(BaseEstimator):
 
     mixture_: Mixture
     n_features_in_: int
+    # Arguments that every estimator takes.
+    covariance_type: Any
+    rank: Any
+    random_state: Any
+    memory_limit: Any
 
     def _structure(self, n_features: int) -> Structure:
         if not isinstance(self.covariance_type, str):
@@ -121,8 +126,8 @@ def check_start(mixture: Mixture, n_features: int, n_components: list[int], stru
     if _kind(wanted) != _kind(mixture.covariance):
         raise ValueError(
             f"The mixture to start from has covariances other than covariance_type={structure.name!r} asks for "
-            f"({mixture.covariance.n_parameters} numbers instead of {wanted.n_parameters}); set warm_start=False, or start "
-            f"from a model with the same covariance_type and rank."
+            f"({mixture.covariance.n_parameters} numbers instead of {wanted.n_parameters}); set warm_start=False, or "
+            "start from a model with the same covariance_type and rank."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Joint, posteriors
+from mixtura.objectives import OBJECTIVES, Assigned, posteriors
 from mixtura.priors import PRIORS
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def floor(self) -> Tensor:
-        """The smallest variances. A column that does not vary keeps one variance in all classes: it tells nothing of them."""
+        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
         within = self.description.within
         return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
 
@@ -77,16 +77,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     Parameters:
         n_components: components per class, an int or a dict class -> int.
-        covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure object such as `Tied(Diagonal())`.
+        covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
         objective: "joint", or an objective object.
         solver: "auto" or "em".
-        prior: "default" shrinks covariances towards the pooled within-class variances, unit-free; None is maximum
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
             likelihood; or a prior object.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
-        unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no such
-            label. In soft labels a row of NaN is unlabeled.
+        unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
+            such label. In soft labels a row of NaN is unlabeled.
         init: "kmeans" (on standardised columns), "k-means++", "random", or a fitted mixture to start from.
         n_init: number of starts; the best objective wins.
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
@@ -182,8 +182,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         able = SOLVERS_OF.get(chosen.name, () if chosen.needs_denominator else ("em",))
         if not able:
             raise ValueError(
-                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no other here "
-                f"yet; use objective='joint'."
+                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no "
+                "other here yet; use objective='joint'."
             )
         checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
         return chosen
@@ -206,7 +206,9 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         if labels.numbers is None:
             raise ValueError("class_weight needs one label per row; multiply sample_weight yourself for soft labels.")
         known = labels.numbers >= 0
-        table = self._class_weights(labels.classes, labels.numbers[known], None if weights is None else weights.cpu()[known])
+        table = self._class_weights(
+            labels.classes, labels.numbers[known], None if weights is None else weights.cpu()[known]
+        )
         factors = torch.where(known, table[labels.numbers.clamp_min(0)], 1.0)
         return factors if weights is None else weights * factors.to(weights.device)
 
@@ -216,7 +218,9 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             totals = torch.zeros(len(classes), dtype=torch.float64)
             totals.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.float64) if weights is None else weights)
             return totals.sum() / (len(classes) * totals)
-        return torch.from_numpy(compute_class_weight(self.class_weight, classes=classes, y=classes[numbers]).astype(float))
+        return torch.from_numpy(
+            compute_class_weight(self.class_weight, classes=classes, y=classes[numbers]).astype(float)
+        )
 
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
@@ -224,14 +228,16 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
+        n_components = self._n_components(classes, description)
+        per_class = sum(n_components) / len(n_components)
         return Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=self._n_components(classes, description),
+            n_components=n_components,
             objective=objective,
-            prior=make_prior(self.prior, description.within),
+            prior=make_prior(self.prior, lambda: description.spread(per_class)),
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
@@ -244,8 +250,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         if short:
             label, n_wanted, n_rows = short[0]
             warnings.warn(
-                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower n_components for "
-                f"it, e.g. with a dict.",
+                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower "
+                "n_components for it, e.g. with a dict.",
                 checks.RepairWarning,
                 stacklevel=4,
             )
@@ -283,14 +289,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _mixture_of(self, fitted: MixtureEstimator, problem: Problem) -> Mixture:
         if not hasattr(fitted, "mixture_"):
             raise ValueError(
-                f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid search make "
-                f"are not fitted either: pass init=model.mixture_ there."
+                f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid "
+                "search make are not fitted either: pass init=model.mixture_ there."
             )
         classes = getattr(fitted, "classes_", problem.classes)
         if not np.array_equal(classes, problem.classes):
             raise ValueError(
-                f"The model to start from knows the classes {classes.tolist()}, but y holds {problem.classes.tolist()}; "
-                f"set warm_start=False, or start from a model of the same classes."
+                f"The model to start from knows the classes {classes.tolist()}, but y holds "
+                f"{problem.classes.tolist()}; set warm_start=False, or start from a model of the same classes."
             )
         return fitted.mixture_
 
@@ -376,7 +382,9 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
         """
         rows = self._read(X)
-        values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
+        values = (
+            rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
+        )
         whole = torch.as_tensor(self.predict_log_proba(values))
         best = whole.argmax(1, keepdim=True)
         parts = []
@@ -391,25 +399,24 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return self.mixture_.class_slices
 
 
-def make_prior(value: Any, variances: Tensor) -> Prior | None:
+def make_prior(value: Any, variances: Callable[[], Tensor]) -> Prior | None:
     """The prior that an argument asks for."""
     if value is None or isinstance(value, Prior):
         return value
-    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances)
+    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances())
 
 
 def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component: each component is its own class for a moment."""
+    """One EM step in which every row belongs to its assigned component."""
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    n_components = rough.n_components
-    apart = replace(rough, class_of=torch.arange(n_components, device=components.device))
     class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
     class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Joint(), class_prior=None)
-    updated = by_hand.step(apart, TensorSource(rows, labels=components, weights=weights)).mixture
+    by_hand = replace(solver, objective=Assigned(), class_prior=None)
+    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
     floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    updated = replace(updated, log_weights=floored, class_of=rough.class_of)
-    return updated.with_class_prior(solver.class_prior if solver.class_prior is not None else class_weights)
+    return replace(updated, log_weights=floored).with_class_prior(
+        solver.class_prior if solver.class_prior is not None else class_weights
+    )
 
 
 def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:

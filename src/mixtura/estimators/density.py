@@ -29,8 +29,8 @@ from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batch
 from mixtura.estimators.starts import given_start, with_given_parts
 from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
 from mixtura.mixture import Mixture
+from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance
-from mixtura.objectives import Joint, Marginal
 from mixtura.shards import Source, TensorSource
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, run
 
@@ -38,15 +38,16 @@ from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, run
 class GaussianMixture(DensityMixin, MixtureEstimator):
     """Gaussian mixture for density estimation and clustering.
 
-    Takes every argument of scikit-learn's GaussianMixture and has every attribute of it; with the same `random_state` it
-    starts where scikit-learn starts and takes the same steps. Beyond it: missing cells (NaN), `sample_weight`, "low_rank",
-    priors, GPUs, rows that do not fit in memory.
+    Takes every argument of scikit-learn's GaussianMixture and has every attribute of it; with the same `random_state`
+    it starts where scikit-learn starts and takes the same steps. Beyond it: missing cells (NaN), `sample_weight`,
+    "low_rank", priors, GPUs, rows that do not fit in memory.
 
     Parameters beyond scikit-learn's:
         covariance_type: also "low_rank", or a structure object.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default" shrinks
-            towards the total variances, unit-free, and never fails (reg_covar is then not used); or a prior object.
+        prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default"
+            shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); or a prior
+            object.
         device, dtype, memory_limit: as in MixtureClassifier.
 
     Examples:
@@ -139,7 +140,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         rows = read_rows(self, X, reset=True, smallest=2)
         if len(rows) < self.n_components:
             raise ValueError(
-                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(rows)}"
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = "
+                f"{len(rows)}"
             )
         return rows, rows.source(weights=checks.sample_weight(sample_weight, len(rows)))
 
@@ -169,7 +171,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self.mixture_.to(source.device)
 
     def _solver(self, description: Description, source: Source) -> EM:
-        prior = make_prior(self.prior, description.total)
+        prior = make_prior(self.prior, lambda: description.spread(self.n_components))
         return EM(
             Marginal(),
             description.frame,
@@ -182,7 +184,12 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         )
 
     def _start(
-        self, rows: Rows | None, source: Source, description: Description, solver: EM, random_state: np.random.RandomState
+        self,
+        rows: Rows | None,
+        source: Source,
+        description: Description,
+        solver: EM,
+        random_state: np.random.RandomState,
     ) -> Mixture:
         """scikit-learn's starts, in raw units; with weights, missing cells and any structure."""
         structure = self._structure(source.n_features)
@@ -203,17 +210,17 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         variances = description.total.expand(self.n_components, size).contiguous()
         assigned = parts.assigned(filled, weights)
         centres = _centres(*assigned, self.n_components)
-        sampled = tuple(part[:SAMPLED_ROWS] for part in assigned)
-        class_of = torch.arange(self.n_components, device=source.device)
-        covariance = structure.start(variances, *weighted_deviations([sampled], centres), torch.zeros_like(class_of))
+        sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
+        class_of = torch.zeros(self.n_components, dtype=torch.int64, device=source.device)
+        covariance = structure.start(variances, *weighted_deviations([sampled], centres), class_of)
         rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
         chosen = TensorSource(
             whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
         )
-        start = replace(solver, objective=Joint()).step(rough, chosen).mixture
+        start = replace(solver, objective=Assigned()).step(rough, chosen).mixture
         total = float(len(whole)) if weights is None else float(weights.sum())
         log_weights = start.log_weights + math.log(parts.weight / total)
-        start = replace(start, log_weights=log_weights, class_of=torch.zeros_like(class_of))
+        start = replace(start, log_weights=log_weights)
         if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
             start = replace(start, covariance=self._wide_tied(start, filled, weights, parts.weight))
         return with_given_parts(self, start)
@@ -221,8 +228,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     def _wide_tied(self, start: Mixture, filled: Tensor, weights: Tensor | None, weight: float) -> Covariance:
         """scikit-learn's tied start from single rows: all rows over the weight of the chosen ones, about zero.
 
-        Single rows have no scatter, so this very wide start (responsibilities that do not sum to one, in its formula) is
-        what lets every component see the other rows.
+        Single rows have no scatter, so this very wide start (responsibilities that do not sum to one, in its formula)
+        is what lets every component see the other rows.
         """
         rows = filled.double()
         weighted = rows if weights is None else rows * weights.unsqueeze(-1)
@@ -246,7 +253,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         numpy_rows = filled.cpu().numpy()
         numpy_weights = None if weights is None else weights.cpu().numpy()
         if self.init_params == "kmeans":
-            means = KMeans(n_clusters=self.n_components, n_init=1, random_state=random_state)
+            means: Any = KMeans(n_clusters=self.n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
             labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
             return _Start(every, torch.from_numpy(labels.astype(np.int64)).to(device), None, total)
         if self.init_params == "k-means++":
@@ -286,7 +293,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Posterior probability of each component given the row."""
         return self.responsibilities(X)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Mean log density of the rows."""
         return float(self.score_samples(X).mean())
 
@@ -303,9 +310,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Rows drawn from the mixture and their components, ordered by component."""
         check_is_fitted(self)
         if n_samples < 1:
-            raise ValueError(
-                f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample."
-            )
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample.")
         rows, components = self._draw(self.mixture_, n_samples)
         order = components.argsort(stable=True)
         return rows[order].numpy(), components[order].numpy()
@@ -395,7 +400,7 @@ class _Voice:
         self.verbose, self.interval = verbose, interval
         self.start = self.last = time.perf_counter()
         if verbose:
-            print(f"Initialization {init}")
+            _say(f"Initialization {init}")
 
     @property
     def iteration(self) -> Callable[[Record], None] | None:
@@ -405,10 +410,10 @@ class _Voice:
         if record.iteration % self.interval:
             return
         if self.verbose == 1:
-            print(f"  Iteration {record.iteration}")
+            _say(f"  Iteration {record.iteration}")
             return
         now = time.perf_counter()
-        print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
+        _say(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
         self.last = now
 
     def end(self, result: FitResult) -> None:
@@ -416,7 +421,11 @@ class _Voice:
             return
         said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
         if self.verbose == 1:
-            print(f"Initialization {said}.")
+            _say(f"Initialization {said}.")
         elif self.verbose > 1:
             elapsed = time.perf_counter() - self.start
-            print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+            _say(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201 - verbose prints, as scikit-learn's does

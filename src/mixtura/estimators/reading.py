@@ -17,7 +17,6 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.shards import ArraySource, BatchSource, Block, Source, TensorSource
 
-
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
 NOT_NUMBERS = ("category", "string", "str", "datetime", "timedelta", "period", "interval")
 
@@ -34,9 +33,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values)
 
-    def source(self, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None) -> Source:
+    def source(
+        self, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None
+    ) -> Source:
         if isinstance(self.values, np.ndarray):
-            return ArraySource(self.values, labels, shares, weights, self.device)
+            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype)
         known = [None if t is None else t.to(self.device) for t in (labels, shares, weights)]
         return TensorSource(self.values.to(self.device), *known)
 
@@ -85,12 +86,20 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
     # A memory map keeps its own type: converting it would read all of it into memory.
     dtype: Any = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
     try:
-        return validate_data(
-            estimator, X, reset=reset, dtype=dtype, ensure_all_finite="allow-nan", ensure_min_samples=smallest
+        checked: Any = validate_data(
+            estimator,
+            X=X,  # pyright: ignore[reportArgumentType]
+            reset=reset,
+            dtype=dtype,
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=smallest,
         )
+        return checked
     except ValueError as error:
         if "could not convert string" in str(error):
             raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
+        if "contains infinity" in str(error):
+            raise ValueError(f"{error} Remove those rows, clip them, or set the cells to NaN (missing).") from error
         raise
 
 
@@ -173,8 +182,8 @@ def _is_auto(unlabeled: Any) -> bool:
 
 def _warn_of_unlabeled(n_rows: int, stacklevel: int) -> None:
     warnings.warn(
-        f"{n_rows} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or unlabeled=-1 if "
-        f"this is meant.",
+        f"{n_rows} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or "
+        "unlabeled=-1 if this is meant.",
         checks.UnlabeledWarning,
         stacklevel=stacklevel,
     )
@@ -191,7 +200,12 @@ def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Label
 
 def is_batches(X: Any) -> bool:
     """Whether X is a re-iterable of (X, y) batches rather than one array."""
-    if isinstance(X, Tensor | str | bytes | dict) or hasattr(X, "__array__") or hasattr(X, "shape") or hasattr(X, "columns"):
+    if (
+        isinstance(X, Tensor | str | bytes | dict)
+        or hasattr(X, "__array__")
+        or hasattr(X, "shape")
+        or hasattr(X, "columns")
+    ):
         return False
     if not isinstance(X, list | tuple):
         return isinstance(X, Iterable)
@@ -205,8 +219,8 @@ def first_batch(batches: Any) -> Any:
     """The first batch of a re-iterable that has one."""
     if iter(batches) is batches:
         raise ValueError(
-            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows many times; "
-            f"pass a list of batches or an object whose __iter__ starts anew."
+            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows "
+            "many times; pass a list of batches or an object whose __iter__ starts anew."
         )
     for batch in batches:
         return batch
@@ -250,8 +264,8 @@ def _batch_labels(y: Any, n_rows: int, name: str) -> np.ndarray:
     checks.as_many_labels(values, n_rows)
     if values.ndim != 1:
         raise ValueError(
-            f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: pass X and "
-            f"y as arrays or memory maps."
+            f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: "
+            "pass X and y as arrays or memory maps."
         )
     checks.finite_labels(values)
     return values
@@ -280,7 +294,7 @@ def _number(values: np.ndarray, classes: np.ndarray, unlabeled: Any) -> Tensor:
     strangers = ~free & (classes[numbers] != values)
     if strangers.any():
         raise ValueError(
-            f"A batch holds the label {values[strangers.argmax()].item()!r}, which the first reading did not show; batches must "
-            f"hold the same rows each time they are gone through."
+            f"A batch holds the label {values[strangers.argmax()].item()!r}, which the first reading did not show; "
+            "batches must hold the same rows each time they are gone through."
         )
     return torch.from_numpy(np.where(free, -1, numbers).astype(np.int64))

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.bases import Basis, KernelColumns, Monomials, Scaling, monomial_names, no_scaling, standard_scaling
+from mixtura.estimators.conditional import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import Rows, read_labels, read_rows
 from mixtura.estimators.sparse_problem import (
@@ -26,11 +25,11 @@ from mixtura.estimators.sparse_problem import (
     make_problem,
     starting_responsibilities,
 )
-from mixtura.loglinear import LogLinearMixture, class_scores
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.solvers.newton import SparseNewton, State, starting_state
 from mixtura.solvers.simplify import simplified
 from mixtura.solvers.working_set import WorkingSet
+from mixtura.sparse_mixture import SparseMixture, class_scores
 
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
@@ -42,14 +41,14 @@ class SparseModel:
 
     scaling: Scaling
     basis: Basis
-    mixture: LogLinearMixture
+    mixture: SparseMixture
     covariance: Tensor  # (P, P)
 
     def log_joint(self, rows: Tensor) -> Tensor:
         """(n, D) -> (K, n)"""
         return self.mixture.log_joint(self.basis.evaluate(self.scaling(rows)))
 
-    def draws(self) -> LogLinearMixture:
+    def draws(self) -> SparseMixture:
         """Values (S, P) from their posterior: a fixed low-discrepancy set, so that answers repeat."""
         size = self.mixture.n_pairs
         uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(N_DRAWS, dtype=torch.float64)
@@ -72,7 +71,7 @@ class SparseModel:
         return total / len(values)
 
 
-class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
+class SparseMixtureClassifier(ConditionalClassifier):
     """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
 
     Trained to separate the classes, not to describe the rows: few weights survive, and components that are not needed
@@ -110,7 +109,6 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
     """
 
     model_: SparseModel
-    n_features_in_: int
 
     def __init__(
         self,
@@ -274,7 +272,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_rows(self, X: Any, reset: bool) -> Rows:
         rows = read_rows(self, X, reset=reset, smallest=2 if reset else 1)
-        checks.no_missing(_tensor(rows), type(self).__name__)
+        checks.finite_features(_tensor(rows), None, self._column_name, type(self).__name__)
         return rows
 
     def _map(self, X: Any, compute: Any) -> tuple[Rows, Tensor]:
@@ -319,15 +317,7 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class of each row."""
         rows, scores = self._scores(X)
-        numbers = scores.argmax(1)
-        if rows.as_tensor and self.classes_.dtype.kind in "iufb":
-            return torch.from_numpy(self.classes_).to(numbers.device)[numbers]
-        return self.classes_[numbers.cpu().numpy()]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
+        return self._named(rows.answer(scores.argmax(1)))
 
     @property
     def n_weights_(self) -> int:
@@ -376,13 +366,6 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
             return np.zeros((0, self.n_features_in_))
         return (basis.points[basis.numbers >= 0] * scaling.scale + scaling.centre).cpu().numpy()
 
-    def save(self, path: Any) -> None:
-        """Write the fitted model to a file (safetensors with a JSON header); read it with `mixtura.load`."""
-        from mixtura.model_files import save
-
-        check_is_fitted(self)
-        save(self, path)
-
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What a model file keeps of this estimator: plain values and tensors."""
         checks.file_can_hold(self.kernel, type(self).__name__)
@@ -395,19 +378,19 @@ class SparseMixtureClassifier(ClassifierMixin, BaseEstimator):
             tensors["numbers"] = model.basis.numbers
             if model.basis.points is not None:
                 tensors["points"] = model.basis.points
-        return {name: getattr(self, name) for name in ("log_evidence_", "n_iter_", "converged_")}, tensors
+        return {"log_evidence": self.log_evidence_}, tensors
 
     def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Take back what `_stored` gave."""
-        mixture = LogLinearMixture(**{name: tensors[f"mixture.{name}"] for name in MIXTURE_PARTS})
+        mixture = SparseMixture(**{name: tensors[f"mixture.{name}"] for name in MIXTURE_PARTS})
         if self.kernel is None:
             basis = Monomials(int(self.degree), tensors["columns"])
         else:
             kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
             basis = KernelColumns(kernel, tensors.get("points"), tensors["numbers"])
         self.model_ = SparseModel(Scaling(tensors["centre"], tensors["scale"]), basis, mixture, tensors["covariance"])
-        for name in ("log_evidence_", "n_iter_", "converged_"):
-            setattr(self, name, values[name])
+        self.n_features_in_ = len(self.model_.scaling.centre)
+        self.log_evidence_ = float(values["log_evidence"])
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -17,6 +17,8 @@ from mixtura.covariances.full import FullCovariance
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance
 
+FLOATS: Any = [np.float64, np.float32]  # as in scikit-learn, anything else becomes the first
+
 
 def given_start(estimator: Any, n_features: int, device: torch.device) -> Mixture:
     """The mixture that all three initial arguments describe."""
@@ -45,7 +47,7 @@ def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
 
 
 def _weights(values: Any, n_components: int) -> Tensor:
-    weights = check_array(values, dtype=[np.float64, np.float32], ensure_2d=False)
+    weights = check_array(values, dtype=FLOATS, ensure_2d=False)
     _check_shape(weights, (n_components,), "weights")
     if (weights < 0).any() or (weights > 1).any():
         raise ValueError(
@@ -53,14 +55,12 @@ def _weights(values: Any, n_components: int) -> Tensor:
             f"{weights.max():.5f}, min value {weights.min():.5f}"
         )
     if abs(1 - weights.sum()) > (1e-6 if weights.dtype == np.float32 else 1e-8):
-        raise ValueError(
-            f"The parameter 'weights' should be normalized, but got sum(weights) = {weights.sum():.5f}"
-        )
+        raise ValueError(f"The parameter 'weights' should be normalized, but got sum(weights) = {weights.sum():.5f}")
     return torch.from_numpy(weights.astype(float))
 
 
 def _means(values: Any, n_components: int, n_features: int) -> Tensor:
-    means = check_array(values, dtype=[np.float64, np.float32], ensure_2d=False)
+    means = check_array(values, dtype=FLOATS, ensure_2d=False)
     _check_shape(means, (n_components, n_features), "means")
     return torch.from_numpy(means.astype(float))
 
@@ -75,12 +75,11 @@ def _covariance(estimator: Any, n_features: int) -> Covariance:
     }
     if kind not in shapes:
         raise ValueError(
-            f"precisions_init is for covariance_type {', '.join(repr(name) for name in COVARIANCES if name in shapes)}; "
-            f"got covariance_type={kind!r}. Leave it out, or start from means_init alone."
+            "precisions_init is for covariance_type "
+            f"{', '.join(repr(name) for name in COVARIANCES if name in shapes)}; got covariance_type={kind!r}. Leave "
+            "it out, or start from means_init alone."
         )
-    values = check_array(
-        estimator.precisions_init, dtype=[np.float64, np.float32], ensure_2d=False, allow_nd=kind == "full"
-    )
+    values = check_array(estimator.precisions_init, dtype=FLOATS, ensure_2d=False, allow_nd=kind == "full")
     _check_shape(values, shapes[kind], f"{kind} precision")
     precisions = torch.from_numpy(values.astype(float))
     if kind in ("diag", "spherical"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mixtura.objectives.likelihood import Conditional, Joint, Marginal, posteriors
+from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors
 from mixtura.roles import Objective
 
 OBJECTIVES: dict[str, Objective] = {
@@ -11,4 +11,4 @@ OBJECTIVES: dict[str, Objective] = {
     "conditional": Conditional(),
 }
 
-__all__ = ["OBJECTIVES", "Conditional", "Joint", "Marginal", "posteriors"]
+__all__ = ["OBJECTIVES", "Assigned", "Conditional", "Joint", "Marginal", "posteriors"]

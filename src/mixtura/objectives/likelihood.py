@@ -15,11 +15,10 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
 
     A row whose log joints are all -inf gets a zero posterior, not NaN.
     """
-    largest = log_joint.amax(0)
-    largest = torch.where(torch.isfinite(largest), largest, torch.zeros_like(largest))
+    largest = log_joint.amax(0).clamp_min(torch.finfo(log_joint.dtype).min)
     shares = (log_joint - largest).exp_()
     totals = shares.sum(0)
-    inverse = 1 / totals.clamp_min(torch.finfo(totals.dtype).tiny)
+    inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
     # In place where no gradient is recorded: this is the innermost loop of every pass.
     posterior = shares * inverse if shares.requires_grad else shares.mul_(inverse)
     return largest + totals.log(), posterior
@@ -60,6 +59,7 @@ class Joint:
     """log p(x, c) of labeled rows, log p(x) of unlabeled ones (joint-likelihood)."""
 
     name = "joint"
+    own_class_only = True
     needs_denominator = False
     has_density = True
 
@@ -72,6 +72,7 @@ class Marginal:
     """log p(x), whatever the labels (marginal-likelihood)."""
 
     name = "marginal"
+    own_class_only = False
     needs_denominator = False
     has_density = True
 
@@ -84,6 +85,7 @@ class Conditional:
     """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""
 
     name = "conditional"
+    own_class_only = False
     needs_denominator = True
     has_density = False
 
@@ -91,3 +93,22 @@ class Conditional:
         values, numerator = _own_class(log_joint, targets)
         marginals, denominator = posteriors(log_joint)
         return Evaluation(values - marginals, numerator, denominator)
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """No likelihood, but responsibilities that are given: labels or shares name components. For starts."""
+
+    name = "assigned"
+    own_class_only = False
+    needs_denominator = False
+    has_density = True
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        if targets.shares is not None:
+            numerator = targets.shares.T.to(log_joint.dtype).contiguous()
+        else:
+            assert targets.labels is not None
+            components = torch.arange(len(log_joint), device=log_joint.device)
+            numerator = (components.unsqueeze(-1) == targets.labels).to(log_joint.dtype)
+        return Evaluation(torch.zeros_like(log_joint[0]), numerator)

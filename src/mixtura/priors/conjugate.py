@@ -1,4 +1,4 @@
-"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-8), as pseudo-moments."""
+"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-7), as pseudo-moments."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Conjugate:
         return float(value)
 
 
-# Pseudo-rows behind the pooled variances; docs/theory.md (default-strength) has the held-out log-losses behind it.
-DEFAULT_STRENGTH_PER_FEATURE = 1.0
+# Pseudo-rows per feature; benchmarks/results/default_prior.md has the held-out log-losses behind it (default-strength).
+DEFAULT_STRENGTH_PER_FEATURE = 2.0
 
 
 def default_strength(n_features: int) -> float:

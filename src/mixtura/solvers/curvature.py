@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mixtura.linalg import safe_cholesky
-from mixtura.loglinear import LogLinearMixture
+from mixtura.sparse_mixture import SparseMixture
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def hessian(columns: Tensor, components: Tensor, share: Share, weights: Tensor) 
 class DirectCurvature:
     """In the space of the pairs: one row and column for each."""
 
-    def __init__(self, mixture: LogLinearMixture, columns: Tensor):
+    def __init__(self, mixture: SparseMixture, columns: Tensor):
         self.mixture, self.columns = mixture, columns  # (P, N)
 
     def predict(self, values: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class DirectFactored:
 class FeatureCurvature:
     """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
 
-    def __init__(self, mixture: LogLinearMixture, features: Tensor, maps: Tensor):
+    def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor):
         self.mixture, self.features, self.maps = mixture, features, maps  # (R, N), (R, P)
         sizes = mixture.members.sum(0).long().tolist()
         self.live = [k for k, size in enumerate(sizes) if size > 0]

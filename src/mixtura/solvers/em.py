@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
 from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
+from mixtura.scratch import Scratch
 from mixtura.shards import Source
 
-
 ILL_DEFINED = (
-    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance caused by "
-    "singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale the input data; "
-    "or use prior='default', which never fails."
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
+    "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
+    "the input data; or use prior='default', which never fails."
 )
 
 
@@ -46,22 +48,27 @@ class EM:
     name = "em"
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
-        """One iteration; the value is that of the mixture given: mean log-likelihood + log prior, per unit of weight."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit)
+        """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
-        updated = self.maximised(mixture, summary.moments.numerator)
-        return Step(updated, (summary.value + log_prior) / summary.weight, repairs_of(updated))
+        with threads_for(mixture.n_components * mixture.n_features**3):
+            updated = self.maximised(mixture, summary.moments.numerator)
+        repairs = repairs_of(updated)
+        if repairs and self.strict:
+            raise ValueError(ILL_DEFINED)
+        return Step(updated, (summary.value + log_prior) / summary.weight, repairs)
 
     def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
-        """The mixture that moments of responsibilities ask for; a component without rows keeps its place (em-update)."""
-        pseudo = self._pseudo_moments(mixture)
-        counts = moments.counts.unsqueeze(-1)
-        pull = pseudo.mean_count * (pseudo.mean - moments.reference)
-        divisors = counts + pseudo.mean_count
-        shift = torch.where(divisors > 0, (moments.firsts + pull) / divisors.clamp_min(1e-300), 0.0)
-        means = moments.reference + shift
+        """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
+        pseudo = self._pseudo_moments
+        firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
+        if pseudo.mean_count > 0:
+            firsts = firsts + pseudo.mean_count * (pseudo.mean - moments.reference)
+            divisors = divisors + pseudo.mean_count
+        moved = moments.reference + firsts / divisors.clamp_min(1e-300)
+        means = torch.where(divisors > 0, moved, mixture.means)
         scatter = moments.about(means)
         if pseudo.mean_count > 0:
             off = means - pseudo.mean
@@ -74,12 +81,9 @@ class EM:
 
     def _covariance(self, mixture: Mixture, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
         try:
-            covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
+            return mixture.covariance.updated(scatter, pseudo, self.floor)
         except FloatingPointError as error:
             raise ValueError(ILL_DEFINED) from error
-        if self.strict and bool((covariance.repaired | (covariance.variances() <= 0).any(-1)).any()):
-            raise ValueError(ILL_DEFINED)
-        return covariance
 
     def _log_weights(self, mixture: Mixture, counts: Tensor) -> Tensor:
         counts = counts.clamp_min(0)
@@ -90,11 +94,16 @@ class EM:
         kept = mixture.log_weights - mixture.log_class_prior[mixture.class_of]  # for a class without rows
         return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
-    def _pseudo_moments(self, mixture: Mixture) -> PseudoMoments:
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch()
+
+    @cached_property
+    def _pseudo_moments(self) -> PseudoMoments:
         if self.prior is None:
             zeros = torch.zeros_like(self.floor)
             return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros, self.ridge)
-        return replace(self.prior.pseudo_moments(mixture.n_features), ridge=self.ridge)
+        return replace(self.prior.pseudo_moments(len(self.floor)), ridge=self.ridge)
 
 
 def repairs_of(mixture: Mixture) -> tuple[str, ...]:

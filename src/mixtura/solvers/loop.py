@@ -16,6 +16,7 @@ class Outcome(Enum):
 
     CONVERGED = "converged"
     LIMIT = "stopped at max_iter before the objective changed by less than tol"
+    HELD_OUT = "stopped where the rows that were kept out were predicted best"
     INTERRUPTED = "interrupted; the best parameters so far are kept"
 
 
@@ -69,8 +70,8 @@ def run(
             step = solver.step(mixture, rows)
             if not -float("inf") < step.value < float("inf"):
                 raise FloatingPointError(
-                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input may "
-                    f"hold values too large to square, or a component may have collapsed"
+                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input "
+                    "may hold values too large to square, or a component may have collapsed"
                 )
             mixture = step.mixture
             repairs.update(dict.fromkeys(step.repairs))
@@ -85,6 +86,40 @@ def run(
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     return FitResult(mixture, outcome, tuple(history), tuple(repairs))
+
+
+def run_held_out(
+    solver: Solver,
+    mixture: Any,
+    rows: Any,
+    score: Callable[[Any], float],
+    max_iter: int,
+    tol: float,
+    watch: Callable[[Record], None] | None = None,
+    interval: int = 5,
+    patience: int = 20,
+) -> FitResult:
+    """`run`, a few steps at a time, with the mixture of the best score of held-out rows handed back.
+
+    Ends when no score of the last `patience` was better; or as `run` ends.
+    """
+    best, best_score, n_worse = mixture, score(mixture), 0
+    history: tuple[Record, ...] = ()
+    repairs: dict[str, None] = {}
+    outcome, previous, seconds = Outcome.LIMIT, -float("inf"), 0.0
+    while len(history) < max_iter and outcome is Outcome.LIMIT:
+        result = run(solver, mixture, rows, min(interval, max_iter - len(history)), tol, watch, previous)
+        mixture, outcome, previous = result.mixture, result.outcome, result.objective
+        history += tuple(
+            replace(r, iteration=r.iteration + len(history), seconds=r.seconds + seconds) for r in result.history
+        )
+        seconds = history[-1].seconds if history else 0.0
+        repairs.update(dict.fromkeys(result.repairs))
+        found = score(mixture)
+        best, best_score, n_worse = (mixture, found, 0) if found > best_score else (best, best_score, n_worse + 1)
+        if outcome is Outcome.LIMIT and n_worse >= patience:
+            outcome = Outcome.HELD_OUT
+    return FitResult(best, outcome, history, tuple(repairs))
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.loglinear import LogLinearMixture
 from mixtura.priors.sparse import Relevance
 from mixtura.roles import Step
 from mixtura.solvers.curvature import Curvature, DirectCurvature, FeatureCurvature, Share
+from mixtura.sparse_mixture import SparseMixture
 
 # As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
 GRADIENT_TOLERANCE = 1e-5
@@ -52,7 +52,7 @@ class Evidence:
 class State:
     """A mixture, the responsibilities (K, N) of the components of each row's own class, and steps so far."""
 
-    mixture: LogLinearMixture
+    mixture: SparseMixture
     responsibilities: Tensor
     n_components_at_start: int
     n_steps: int = 0
@@ -124,7 +124,7 @@ class SparseNewton:
         self,
         start: Tensor,
         responsibilities: Tensor,
-        mixture: LogLinearMixture,
+        mixture: SparseMixture,
         evidence: Evidence,
         curvature: Curvature,
     ) -> Mode:
@@ -188,7 +188,7 @@ class SparseNewton:
         return moved, found.covariance(), float(likelihood + penalty - 0.5 * found.log_determinant)
 
 
-def _curvature(mixture: LogLinearMixture, evidence: Evidence) -> Curvature:
+def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
     """In the space of the features while there are more pairs than features of the components that have pairs."""
     n_live = int((mixture.members.sum(0) > 0).sum())
     if evidence.maps is None or mixture.n_pairs <= n_live * len(evidence.maps):
@@ -213,7 +213,7 @@ def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> 
     return (counts / totals[class_of]).clamp_min(1e-300).log()
 
 
-def with_pairs(mixture: LogLinearMixture, kept: Tensor) -> LogLinearMixture:
+def with_pairs(mixture: SparseMixture, kept: Tensor) -> SparseMixture:
     """Some of the pairs."""
     return replace(
         mixture,
@@ -302,5 +302,5 @@ def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -
     columns = torch.arange(n_columns, device=device).repeat(n_components - 1)
     values = torch.zeros(len(columns), dtype=torch.float64, device=device)
     log_weights = -counts[class_of].double().log()
-    mixture = LogLinearMixture(log_weights, class_of, components, columns, values, torch.ones_like(values))
+    mixture = SparseMixture(log_weights, class_of, components, columns, values, torch.ones_like(values))
     return State(mixture, responsibilities, n_components)

@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mixtura.loglinear import LogLinearMixture
 from mixtura.solvers.loop import run
 from mixtura.solvers.newton import Evidence, SparseNewton, State, without_components
+from mixtura.sparse_mixture import SparseMixture
 
 # Precision updates of a trial: weights that are not needed have mostly gone by then.
 TRIAL_STEPS = 200
@@ -46,7 +46,7 @@ def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_s
     return value, found
 
 
-def _reopened(mixture: LogLinearMixture, columns: Tensor) -> LogLinearMixture:
+def _reopened(mixture: SparseMixture, columns: Tensor) -> SparseMixture:
     """All components but the last may use all of these columns again: what is new is zero with precision one."""
     components = torch.arange(mixture.n_components - 1, device=columns.device).repeat_interleave(len(columns))
     repeated = columns.repeat(mixture.n_components - 1)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from mixtura.bases import Basis
-from mixtura.loglinear import LogLinearMixture
 from mixtura.roles import Step
 from mixtura.solvers.curvature import DirectCurvature, Share
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
+from mixtura.sparse_mixture import SparseMixture
 
 # Enough to tell the components of a class apart, few enough for a small Hessian.
 COLUMNS_AT_START = 120
@@ -58,7 +58,7 @@ class WorkingState:
     n_seen: int = 0  # candidates since the last gain
 
     @property
-    def mixture(self) -> LogLinearMixture:
+    def mixture(self) -> SparseMixture:
         return self.state.mixture
 
 
@@ -148,7 +148,7 @@ class WorkingSet:
         columns: Tensor,
         posteriors: Tensor,
         weights: Tensor,
-        mixture: LogLinearMixture,
+        mixture: SparseMixture,
         factor: Tensor | None,
     ) -> Tensor:
         """S = phi' B phi - phi' B X A^-1 X' B phi of candidates (h, N) for component k, (h,)."""

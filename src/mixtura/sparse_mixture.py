@@ -1,4 +1,4 @@
-"""The log-linear mixture: a Gaussian mixture that keeps only what separates the classes."""
+"""The sparse mixture as a frozen value: log-linear in a basis, few weights, class probabilities and no density."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class LogLinearMixture:
-    """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (log-linear), HU21 eq. 1.
+class SparseMixture:
+    """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (sparse-mixture), HU21 eq. 1.
 
     A pair is a component and a column of the basis; what is not a pair is zero. Weights sum to one within a class: the
     class prior lives in the constant column. Components and pairs are sorted by class and by component.

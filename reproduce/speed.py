@@ -1,0 +1,81 @@
+"""Times of the multiplicative and the accelerated solver."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mixtura.log_linear import LabeledRows, LogLinearMixture, labeled_rows
+from mixtura.solvers.multiplicative import Accelerated, Multiplicative
+
+
+def start_of(rows: LabeledRows, n_classes: int, n_bases: int, shared: bool, seed: int) -> LogLinearMixture:
+    """As the estimator starts."""
+    from mixtura.estimators.nonnegative import Problem, random_start
+
+    prior = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64).log()
+    n_all = n_bases if shared else n_bases * n_classes
+    one = torch.ones(rows.n_features, dtype=torch.float64)
+    return random_start(
+        n_bases, shared, Problem(rows, rows, None, 0 * one, one, prior, n_all, torch.Generator().manual_seed(seed))
+    )
+
+
+def seconds(compute: Callable[[], Any], rounds: int) -> float:
+    """The median of process times: other processes on the machine do not count."""
+    compute()
+    times = []
+    for _ in range(rounds):
+        began = time.process_time()
+        compute()
+        times.append(time.process_time() - began)
+    return statistics.median(times)
+
+
+def floor_of(features: torch.Tensor, n_bases: int) -> Callable[[], Any]:
+    """Three products of size rows x features x bases and two exponentials per row and basis."""
+    coefficients = torch.randn(n_bases, features.shape[1], dtype=torch.float64)
+    scores = torch.randn(len(features), n_bases, dtype=torch.float64)
+    return lambda: (features @ coefficients.T, scores.T @ features, scores.T @ features, scores.exp(), scores.exp())
+
+
+def compare(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    features = torch.from_numpy(X / X.std(0))
+    n_classes = int(y.max()) + 1
+    rows = labeled_rows(features, torch.from_numpy(y), torch.ones(len(y), dtype=torch.float64), n_classes, len(y))
+    iterations = []
+    for shared in (True, False):
+        begin = start_of(rows, n_classes, 48, shared, 0)
+        plain = Multiplicative()
+        here = plain.start(begin)
+        ours = seconds(lambda plain=plain, here=here: plain.step(here, rows), 9)
+        least = seconds(floor_of(features, begin.n_bases), 9)
+        name = "48 shared" if shared else "48 for each of 10 classes"
+        iterations.append({"bases": name, "milliseconds": 1e3 * ours, "floor": 1e3 * least, "ratio": ours / least})
+    return {"iterations": iterations, "race": [race(rows, n_classes, seed) for seed in range(3)]}
+
+
+def race(rows: LabeledRows, n_classes: int, seed: int) -> dict[str, Any]:
+    """Process seconds of 1000 plain iterations, and of the accelerated solver to the same objective."""
+    begin = start_of(rows, n_classes, 48, True, seed)
+    plain, fast = Multiplicative(), Accelerated()
+    here, value = plain.start(begin), -np.inf
+    began = time.process_time()
+    for _ in range(1000):
+        step = plain.step(here, rows)
+        here, value = step.mixture, step.value
+    plainly = time.process_time() - began
+    here = fast.start(begin)
+    began = time.process_time()
+    for _ in range(1000):
+        step = fast.step(here, rows)
+        here = step.mixture
+        if step.value >= value:
+            break
+    quickly = time.process_time() - began
+    return {"start": seed, "objective": value, "plain": plainly, "accelerated": quickly, "part": quickly / plainly}

@@ -1,0 +1,455 @@
+"""Each mistake gets one clear message: which argument, what was got, what to do. Files: test_model_files.py."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_iris
+
+from mixtura import GaussianMixture, MixtureClassifier
+from mixtura.checks import UnlabeledWarning
+from mixtura.objectives import Conditional
+
+X, Y = load_iris(return_X_y=True)
+
+
+def refused(call, text, kind=ValueError):
+    """The call raises exactly this text; a `...` stands for anything."""
+    pattern = re.escape(text).replace(re.escape("..."), "[^$]*")
+    with pytest.raises(kind, match=f"^{pattern}$"):
+        call()
+
+
+# ---- arguments of the constructor ----------------------------------------------------------------------------------
+
+ARGUMENTS = [
+    ({"n_components": 0}, "n_components must be a whole number of at least 1; got 0."),
+    ({"n_components": 2.5}, "n_components must be a whole number of at least 1; got 2.5."),
+    ({"n_components": True}, "n_components must be a whole number of at least 1; got True."),
+    (
+        {"n_components": {0: 1, 1: 2}},
+        "n_components as a dict must name every class once: the classes are [0, 1, 2], but missing are [2].",
+    ),
+    (
+        {"n_components": {0: 1, 1: 2, 5: 1}},
+        "n_components as a dict must name every class once: the classes are [0, 1, 2], but missing are [2] and unknown "
+        "are [5].",
+    ),
+    ({"n_components": {0: 1, 1: 2, 2: 0}}, "n_components[2] must be a whole number of at least 1; got 0."),
+    (
+        {"covariance_type": "round"},
+        "The 'covariance_type' parameter must be one of 'full', 'tied', 'diag', 'spherical', 'low_rank', or a "
+        "structure such as mixtura.covariances.Tied; got 'round' instead.",
+    ),
+    ({"covariance_type": 3}, "The 'covariance_type' parameter must be one of ...; got 3 instead."),
+    ({"covariance_type": "low_rank", "rank": 0}, 'rank must be "auto" or a whole number of at least 1; got 0.'),
+    (
+        {"covariance_type": "low_rank", "rank": 9},
+        'rank must not exceed the number of features, 4; got 9. Lower it, or use covariance_type="full".',
+    ),
+    ({"objective": "beauty"}, "objective must be one of 'joint' or an objective object; got 'beauty'."),
+    (
+        {"objective": Conditional()},
+        "objective 'conditional' compares the classes, which solver='em' cannot maximise, and there is no other here "
+        "yet; use objective='joint'.",
+    ),
+    ({"solver": "magic"}, "solver must be one of 'auto', 'em' for objective \"joint\"; got 'magic'."),
+    ({"prior": "strong"}, "prior must be one of 'default'..., None or a prior object; got 'strong'."),
+    ({"prior": 3.0}, "prior must be one of 'default'..., None or a prior object; got 3.0."),
+    (
+        {"class_prior": "equal"},
+        "class_prior must be one of 'empirical', 'uniform' or an array with one probability per class; got 'equal'.",
+    ),
+    (
+        {"class_prior": [0.5, 0.5]},
+        "class_prior must have one probability for each of the 3 classes, in the order of classes_; got shape (2,).",
+    ),
+    (
+        {"class_prior": [0.5, 0.7, -0.2]},
+        "class_prior must be positive and sum to 1; got [0.5, 0.7, -0.2], summing to 1.",
+    ),
+    (
+        {"class_prior": [0.5, 0.5, 0.5]},
+        "class_prior must be positive and sum to 1; got [0.5, 0.5, 0.5], summing to 1.5.",
+    ),
+    ({"class_prior": {0: 1.0}}, "class_prior must be 'empirical', 'uniform' or an array ...; got {0: 1.0}."),
+    ({"class_weight": "heavy"}, "The 'class_weight' parameter ... Got 'heavy' instead."),
+    ({"class_weight": {7: 1.0}}, "The classes, [0, 1, 2], are not in class_weight"),
+    (
+        {"class_weight": {0: 0.0, 1: 1.0, 2: 1.0}},
+        "Class 0 has no row of positive weight (sample_weight times class_weight); give it a positive weight, or "
+        "leave its rows out.",
+    ),
+    ({"unlabeled": [1]}, 'unlabeled must be "auto", None or one label; got [1].'),
+    ({"init": "best"}, "init must be one of 'kmeans', 'k-means++', 'random' or a fitted mixture; got 'best'."),
+    ({"n_init": 0}, "n_init must be a whole number of at least 1; got 0."),
+    ({"max_iter": -1}, "max_iter must be a whole number of at least 0; got -1."),
+    ({"tol": -1e-3}, "tol must be a number of at least 0; got -0.001."),
+    ({"tol": np.nan}, "tol must be a number of at least 0; got nan."),
+    ({"device": "gpu"}, 'device must be None, "cpu", "cuda" or a torch.device; got \'gpu\'.'),
+    ({"device": "meta"}, 'device must be one that holds numbers, such as "cpu" or "cuda"; got \'meta\'.'),
+    ({"dtype": "float16"}, 'dtype must be None, "float32" or "float64"; got \'float16\'.'),
+    ({"dtype": 7}, 'dtype must be None, "float32" or "float64"; got 7.'),
+    ({"random_state": "seed"}, "'seed' cannot be used to seed a numpy.random.RandomState instance"),
+    ({"verbose": "loud"}, "verbose must be a whole number of at least 0; got 'loud'."),
+    ({"warm_start": "yes"}, "warm_start must be True or False; got 'yes'."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), ARGUMENTS, ids=lambda a: str(a)[:40])
+def test_arguments_of_the_classifier(arguments, text):
+    refused(lambda: MixtureClassifier(**arguments).fit(X, Y), text)
+
+
+@pytest.mark.parametrize("estimator", [MixtureClassifier, GaussianMixture])
+@pytest.mark.parametrize("limit", ["much", "5 parsecs", "MB", "1 KB", -1, 0, float("inf"), float("nan"), [1], True])
+def test_memory_limit(estimator, limit):
+    text = f'memory_limit must be at least 1 MiB, as bytes or text like "256 MB"; got {limit!r}.'
+    refused(lambda: estimator(memory_limit=limit).fit(X, Y), text)
+
+
+@pytest.mark.parametrize("limit", ["1 MiB", "1.5 MB", "2GB", "64 mb", 2**20, 3e6])
+def test_memory_limits_that_are_fine(limit):
+    assert MixtureClassifier(memory_limit=limit).fit(X, Y).converged_
+
+
+@pytest.mark.parametrize("estimator", [MixtureClassifier, GaussianMixture])
+def test_no_gpu_here(estimator, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for device in ("cuda", "cuda:1", torch.device("cuda")):
+        text = f'device={device!r} asks for a GPU, but torch finds none here; use device=None or "cpu".'
+        refused(lambda device=device: estimator(device=device).fit(X, Y), text)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    text = "device='cuda:7' asks for a GPU, but torch finds 2 here; use device=None or \"cpu\"."
+    refused(lambda: estimator(device="cuda:7").fit(X, Y), text)
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+ENCODE = (
+    "Gaussian mixtures need numeric features: encode them first, e.g. with sklearn.preprocessing.OneHotEncoder in a "
+    "ColumnTransformer, or leave them out."
+)
+NOT_ROWS = "X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got "
+ROWS = {
+    "one dimension": (X[0], "Expected 2D array, got 1D array instead...Reshape your data..."),
+    "three dimensions": (X[None], "Found array with dim 3, while dim <= 2 is required by MixtureClassifier."),
+    "one dimension, tensor": (
+        torch.ones(4),
+        "Expected 2D array, got 1D tensor instead, of shape (4,). Reshape X: one row per sample, one column per "
+        "feature.",
+    ),
+    "no rows": (
+        X[:0],
+        "Found array with 0 sample(s) (shape=(0, 4)) while a minimum of 1 is required by MixtureClassifier.",
+    ),
+    "no rows, tensor": (
+        torch.ones(0, 4),
+        "Found array with 0 sample(s) while a minimum of 1 is required by MixtureClassifier.",
+    ),
+    "no columns": (
+        X[:, :0],
+        "Found array with 0 feature(s) (shape=(150, 0)) while a minimum of 1 is required by MixtureClassifier.",
+    ),
+    "no columns, tensor": (
+        torch.ones(150, 0),
+        "Found array with 0 feature(s) (shape=(150, 0)) while a minimum of 1 is required by MixtureClassifier.",
+    ),
+    "infinite": (
+        np.where(X > 7, np.inf, X),
+        "Input X contains infinity or a value too large for dtype('float64'). Remove those rows, clip them, or set the "
+        "cells to NaN (missing).",
+    ),
+    "infinite, tensor": (
+        torch.from_numpy(np.where(X > 7, -np.inf, X)),
+        "Input X contains infinity, first in row 102; remove those rows, clip them, or set the cells to NaN (missing).",
+    ),
+    "logical, tensor": (
+        torch.ones(150, 4, dtype=torch.bool),
+        "X must hold real numbers; got dtype torch.bool. Convert it, e.g. with X.double().",
+    ),
+    "text": (
+        [["a", "1"], ["b", "2"]],
+        f"could not convert string to float: 'a'. X has columns that are not numbers: [0, 1]. {ENCODE}",
+    ),
+    "text in one dimension": (
+        ["a", "b"],
+        f"could not convert string to float: 'a'. X has values that are not numbers. {ENCODE}",
+    ),
+    "nothing": (None, f"{NOT_ROWS}NoneType."),
+    "a dict": ({"a": [1.0]}, f"{NOT_ROWS}dict."),
+    "a word": ("rows.csv", f"{NOT_ROWS}str."),
+    "too large": (
+        np.where(X > 7, 1e200, X),
+        "X holds values as large as 1e+200, too large to square; rescale that column, or remove such values.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "text"), ROWS.values(), ids=ROWS)
+def test_rows(rows, text):
+    n_rows = len(rows) if hasattr(rows, "__len__") and not isinstance(rows, str | dict) else 2
+    refused(lambda: MixtureClassifier().fit(rows, np.arange(n_rows) % 2), text)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Categorical(["u", "v", "w"] * 50),
+        np.array(["u", "v", "w"] * 50),
+        np.array(["u", "v", "w"] * 50, dtype=object),
+        pd.array(["u", "v", "w"] * 50, dtype="string"),
+        pd.date_range("2020-01-01", periods=150),
+        pd.to_timedelta(np.arange(150), unit="D"),
+    ],
+    ids=lambda c: str(c.dtype),
+)
+def test_columns_that_are_not_numbers_are_named(column):
+    frame = pd.DataFrame({"size": X[:, 0], "kind": column})
+    for estimator in (MixtureClassifier(), GaussianMixture()):
+        refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numbers: ['kind']. {ENCODE}")
+
+
+def test_numbers_in_any_column_type_are_fine():
+    frame = pd.DataFrame(
+        {"a": X[:, 0], "b": Y.astype(bool), "c": X[:, 1].astype("float32"), "d": (X[:, 2] * 10).astype(int)}
+    )
+    frame["e"] = X[:, 3].astype(object)
+    assert MixtureClassifier().fit(frame, Y).score(frame, Y) > 0.9
+
+
+class TestFeaturesThatChanged:
+    @pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixture()], ids=lambda e: type(e).__name__)
+    def test_number(self, estimator):
+        estimator.fit(X, Y)
+        text = f"X has 3 features, but {type(estimator).__name__} is expecting 4 features as input."
+        for method in ("predict", "predict_proba", "score_samples", "impute", "responsibilities"):
+            refused(lambda m=method: getattr(estimator, m)(X[:, :3]), text)
+            refused(lambda m=method: getattr(estimator, m)(torch.from_numpy(X[:, :3])), text)
+
+    def test_names(self):
+        frame = pd.DataFrame(X, columns=list("abcd"))
+        model = MixtureClassifier().fit(frame, Y)
+        text = (
+            "The feature names should match those that were passed during fit.\nFeature names unseen at fit time:\n- "
+            "e\nFeature names seen at fit time, yet now missing:\n- d\n"
+        )
+        refused(lambda: model.predict(frame.rename(columns={"d": "e"})), text)
+        refused(lambda: model.predict(frame[list("badc")]), "The feature names should match...in the same order...")
+
+    def test_batches_are_for_fitting(self):
+        model = MixtureClassifier().fit(X, Y)
+        text = "X is batches, which only fit takes; predict from each batch of rows by itself."
+        refused(lambda: model.predict([(X, Y)]), text)
+        refused(lambda: model.score_samples(row for row in X), text)
+
+    def test_text_at_predict(self):
+        model = MixtureClassifier().fit(X[:, :2], Y)
+        refused(
+            lambda: model.predict([["a", 1]]),
+            f"could not convert ... X has columns that are not numbers: [0]. {ENCODE}",
+        )
+
+
+# ---- labels --------------------------------------------------------------------------------------------------------
+
+SOFT = "y with several columns means soft labels"
+LABELS = {
+    "absent": (
+        None,
+        "MixtureClassifier requires y to be passed, but the target y is None; use GaussianMixture for rows without "
+        "labels.",
+    ),
+    "too few": (
+        Y[:10],
+        "Found input variables with inconsistent numbers of samples: [150, 10]; y must have one label for each of "
+        "the 150 rows of X.",
+    ),
+    "one class": (
+        np.full(150, "a"),
+        "MixtureClassifier needs rows of at least two classes, but y holds only one class: 'a'. Add rows of another "
+        "class, or use GaussianMixture for a density of one.",
+    ),
+    "a number": (3, "y should be a 1d array, got an array of shape () instead."),
+    "three dimensions": (np.zeros((150, 2, 2)), "Found array with dim 3...while dim <= 2 is required..."),
+    "real numbers": (
+        np.linspace(0, 1, 150),
+        "Unknown label type: continuous. Maybe you are trying to fit a classifier...",
+    ),
+    "missing": (
+        np.where(Y == 0, np.nan, Y),
+        "Input y contains NaN, in 50 rows; mark unlabeled rows by a label of their own, such as -1 among integers, "
+        "and name it in `unlabeled`.",
+    ),
+    "infinite": (np.where(Y == 0, np.inf, Y), "Input y contains infinity; labels must be finite numbers or text."),
+    "mixed kinds": (
+        np.array([1, "a", None] * 50, dtype=object),
+        "y holds labels of kinds that cannot be sorted together: NoneType, int, str; make all of them text or all "
+        "numbers.",
+    ),
+    "soft, not summing to 1": (
+        np.where(np.arange(150)[:, None] == 7, 0.5, np.eye(3)[Y]),
+        f"{SOFT}: rows must be non-negative and sum to 1; row 7 is [0.5, 0.5, 0.5], which sums to 1.5. Divide each "
+        "row by its sum, or pass one label per row.",
+    ),
+    "soft, negative": (
+        np.tile([1.5, -0.5], (150, 1)),
+        f"{SOFT}: rows must be non-negative and sum to 1; row 0 is [1.5, -0.5], which sums to 1. Divide each row by "
+        "its sum, or pass one label per row.",
+    ),
+    "soft, infinite": (np.tile([np.inf, 0], (150, 1)), f"{SOFT}: ...row 0 is [inf, 0.0], which sums to inf. ..."),
+    "soft, partly missing": (
+        np.where((np.arange(150)[:, None] == 4) & (np.arange(3) == 1), np.nan, np.eye(3)[Y]),
+        "Row 4 of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) or not at all.",
+    ),
+    "soft, nothing labeled": (
+        np.full((150, 3), np.nan),
+        "MixtureClassifier needs labeled rows, but all 150 rows are unlabeled; label some rows of every class, or use "
+        "GaussianMixture, which needs no labels.",
+    ),
+    "soft, an empty class": (
+        pd.DataFrame({"a": np.ones(150), "b": np.zeros(150)}),
+        "Class 'b' (column 1 of the soft labels y) has no share in any row; leave the column out, or give it rows.",
+    ),
+    "soft, text": (
+        np.full((150, 2), "a"),
+        f"{SOFT}, which are numbers; could not convert string to float: ... Pass one label per row instead.",
+    ),
+    "soft, too few": (
+        np.eye(3)[Y][:9],
+        "Found input variables with inconsistent numbers of samples: [150, 9]; y must have one label for each of the "
+        "150 rows of X.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "text"), LABELS.values(), ids=LABELS)
+def test_labels(labels, text):
+    refused(lambda: MixtureClassifier().fit(X, labels), text)
+
+
+def test_nothing_labeled():
+    text = (
+        "MixtureClassifier needs labeled rows, but all 150 rows are unlabeled; label some rows of every class, or use "
+        "GaussianMixture, which needs no labels."
+    )
+    refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.full(150, -1)), text)
+    refused(lambda: MixtureClassifier(unlabeled="?").fit(X, np.full(150, "?")), text)
+    refused(lambda: MixtureClassifier(unlabeled=-1).fit([(X, np.full(150, -1))]), text)
+
+
+def test_one_class_labeled():
+    text = "MixtureClassifier needs rows of at least two classes, but y holds only one class: 0. ..."
+    refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
+    refused(lambda: MixtureClassifier().fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
+
+
+def test_unlabeled_rows_are_announced():
+    with pytest.warns(UnlabeledWarning) as caught:
+        MixtureClassifier().fit(X, np.where(np.arange(150) % 5 == 0, -1, Y))
+    assert str(caught[0].message) == (
+        "30 rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or unlabeled=-1 "
+        "if this is meant."
+    )
+
+
+def test_soft_labels_and_class_weight():
+    text = "class_weight needs one label per row; multiply sample_weight yourself for soft labels."
+    refused(lambda: MixtureClassifier(class_weight="balanced").fit(X, np.eye(3)[Y]), text)
+
+
+# ---- weights -------------------------------------------------------------------------------------------------------
+
+WEIGHTS = {
+    "negative": (
+        np.where(np.arange(150) == 3, -2.0, 1.0),
+        "Negative values in data passed to `sample_weight`: the smallest is -2; weights must be at least 0.",
+    ),
+    "missing": (
+        np.where(np.arange(150) == 3, np.nan, 1.0),
+        "sample_weight must be finite; 1 weights are NaN or infinite, the first in row 3. Give such rows weight 0, "
+        "or leave them out.",
+    ),
+    "infinite": (
+        np.where(np.arange(150) < 2, np.inf, 1.0),
+        "sample_weight must be finite; 2 weights are NaN or infinite, the first in row 0. Give such rows weight 0, "
+        "or leave them out.",
+    ),
+    "zero": (np.zeros(150), "sample_weight is zero for every row; at least one weight must be positive."),
+    "too few": (np.ones(3), "sample_weight.shape == (3,), expected (150,)!"),
+    "two dimensions": (np.ones((150, 2)), "Sample weights must be 1D array or scalar; got shape (150, 2)."),
+    "text": (
+        ["a"] * 150,
+        "sample_weight must hold one number per row; it could not be read as numbers: could not convert string to "
+        "float: 'a'.",
+    ),
+}
+
+
+@pytest.mark.parametrize("estimator", [MixtureClassifier, GaussianMixture])
+@pytest.mark.parametrize(("weights", "text"), WEIGHTS.values(), ids=WEIGHTS)
+def test_weights(weights, text, estimator):
+    refused(lambda: estimator().fit(X, Y, sample_weight=weights), text)
+
+
+def test_classes_without_weight_are_absent_like_their_rows():
+    model = MixtureClassifier().fit(X, Y, sample_weight=(Y > 0) * 1.0)
+    assert model.classes_.tolist() == [1, 2]
+    soft = np.eye(3)[Y]
+    refused(lambda: MixtureClassifier().fit(X, soft, (Y > 0) * 1.0), "Class 0 has no row of positive weight ...")
+
+
+# ---- other calls ---------------------------------------------------------------------------------------------------
+
+
+def test_sampling():
+    model = MixtureClassifier().fit(X, Y)
+    refused(lambda: model.sample(0), "n_samples must be a whole number of at least 1; got 0.")
+    refused(lambda: model.sample(2.5), "n_samples must be a whole number of at least 1; got 2.5.")
+    refused(lambda: model.sample(1, class_label=9), "class_label must be one of [0, 1, 2]; got 9.")
+    density = GaussianMixture().fit(X)
+    refused(lambda: density.sample(0), "Invalid value for 'n_samples': 0 . The sampling requires at least one sample.")
+
+
+def test_a_failed_fit_leaves_the_last_one_usable():
+    model = MixtureClassifier().fit(X, Y)
+    expected = model.predict_proba(X)
+    refused(lambda: model.fit(X, np.zeros(150)), "MixtureClassifier needs rows of at least two classes...")
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+
+
+def test_batches():
+    refused(
+        lambda: MixtureClassifier().fit((X, Y) for _ in range(2)),
+        "X is a generator, which can be gone through only once, but a fit goes through the rows many times; pass a "
+        "list of batches or an object whose __iter__ starts anew.",
+    )
+    refused(
+        lambda: MixtureClassifier().fit([X, X]),
+        "MixtureClassifier needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.",
+    )
+    for arguments in ({"class_weight": "balanced"}, {}):
+        name = "class_weight" if arguments else "sample_weight"
+        weights = None if arguments else np.ones(150)
+        refused(
+            lambda a=arguments, w=weights: MixtureClassifier(**a).fit([(X, Y)], sample_weight=w),
+            f"{name} cannot be used where X is batches; put the weights of the rows into the batches, as "
+            "(X, y, sample_weight).",
+        )
+
+
+def test_batches_that_change_between_readings():
+    class Changing:
+        readings = 0
+
+        def __iter__(self):
+            self.readings += 1
+            yield X, Y if self.readings < 3 else Y + 5
+
+    refused(
+        lambda: MixtureClassifier().fit(Changing()),
+        "A batch holds the label 5, which the first reading did not show; batches must hold the same rows each time "
+        "they are gone through.",
+    )

@@ -1,0 +1,126 @@
+"""The documents: equation names are those of the code, links lead somewhere, examples run."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+SOURCE = ROOT / "src" / "mixtura"
+THEORY = ROOT / "docs" / "theory.md"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+WITH_EXAMPLES = ("README.md", "CONTRIBUTING.md", "docs/choosing.md")
+
+NAME = r"[a-z]+(?:-[a-z]+)*"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def comments_and_strings(path: Path) -> str:
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
+    return "\n".join(token.string for token in tokens if token.type in (tokenize.COMMENT, tokenize.STRING))
+
+
+def names_in_code() -> dict[str, set[str]]:
+    """Words with hyphens in parentheses in comments and docstrings, and the files that hold them."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for name in re.findall(r"\(([a-z]+(?:-[a-z]+)+)\)", comments_and_strings(path)):
+            found.setdefault(name, set()).add(path.relative_to(SOURCE).as_posix())
+    return found
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ +(.+?) *$", FENCE.sub("", text), re.M)
+
+
+def equation_names() -> list[str]:
+    return re.findall(rf"^### \(({NAME})\)$", THEORY.read_text("utf-8"), re.M)
+
+
+# ---- equations ---------------------------------------------------------------------------------------------------
+
+
+def test_every_equation_named_in_the_code_is_in_the_theory():
+    missing = {name: sorted(files) for name, files in names_in_code().items() if name not in equation_names()}
+    assert not missing, f"give these a heading '### (name)' in docs/theory.md, or take the parentheses away: {missing}"
+
+
+def test_the_table_of_the_theory_lists_every_equation_and_where_it_is():
+    rows = re.findall(rf"^\| \[\(({NAME})\)\]\(#({NAME})\) \|.*\| `(\S+)` \|$", THEORY.read_text("utf-8"), re.M)
+    assert sorted(name for name, _, _ in rows) == sorted(equation_names())
+    assert len(set(equation_names())) == len(rows)
+    for name, anchor, file in rows:
+        assert name == anchor
+        assert f"({name})" in comments_and_strings(SOURCE / file), f"({name}) is not in a comment of {file}"
+
+
+# ---- links -------------------------------------------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    words = re.sub(r"[^\w\- ]", "", heading.lower())
+    return words.replace(" ", "-")
+
+
+def test_anchors_are_those_of_github():
+    assert [anchor(text) for text in ("(log-joint)", "Which prior?", "Speed and digits")] == [
+        "log-joint",
+        "which-prior",
+        "speed-and-digits",
+    ]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, part = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.exists(), f"{path.name} links to {target}"
+        assert there.is_relative_to(ROOT), f"{path.name} links out of the project: {target}"
+        if part:
+            known = [anchor(heading) for heading in headings(there.read_text("utf-8"))]
+            assert part in known, f"{path.name} links to {target}; the headings there are {known}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_inline_formulas_survive_markdown(path):
+    """GitHub takes a backslash before punctuation for an escape, inside $...$ too; ```math blocks are safe."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", path.read_text("utf-8")))
+    broken = [formula for formula in re.findall(r"\$[^$]+\$", text) if re.search(r"\\[^a-zA-Z]", formula)]
+    assert not broken, broken
+
+
+def test_the_picture_of_the_readme_is_small():
+    assert (ROOT / "docs" / "images" / "demo.png").stat().st_size < 200_000
+
+
+# ---- examples ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_examples_run_in_order(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {"__name__": "__main__"}
+    text = (ROOT / name).read_text("utf-8")
+    blocks = [code for language, code in FENCE.findall(text) if language == "python"]
+    assert blocks
+    for code in blocks:
+        exec(compile(code, name, "exec"), namespace)
+
+
+def test_the_readme_names_every_public_estimator():
+    import mixtura
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    estimators = [name for name in mixtura.__all__ if name[0].isupper()]
+    assert all(f"`{name}" in text for name in estimators), estimators
