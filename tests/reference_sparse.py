@@ -33,22 +33,20 @@ class SparseTwin:
         return np.stack([joint[:, self.class_of == c].sum(1) for c in range(self.class_of.max() + 1)], 1)
 
 
-def complete_hessian(columns, posteriors, row_weights, precisions) -> np.ndarray:
-    """(K H, K H): minus the second derivatives with the responsibilities held fixed, plus the precisions."""
-    n_components, size = precisions.shape
-    blocks = np.empty((n_components, size, n_components, size))
-    for k in range(n_components):
-        for other in range(n_components):
-            curvature = posteriors[:, k] * ((k == other) - posteriors[:, other]) * row_weights
-            blocks[k, :, other] = columns.T @ (curvature[:, None] * columns)
-    return blocks.reshape(n_components * size, -1) + np.diag(precisions.ravel())
+def complete_hessian(columns, posteriors, row_weights, precisions, active=None) -> np.ndarray:
+    """(P, P) of the active weights: minus second derivatives with responsibilities held fixed, plus the precisions."""
+    active = np.ones(precisions.shape, bool) if active is None else active
+    components, places = np.nonzero(active)
+    phi, p = columns[:, places], posteriors[:, components]
+    same = components[:, None] == components
+    weighted = row_weights[:, None] * p * phi
+    return same * (weighted.T @ phi) - weighted.T @ (p * phi) + np.diag(precisions[active])
 
 
-def exact_hessian(columns, posteriors, responsibilities, row_weights, precisions) -> np.ndarray:
+def exact_hessian(columns, posteriors, responsibilities, row_weights, precisions, active=None) -> np.ndarray:
     """The same of the likelihood of the labels alone."""
-    nothing = np.zeros_like(precisions)
-    own = complete_hessian(columns, responsibilities, row_weights, nothing)
-    return complete_hessian(columns, posteriors, row_weights, precisions) - own
+    own = complete_hessian(columns, responsibilities, row_weights, np.zeros_like(precisions), active)
+    return complete_hessian(columns, posteriors, row_weights, precisions, active) - own
 
 
 def log_posterior(values, columns, labels, class_of, mixing, row_weights, precisions) -> float:
@@ -72,8 +70,8 @@ def newton(twin: SparseTwin, columns, active, row_weights) -> np.ndarray:
         if norm > previous:
             values, rate, previous = start.copy(), rate / 2, np.inf
             continue
-        whole = complete_hessian(columns, posteriors, row_weights, twin.precisions)
-        values[active] += rate * np.linalg.solve(whole[np.ix_(active.ravel(), active.ravel())], gradient)
+        whole = complete_hessian(columns, posteriors, row_weights, twin.precisions, active)
+        values[active] += rate * np.linalg.solve(whole, gradient)
         previous = norm
     return values
 
@@ -105,11 +103,9 @@ def update(twin: SparseTwin, columns, labels, active, row_weights, exact) -> np.
     """Evidence, precisions, mixture weights, pruning; which weights stay."""
     joint = np.log(twin.mixing) + columns @ twin.values.T
     posteriors = softmax(joint, axis=1)
-    index = active.ravel()
-    whole = complete_hessian(columns, posteriors, row_weights, twin.precisions)[np.ix_(index, index)]
+    whole = complete_hessian(columns, posteriors, row_weights, twin.precisions, active)
     if exact:
-        other = exact_hessian(columns, posteriors, twin.responsibilities, row_weights, twin.precisions)
-        other = other[np.ix_(index, index)]
+        other = exact_hessian(columns, posteriors, twin.responsibilities, row_weights, twin.precisions, active)
         whole = other if np.linalg.eigvalsh(other)[0] > 0 else whole
     covariance = np.linalg.inv(whole)
     precisions, values = twin.precisions[active], twin.values[active]

@@ -71,6 +71,12 @@ class SparseModel:
         return total / len(values)
 
 
+def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: Tensor) -> SparseModel:
+    """The model over those columns of the basis alone that are in use."""
+    used, columns = mixture.columns.unique(return_inverse=True)
+    return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
+
+
 class SparseMixtureClassifier(ConditionalClassifier):
     """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
 
@@ -239,9 +245,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             state = simplified(state, evidence, solver, int(self.max_iter))
         state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
-        used, columns = state.mixture.columns.unique(return_inverse=True)
-        mixture = replace(state.mixture, columns=columns)
-        self.model_ = SparseModel(problem.scaling, basis.select(used), mixture, covariance)
+        self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
         self.classes_ = problem.classes
         self.history_ = list(result.history)
         self.n_iter_ = len(result.history)

@@ -6,6 +6,7 @@ their method. So components are left out in turn, the others are refitted, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -23,27 +24,41 @@ LEAST_RISE = 1.0
 
 def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int = TRIAL_STEPS) -> State:
     """The state, without components as long as leaving one out raises the log evidence clearly."""
-    state, _, best = solver.posterior(state, evidence)
-    while True:
-        counts = torch.bincount(state.mixture.class_of)
-        spare = [k for k in range(state.mixture.n_components) if counts[state.mixture.class_of[k]] > 1]
-        trials = [_without(state, k, evidence, solver, min(most_steps, TRIAL_STEPS)) for k in spare]
-        trials = [(value, trial) for value, trial in trials if value >= best + LEAST_RISE]
-        if not trials:
-            return state
-        best, state = max(trials, key=lambda pair: pair[0])
+    steps = simplifications(state, evidence, solver, solver, min(most_steps, TRIAL_STEPS))
+    best, state = next(steps)
+    for value, simpler in steps:
+        if value < best + LEAST_RISE:
+            break
+        best, state = value, simpler
+    return state
 
 
-def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_steps: int) -> tuple[float, State]:
-    """The log evidence and the state after a fit without component k."""
+def simplifications(
+    state: State, evidence: Evidence, solver: SparseNewton, judge: SparseNewton, n_steps: int
+) -> Iterator[tuple[float, State]]:
+    """The judge's log evidence and the state, then with one component less after another: the one missed least."""
+    state, _, value = judge.posterior(state, evidence)
+    yield value, state
+    while spare := _spare(state.mixture):
+        trials = [judge.posterior(_without(state, k, evidence, solver, n_steps), evidence) for k in spare]
+        state, _, value = max(trials, key=lambda found: found[2])
+        yield value, state
+
+
+def _spare(mixture: SparseMixture) -> list[int]:
+    """Components that are not the only one of their class."""
+    counts = torch.bincount(mixture.class_of)
+    return [k for k, c in enumerate(mixture.class_of.tolist()) if counts[c] > 1]
+
+
+def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_steps: int) -> State:
+    """The state after a fit without component k."""
     gone = torch.zeros(state.mixture.n_components, dtype=torch.bool, device=state.responsibilities.device)
     gone[k] = True
     columns = state.mixture.columns.unique()
     trial = without_components(state, gone, evidence)
     trial = replace(trial, mixture=_reopened(trial.mixture, columns))
-    found = run(solver, trial, evidence, n_steps, 0.0).mixture
-    found, _, value = solver.posterior(found, evidence)
-    return value, found
+    return run(solver, trial, evidence, n_steps, 0.0).mixture
 
 
 def _reopened(mixture: SparseMixture, columns: Tensor) -> SparseMixture:
