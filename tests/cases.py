@@ -17,7 +17,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM

@@ -4,6 +4,8 @@ from mixtura.estimators import (
     GaussianMixture,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
     make_nonnegative_pipeline,
 )
 from mixtura.model_files import load
@@ -13,6 +15,8 @@ __all__ = [
     "GaussianMixture",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
+    "RelevanceVectorClassifier",
+    "SparseMixtureClassifier",
     "load",
     "make_nonnegative_pipeline",
 ]

@@ -26,7 +26,13 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
-from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
+from mixtura.estimators import (
+    GaussianMixture,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
@@ -37,6 +43,8 @@ ESTIMATORS = {
     "GaussianMixture": GaussianMixture,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
+    "RelevanceVectorClassifier": RelevanceVectorClassifier,
+    "SparseMixtureClassifier": SparseMixtureClassifier,
 }
 STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
 

@@ -253,6 +253,7 @@ class Step:
     mixture: Any
     value: float
     repairs: tuple[str, ...] = ()
+    converged: bool | None = None  # where the solver has a rule of its own; None: by the change of the value
 
 
 @runtime_checkable
