@@ -1,5 +1,6 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
+from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
     GaussianMixture,
     MixtureClassifier,
@@ -12,6 +13,8 @@ from mixtura.model_files import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "AveragedMixture",
+    "AveragedMixtureClassifier",
     "GaussianMixture",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",

@@ -272,7 +272,9 @@ class Piece:
             ),
             index=index,
             components=self.components,
-            targets=Targets(evaluator.mixture.class_of[self.components], labels, shares),
+            targets=Targets(
+                evaluator.mixture.class_of[self.components], labels, shares, take(block.counts), self.components
+            ),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
         )
@@ -325,7 +327,7 @@ def summarise(
         if chunk.weights is not None:
             values, numerator = values * chunk.weights, numerator * chunk.weights
             denominator = None if denominator is None else denominator * chunk.weights
-        total.value += float(values.sum(dtype=torch.float64))
+        total.value = total.value + values.sum(-1, dtype=torch.float64)
         total.weight += len(chunk.rows) if chunk.weights is None else float(chunk.weights.sum(dtype=torch.float64))
         accumulate(total.sums[0], numerator)
         if denominator is not None:
@@ -344,7 +346,9 @@ def summarise(
     first, *others = totals.made() or [totals[0]]
     for other in others:
         first.add(other)
-    return Summary(first.value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+    value: Any = first.value  # a number, or one for each of several objectives
+    value = float(value) if torch.as_tensor(value).ndim == 0 else value
+    return Summary(value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
 
 
 class _PerThread:
@@ -370,7 +374,7 @@ class _PerThread:
 class _Total:
     sums: list[Sums]
     scratch: Scratch = field(default_factory=Scratch)
-    value: float = 0.0
+    value: Any = 0.0
     weight: float = 0.0
 
     def add(self, other: _Total) -> None:

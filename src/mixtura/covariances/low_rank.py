@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mixtura import linalg
 from mixtura.covariances.product import squares
-from mixtura.moments import Form, Moments, Projected
+from mixtura.moments import Form, Moments, Projected, image
 from mixtura.roles import Conditioned, PseudoMoments
 from mixtura.scratch import Scratch
 
@@ -120,7 +120,8 @@ class LowRankCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return (1 / self.uniquenesses - self.projections.square().sum(-1)) @ scatter
+        variances, projected = image(self.form, scatter, self.n_components)
+        return (variances / self.uniquenesses).sum(-1) - (self.projections * projected).sum((-2, -1))
 
     def dense(self) -> Tensor:
         return torch.diag_embed(self.uniquenesses) + self.loadings @ self.loadings.mT
@@ -166,7 +167,7 @@ class LowRankCovariance:
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
         alive = divisors > 0
         divisors = divisors.clamp_min(1e-300)
-        prior_diagonal, prior_projected = scatter.form.diagonal(pseudo.scatter.expand_as(self.uniquenesses))
+        prior_diagonal, prior_projected = image(scatter.form, pseudo.scatter, self.n_components)
         variances = (scatter.seconds[0] + prior_diagonal) / divisors + pseudo.ridge
         projected = (scatter.seconds[1] + prior_projected) / divisors.unsqueeze(-1) + pseudo.ridge * self.projections
         identity = torch.eye(self.rank, dtype=projected.dtype, device=projected.device)

@@ -171,7 +171,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self.mixture_.to(source.device)
 
     def _solver(self, description: Description, source: Source) -> EM:
-        prior = make_prior(self.prior, lambda: description.spread(self.n_components))
+        prior = make_prior(self.prior, description, [self.n_components])
         return EM(
             Marginal(),
             description.frame,

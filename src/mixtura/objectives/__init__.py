@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors, shares
+from mixtura.objectives.members import Members
 from mixtura.roles import Objective
 
 OBJECTIVES: dict[str, Objective] = {
@@ -11,4 +12,4 @@ OBJECTIVES: dict[str, Objective] = {
     "conditional": Conditional(),
 }
 
-__all__ = ["OBJECTIVES", "Assigned", "Conditional", "Joint", "Marginal", "posteriors", "shares"]
+__all__ = ["OBJECTIVES", "Assigned", "Conditional", "Joint", "Marginal", "Members", "posteriors", "shares"]
