@@ -79,7 +79,8 @@ class Trained:
     seconds: float
     smallest_weight: float = 0.0  # of a linear head; those below are taken for zero
     losses: list[float] = field(default_factory=list)
-    snapshots: list[np.ndarray] = field(default_factory=list)  # features of the first test images as training goes on
+    snapshots: list[np.ndarray] = field(default_factory=list)  # features of some images as training goes on
+    steps: list[int] = field(default_factory=list)  # when they were taken
 
 
 def make_head(method: str, n_features: int, n_classes: int, settings: dict[str, Any]) -> Any:
@@ -150,7 +151,7 @@ class Trainer:
         self.rate.copy_(self.rates.index_select(0, self.step_number)[0])
         self.rate_of_head.copy_(self.rate * self.head_rate)
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, self.device.type == "cuda", cache_enabled=False):
             features = self.network(images.contiguous(memory_format=torch.channels_last))
             loss = self._loss(features, labels)
         loss.backward()
@@ -173,7 +174,7 @@ class Trainer:
         replay, done = self.step, 0
         if record and self.device.type == "cuda":
             replay, done = self._recorded()
-        losses, snapshots = [], []
+        losses, snapshots, steps = [], [], []
         moments = set(np.unique(np.geomspace(1, self.n_steps, 25).round().astype(int)).tolist())
         while done < self.n_steps:
             if done % self.steps_per_epoch == 0 and done:
@@ -181,14 +182,16 @@ class Trainer:
                 losses.append(float(self.loss))
             if shown is not None and done in moments:
                 snapshots.append(features_of(self.network, shown).cpu().numpy())
+                steps.append(done)
                 self.network.train()
             replay()
             done += 1
         losses.append(float(self.loss))
         if shown is not None:
             snapshots.append(features_of(self.network, shown).cpu().numpy())
+            steps.append(done)
         seconds, smallest = time.perf_counter() - began, SMALLEST_WEIGHT if self.strength else 0.0
-        return Trained(self.network.eval(), self.head.eval(), seconds, smallest, losses, snapshots)
+        return Trained(self.network.eval(), self.head.eval(), seconds, smallest, losses, snapshots, steps)
 
     def _recorded(self) -> tuple[Any, int]:
         """A recorded step and the number of steps that were taken, in earnest, to warm up."""
@@ -226,7 +229,7 @@ def features_of(network: nn.Module, images: Tensor) -> Tensor:
     network.eval()
     parts = []
     for batch in images.split(EVALUATION_BATCH):
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with torch.autocast(images.device.type, torch.bfloat16, images.is_cuda):
             parts.append(network((batch.float() / 255).contiguous(memory_format=torch.channels_last)))
     return torch.cat(parts).float()
 

@@ -1,9 +1,10 @@
-"""python -m reproduce.heads select|table|density|report: table 2 and figure 5 of Hayashi & Uchida (2021) beside ours.
+"""python -m reproduce.heads select|table|density|report|pictures: table 2 and figure 5 of HU21 beside ours.
 
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
     density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
     report   the tables of the other parts as one page                               -> heads.md
+    pictures figure 5, and the same features moving                                  -> docs/images
 
 Data: set MIXTURA_DATA to the folder of mnist.npz and fashion_mnist.npz. A GPU needs minutes; --epochs, --rows and
 --width make a small version. What a run found is written when it ends; runs go seed by seed, until --seconds are over.
@@ -95,7 +96,8 @@ def load(name: str, device: str, n_rows: int | None) -> tuple[Data, Data]:
 
 
 def base_training(column: Column, options: argparse.Namespace) -> Training:
-    return Training(epochs=options.epochs, flip=column.data == "fashion_mnist", width=options.width)
+    mirrored = column.data == "fashion_mnist"
+    return Training(epochs=options.epochs, batch=options.batch, flip=mirrored, width=options.width)
 
 
 def about() -> dict[str, Any]:
@@ -188,6 +190,7 @@ def followed(method: str, trained: Any, train: Data, test: Data) -> dict[str, np
     found["test"] = features_of(trained.network, test.images[: 2 * N_SHOWN])
     arrays = {f"{method}_{part}": values.cpu().numpy().astype(np.float16) for part, values in found.items()}
     arrays[f"{method}_moving"] = np.stack(trained.snapshots).astype(np.float16)
+    arrays["steps"] = np.array(trained.steps)
     labels = {"train_labels": train.labels, "test_labels": test.labels}
     return arrays | {part: values[: 2 * N_SHOWN].cpu().numpy().astype(np.int8) for part, values in labels.items()}
 
@@ -282,12 +285,39 @@ def column_lines(name: str, column: Column, found: dict[str, Any], results: Path
     return [*lines, ""]
 
 
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def pictures(options: argparse.Namespace) -> None:
+    """Figure 5 of HU21 and the same features moving, from heads_features.npz."""
+    import matplotlib.pyplot as plt
+
+    from mixtura.plotting import plot_features, save_moving_features
+
+    found = dict(np.load(options.out / "heads_features.npz"))
+    figure, axes = plt.subplots(2, 2, figsize=(7.5, 7), layout="constrained")
+    titles = {"softmax": "softmax", "sparse": "SDGM"}
+    for (method, title), pair in zip(titles.items(), axes.T, strict=True):
+        for part, ax in zip(("train", "test"), pair, strict=True):
+            plot_features(found[f"{method}_{part}"], found[f"{part}_labels"].astype(int), ax)
+            ax.set_title(f"{title}, {'training' if part == 'train' else 'test'} images")
+    figure.savefig(options.images / "heads_features.png", dpi=80)
+    plt.close(figure)
+    n_moments, n_rows = found["softmax_moving"].shape[:2]
+    chosen_moments = np.unique(np.linspace(0, n_moments - 1, 16).round().astype(int))
+    panels = {title: found[f"{method}_moving"][chosen_moments, :600] for method, title in titles.items()}
+    steps = found["steps"][chosen_moments]
+    labels = found["test_labels"][: min(600, n_rows)].astype(int)
+    captions = [f"after {step} steps" for step in steps]
+    save_moving_features(options.images / "heads_moving.gif", panels, labels, captions)
+
+
 PARTS = {"select": select, "table": table, "density": density}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "report"])
+    parser.add_argument("part", choices=[*PARTS, "report", "pictures"])
     parser.add_argument("columns", nargs="*", default=list(COLUMNS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=30)
@@ -296,10 +326,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--images", type=Path, default=Path(__file__).parent.parent / "docs" / "images")
+    parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--selected", type=Path, default=RESULTS, help="where the files of `select` are")
     options = parser.parse_args(arguments)
     if options.part == "report":
         (options.out / "heads.md").write_text(report(options.out))
+        return
+    if options.part == "pictures":
+        pictures(options)
         return
     for name in options.columns:
         PARTS[options.part](name, options)
