@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from reproduce.sparse_table import home, machine, splits
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.bases import Polynomial, standard_scaling
@@ -32,6 +31,7 @@ from mixtura.estimators.sparse_problem import make_problem, starting_responsibil
 from mixtura.solvers import run
 from mixtura.solvers.newton import SparseNewton, starting_state
 from mixtura.sparse_mixture import class_scores
+from reproduce.sparse_table import home, machine, splits
 
 RESULTS = Path(__file__).parent / "results"
 WIDTHS = [0.5, 1.0, 2.0, 4.0]

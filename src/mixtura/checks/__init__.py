@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from mixtura.checks.general import *  # noqa: F403
+from mixtura.checks.heads import *  # noqa: F403
 from mixtura.checks.kernels import *  # noqa: F403
 from mixtura.checks.priors import *  # noqa: F403

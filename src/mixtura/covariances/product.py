@@ -82,8 +82,9 @@ def _block_views(features: Tensor, size: int) -> list[tuple[Tensor, list[tuple[T
 @lru_cache(maxsize=16)
 def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Rows and columns of the upper triangle, and how often each entry stands in x' M x: once or twice."""
-    rows, columns = torch.triu_indices(size, size, device=device).unbind()
-    return rows, columns, 2.0 - (rows == columns).double()
+    with torch.inference_mode(False):  # what is kept here may meet a gradient later
+        rows, columns = torch.triu_indices(size, size, device=device).unbind()
+        return rows, columns, 2.0 - (rows == columns).double()
 
 
 def pack(matrices: Tensor) -> Tensor:
