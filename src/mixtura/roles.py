@@ -53,12 +53,30 @@ class Conditioned:
     state: Any  # what conditional_moments needs
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', as optimisers move it (free-form).
+
+    Whatever uses the factors depends on them through factors factors' alone.
+    """
+
+    log_determinants: Tensor  # log |Lambda_k|, (K,)
+    diagonals: Tensor | None  # (K, D); None: zero
+    factors: Tensor | None  # (K, D, R); None: zero
+    sign: float = 1.0
+
+
 class Product(Protocol):
     """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
 
     @property
     def n_features(self) -> int:
         """Numbers of scratch per row."""
+        ...
+
+    @property
+    def n_monomials(self) -> int:
+        """Numbers per row that all components share."""
         ...
 
     @property
@@ -128,6 +146,22 @@ class Covariance(Protocol):
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters by name; the inverse of the structure's `from_tensors`."""
+        ...
+
+    def scaled(self, scales: Tensor) -> Covariance:
+        """The covariances of scales * x; scales (D,) are all equal where a structure has one variance for all."""
+        ...
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The parameters as numbers of any size and sign, for optimisers (free-form)."""
+        ...
+
+    def constrained(self, free: dict[str, Tensor]) -> Covariance:
+        """The inverse of `unconstrained`: a covariance of the same structure."""
+        ...
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
         ...
 
     def product(self, means: Tensor) -> Product:
@@ -258,6 +292,7 @@ class Step:
     mixture: Any
     value: float
     repairs: tuple[str, ...] = ()
+    finished: bool = False  # the solver itself sees that nothing better is to come
 
 
 @runtime_checkable
@@ -280,6 +315,7 @@ __all__ = [
     "Prior",
     "Product",
     "PseudoMoments",
+    "Quadratic",
     "SignedMoments",
     "Solver",
     "Step",

@@ -86,6 +86,10 @@ class LinearProduct:
     def n_features(self) -> int:
         return self.weights.shape[1]
 
+    @property
+    def n_monomials(self) -> int:
+        return self.weights.shape[1]
+
     def errors(self, radii: Tensor) -> Tensor:
         return self.magnitudes(radii)
 

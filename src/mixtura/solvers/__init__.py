@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mixtura.solvers.em import EM
+from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
 
-SOLVERS = {"em": EM}
+SOLVERS = {"em": EM, "gradient": Gradient}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run", "run_held_out"]
+__all__ = ["EM", "SOLVERS", "FitResult", "Gradient", "Outcome", "Record", "best_of", "run", "run_held_out"]
