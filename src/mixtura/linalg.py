@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -60,40 +59,6 @@ def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
 def precisions(factors: Tensor) -> Tensor:
     """(L L')^-1, needed entry by entry where log-densities become a matrix product."""
     return torch.cholesky_inverse(factors)
-
-
-@lru_cache(maxsize=16)
-def lower_triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the entries of a lower triangle, column by column."""
-    columns, rows = torch.triu_indices(size, size, device=device).unbind()
-    return rows, columns
-
-
-def solve_many(packed: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """b' M^-1 b and log |M| of many small positive definite matrices.
-
-    The elimination of L D L', one column after the other, vectorised over the matrices.
-
-    Arguments:
-        packed: lower triangles, column by column: (M (M + 1) / 2, n); used as scratch memory.
-        right: b, (M, n); left alone.
-
-    Returns:
-        The squares (n,) and the log-determinants (n,).
-    """
-    size, n_matrices = right.shape
-    tiny = torch.finfo(packed.dtype).tiny
-    columns = list(packed.split(list(range(size, 0, -1))))
-    left, squares = right.clone(), packed.new_zeros(n_matrices)
-    pivots = torch.empty_like(right)
-    for j, column in enumerate(columns):
-        pivots[j] = column[0].clamp_min(tiny)
-        ratios = column[1:] / pivots[j]
-        for i, later in enumerate(columns[j + 1 :]):
-            later.addcmul_(column[i + 1 :], ratios[i], value=-1)
-        left[j + 1 :].addcmul_(ratios, left[j], value=-1)
-    squares = (left.square() / pivots).sum(0)
-    return squares, pivots.log().sum(0)
 
 
 # Operations below which a second thread costs more than it brings, above all where the cores are busy.

@@ -327,7 +327,8 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
             in_cache = CACHE_BYTES * (4 if group.missing else 1) // scratch
-            most = min(most, max(in_cache, FEWEST_ROWS))
+            tables = group.missing and evaluator.has_marginals  # made anew for every chunk
+            most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
         size = max(1, most)
         if group.n_rows * scratch > CACHE_BYTES // 4:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
