@@ -69,7 +69,7 @@ class Evaluator:
         self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
-        narrow = product.n_features <= MOST_MONOMIALS
+        narrow = product.n_monomials <= MOST_MONOMIALS
         self.product, self.exact = product, []
         if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
             self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
@@ -84,7 +84,7 @@ class Evaluator:
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
-        if group.missing:
+        if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
         features = self.product.n_features if self.learning or self.exact else self.product.n_passing
         return features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
@@ -95,6 +95,11 @@ class Evaluator:
             return self.evaluate(chunk, scratch)[0]
         return self.product.scores(self._centred(chunk.rows, scratch), chunk.components, scratch)
 
+    @property
+    def has_marginals(self) -> bool:
+        """Whether matrix products are enough for rows with missing cells (marginal-woodbury), and exact enough."""
+        return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
+
     def zeros(self) -> Sums:
         return Sums(self.product.zeros(), None)
 
@@ -104,7 +109,7 @@ class Evaluator:
         Both are good until the next chunk is evaluated with the same scratch.
         """
         if chunk.missing:
-            return self._incomplete(chunk)
+            return self._marginal(chunk) if self.has_marginals else self._incomplete(chunk)
         if not self.exact:
             return self._product(chunk, scratch)
         return self._mixed(chunk, scratch)
@@ -156,6 +161,36 @@ class Evaluator:
 
         return scores, accumulate
 
+    def _marginals(self, chunk: Chunk) -> tuple[Tensor, Covariance, Any]:
+        """Log joints (K', n) of rows with missing cells, the components, and their marginals."""
+        parts = chunk.components
+        observed = ~chunk.rows.isnan()
+        rows = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
+        covariance: Any = self.mixture.covariance.select(parts)
+        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.centre)
+        constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
+        scores = -0.5 * (constant + given.log_determinants + given.squared_distances)
+        return scores.add_(self.log_weights[parts]), covariance, given
+
+    def _marginal(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+        scores, covariance, given = self._marginals(chunk)
+        first = chunk.components.start
+
+        def accumulate(sums: Sums, weights: Tensor) -> None:
+            for k in range(len(weights)):  # one at a time: rows x components x features would be too many numbers
+                alone, inverse = covariance.select(slice(k, k + 1)), given.inverse(k)
+                conditional = given.conditional_moments(k, inverse, weights[k])
+
+                def second_moments(
+                    filled: Tensor, own: Tensor, alone=alone, conditional=conditional
+                ) -> tuple[Tensor, ...]:
+                    return tuple(a + b for a, b in zip(alone.second_moments(filled, own), conditional, strict=True))
+
+                where, filled = slice(first + k, first + k + 1), given.filled(k, inverse).unsqueeze(0)
+                sums.add_direct(self.mixture, where, filled, weights[k : k + 1], second_moments)
+
+        return scores, accumulate
+
     def condition(self, chunk: Chunk) -> tuple[Tensor, Covariance, Conditioned]:
         """Log joints (K', n) of rows with missing cells, and the components conditioned on what they show."""
         parts = chunk.components
@@ -179,6 +214,19 @@ class Evaluator:
             sums.add_direct(self.mixture, chunk.components, given.deviations, weights, second_moments)
 
         return scores, accumulate
+
+    def expected(self, chunk: Chunk) -> Tensor:
+        """E[x | observed cells] of rows with missing cells, (n, D)."""
+        means = self.mixture.means
+        if not self.has_marginals:
+            log_joint, _, given = self.condition(chunk)
+            completed = means.unsqueeze(1) + given.deviations  # (K, n, D)
+            return (log_joint.softmax(0).unsqueeze(-1) * completed).sum(0).to(self.dtype)
+        log_joint, _, given = self._marginals(chunk)
+        total = torch.zeros_like(chunk.rows)
+        for share, k in zip(log_joint.softmax(0), range(len(means)), strict=True):
+            total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.inverse(k)))
+        return total
 
     def moments(self, sums: Sums) -> Moments:
         """All sums as moments about the current means: whatever path the rows took, such moments add."""
@@ -273,7 +321,12 @@ class Piece:
             index=index,
             components=self.components,
             targets=Targets(
-                evaluator.mixture.class_of[self.components], labels, shares, take(block.counts), self.components
+                evaluator.mixture.class_of[self.components],
+                labels,
+                shares,
+                take(block.counts),
+                self.components,
+                evaluator.mixture.n_classes,
             ),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
@@ -290,7 +343,8 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
             in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
-            most = min(most, max(in_cache, FEWEST_ROWS))
+            tables = group.missing and evaluator.has_marginals  # made anew for every chunk
+            most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
         size = max(1, most)
         if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
@@ -421,11 +475,7 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
         for piece in pieces(block, evaluator, False, memory_limit, 1):
             if piece.group.missing:
                 chunk = piece.load(evaluator)
-                log_joint, _, given = evaluator.condition(chunk)
-                shares = log_joint.softmax(0)  # (K, n)
-                completed = mixture.means.unsqueeze(1) + given.deviations  # (K, n, D)
-                expected = (shares.unsqueeze(-1) * completed).sum(0).to(evaluator.dtype)
-                output[chunk.index] = torch.where(chunk.rows.isnan(), expected, chunk.rows)
+                output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)
 

@@ -102,6 +102,15 @@ def rank(value: object, n_features: int) -> int | None:
     return int(value)
 
 
+def has_update(structure: Any) -> None:
+    """A covariance structure that EM can fit."""
+    if hasattr(structure, "for_em"):
+        raise ValueError(
+            f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
+            "classifier with solver='gradient'."
+        )
+
+
 def device(value: object) -> torch.device | None:
     """A torch device that is there, or None."""
     if value is None:
@@ -349,6 +358,15 @@ def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: 
         raise ValueError(
             f"{name} needs rows of at least two classes, but y holds only one class: {_plain(classes[0])!r}. "
             f"Add rows of another class, or use GaussianMixture for a density of one."
+        )
+
+
+def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
+    """Unlabeled rows need an objective that describes rows."""
+    if n_unlabeled and not objective.has_density:
+        raise ValueError(
+            f"{n_unlabeled} rows are unlabeled, but objective {objective.name!r} only separates classes and cannot use "
+            "them; use HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out."
         )
 
 

@@ -119,6 +119,10 @@ class LinearProduct:
         return self.weights.shape[1]
 
     @property
+    def n_monomials(self) -> int:
+        return self.weights.shape[1]
+
+    @property
     def n_passing(self) -> int:
         return 2 * BLOCK if self._in_blocks else self.n_features
 
