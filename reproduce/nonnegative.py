@@ -251,6 +251,7 @@ class Table:
             for start in starts
         ]
         found: dict[Any, dict[int, Any]] = {key: {} for key in missing}
+        self._save()
         for key, start, result in in_parallel(tasks):
             found[key][start] = result
             line, _, starts, _ = missing[key]
@@ -286,6 +287,9 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
 
 def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...]) -> None:
     """Cross-validate the choices on the training rows alone; the codes are made anew in every fold's training part."""
+    if (RESULTS / f"{name}_choice.json").is_file():
+        print(f"{name}: keeping the choice of an earlier run")
+        return
     folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"]))
     parts = [
         coded({"X": data["X"][a], "y": data["y"][a], "X_test": data["X"][b], "y_test": data["y"][b]}, n_basis)[0]
