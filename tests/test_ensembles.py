@@ -15,6 +15,7 @@ from cases import (
     assert_close,
     assert_same_mixture,
     em,
+    every_updated_covariance,
     random_data,
     random_mixture,
     tensor,
@@ -33,7 +34,6 @@ from test_bad_input import refused
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 N_MEMBERS = 3
-every_covariance = pytest.mark.parametrize("case", COVARIANCES.values(), ids=COVARIANCES)
 
 
 def priors(device):
@@ -41,7 +41,7 @@ def priors(device):
     return [None, Conjugate(3.0, variances), Conjugate(1.0, variances, 2.0, torch.ones_like(variances), 2.0)]
 
 
-@every_covariance
+@every_updated_covariance
 @pytest.mark.parametrize("name", ["labels", "all_hard", "all_soft"])
 def test_members_end_where_each_would_end_alone(case, name, rng, device):
     data = random_data(KINDS[name], rng, n_rows=150)
@@ -332,6 +332,11 @@ def test_other_mistakes(ripley):
         lambda: AveragedMixture().fit([(X, y)]),
         "AveragedMixture needs all rows at once, to draw from them; pass an array, a tensor or a memory map instead of "
         "batches.",
+    )
+    refused(
+        lambda: AveragedMixtureClassifier(MixtureClassifier(objective="conditional")).fit(X, y),
+        'The members of AveragedMixtureClassifier are trained together by solver="em", which maximises '
+        "objective=\"joint\"; got objective 'conditional' and solver='auto'.",
     )
     fitted = AveragedMixture(n_estimators=2, random_state=0).fit(X)
     refused(lambda: fitted.reduce(0), "n_components must be a whole number of at least 1; got 0.")

@@ -5,6 +5,8 @@ from mixtura.estimators import (
     GaussianMixture,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
     make_nonnegative_pipeline,
 )
 from mixtura.model_files import load
@@ -16,6 +18,8 @@ __all__ = [
     "GaussianMixture",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
+    "RelevanceVectorClassifier",
+    "SparseMixtureClassifier",
     "load",
     "make_nonnegative_pipeline",
 ]

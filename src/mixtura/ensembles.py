@@ -306,6 +306,11 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
+        if base._takes_gradient(objective):
+            raise ValueError(
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
+            )
         rows, labels, weights = self._known(base, X, y, sample_weight)
         self._take_features(base)
         random_state = check_random_state(self.random_state)
@@ -321,7 +326,8 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
                     base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
                     tasks.append(base._task(problem, seen, b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(problem.structure, tasks, all_rows, base)
+            results = self._train(problem.em_structure, tasks, all_rows, base)
+            results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
         self.classes_ = labels.classes
         if problem.selection is not None:
             self.selection_ = problem.selection

@@ -22,12 +22,19 @@ from mixtura.covariances import (
     FullCovariance,
     LowRank,
     LowRankCovariance,
+    LowRankPrecision,
     Spherical,
     Tied,
     TiedCovariance,
 )
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
-from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
+from mixtura.estimators import (
+    GaussianMixture,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
@@ -40,7 +47,10 @@ ESTIMATORS = {
     "GaussianMixture": GaussianMixture,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
+    "RelevanceVectorClassifier": RelevanceVectorClassifier,
+    "SparseMixtureClassifier": SparseMixtureClassifier,
 }
+RANKED = {"low_rank": LowRank, "low_rank_precision": LowRankPrecision}
 STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
 
 
@@ -191,7 +201,7 @@ def _structure_of(covariance: Covariance) -> Structure:
     if isinstance(covariance, TiedCovariance):
         return Tied(_structure_of(covariance.inner), covariance.n_groups > 1)
     if isinstance(covariance, LowRankCovariance):
-        return LowRank(covariance.rank)
+        return (LowRankPrecision if covariance.of_precision else LowRank)(covariance.rank)
     if isinstance(covariance, DiagonalCovariance):
         return Spherical() if covariance.spherical else Diagonal()
     if isinstance(covariance, FullCovariance):
@@ -204,8 +214,8 @@ def _structure_of(covariance: Covariance) -> Structure:
 def _structure_to_json(structure: Structure) -> dict[str, Any]:
     if isinstance(structure, Tied):
         return {"name": "tied", "inner": _structure_to_json(structure.inner), "per_class": structure.per_class}
-    if isinstance(structure, LowRank):
-        return {"name": "low_rank", "rank": structure.rank}
+    if isinstance(structure, LowRank | LowRankPrecision):
+        return {"name": structure.name, "rank": structure.rank}
     return {"name": structure.name}
 
 
@@ -213,8 +223,8 @@ def _structure_from_json(header: dict[str, Any]) -> Structure:
     name = header["name"]
     if name == "tied":
         return Tied(_structure_from_json(header["inner"]), bool(header["per_class"]))
-    if name == "low_rank":
-        return LowRank(header["rank"])
+    if name in RANKED:
+        return RANKED[name](header["rank"])
     return STRUCTURES[name]()
 
 
@@ -238,7 +248,7 @@ def _to_json(value: Any) -> Any:
         return value
     if isinstance(value, torch.dtype | torch.device):
         return str(value).removeprefix("torch.")
-    if isinstance(value, Tied | LowRank | Full | Diagonal | Spherical):
+    if isinstance(value, Tied | LowRank | LowRankPrecision | Full | Diagonal | Spherical):
         return {"structure": _structure_to_json(value)}
     if type(value) in ESTIMATORS.values() and not hasattr(value, "mixture_"):  # a fitted one is a start
         return {"estimator": type(value).__name__, "parameters": _parameters_to_json(value)}

@@ -71,12 +71,35 @@ class Conditioned:
     state: Any  # what conditional_moments needs
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', as optimisers move it (free-form).
+
+    Whatever uses the factors depends on them through factors factors' alone.
+    """
+
+    log_determinants: Tensor  # log |Lambda_k|, (K,)
+    diagonals: Tensor | None  # (K, D); None: zero
+    factors: Tensor | None  # (K, D, R); None: zero
+    sign: float = 1.0
+
+
 class Product(Protocol):
     """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
 
     @property
     def n_features(self) -> int:
         """Numbers of scratch per row."""
+        ...
+
+    @property
+    def n_monomials(self) -> int:
+        """Numbers per row that all components share."""
+        ...
+
+    @property
+    def n_passing(self) -> int:
+        """Numbers of scratch per row where log-densities alone are wanted."""
         ...
 
     @property
@@ -96,6 +119,10 @@ class Product(Protocol):
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        """Log-densities (K', n) alone, from centred rows (D, n)."""
         ...
 
     def zeros(self) -> list[Tensor]:
@@ -146,6 +173,22 @@ class Covariance(Protocol):
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters by name; the inverse of the structure's `from_tensors`."""
+        ...
+
+    def scaled(self, scales: Tensor) -> Covariance:
+        """The covariances of scales * x; scales (D,) are all equal where a structure has one variance for all."""
+        ...
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The parameters as numbers of any size and sign, for optimisers (free-form)."""
+        ...
+
+    def constrained(self, free: dict[str, Tensor]) -> Covariance:
+        """The inverse of `unconstrained`: a covariance of the same structure."""
+        ...
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
         ...
 
     def product(self, means: Tensor) -> Product:
@@ -224,6 +267,11 @@ class Targets:
     shares: Tensor | None = None
     counts: Tensor | None = None
     components: slice | None = None
+    known_classes: int | None = None  # their number, where it need not be read off class_of
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.class_of.max()) + 1 if self.known_classes is None else self.known_classes
 
 
 @dataclass(frozen=True)
@@ -246,9 +294,18 @@ class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
 
     name: str
-    own_class_only: bool  # labeled rows meet the components of their own class and no others
-    needs_denominator: bool
-    has_density: bool  # can use unlabeled rows
+
+    @property
+    def own_class_only(self) -> bool:
+        """Labeled rows meet the components of their own class and no others."""
+        ...
+
+    @property
+    def needs_denominator(self) -> bool: ...
+    @property
+    def has_density(self) -> bool:
+        """Can use unlabeled rows."""
+        ...
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
 
@@ -269,6 +326,8 @@ class Step:
     mixture: Any
     value: float
     repairs: tuple[str, ...] = ()
+    converged: bool | None = None  # where the solver has a rule of its own; None: by the change of the value
+    finished: bool = False  # the solver itself sees that nothing better is to come
 
 
 @runtime_checkable
@@ -291,6 +350,7 @@ __all__ = [
     "Prior",
     "Product",
     "PseudoMoments",
+    "Quadratic",
     "SignedMoments",
     "Solver",
     "Step",

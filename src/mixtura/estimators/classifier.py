@@ -29,15 +29,20 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES
+from mixtura.objectives import OBJECTIVES, Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
 from mixtura.shards import Source
-from mixtura.solvers import EM, FitResult, Outcome, Task, best_of, first_update, run
+from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 
 # Solvers that can maximise an objective, the preferred one first.
-SOLVERS_OF = {"joint": ("em",)}
+SOLVERS_OF = {
+    "joint": ("em", "gradient"),
+    "conditional": ("gradient",),
+    "margin": ("gradient",),
+    "hybrid": ("gradient",),
+}
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
 
@@ -59,21 +64,31 @@ class Problem:
     selection: Selection | None = None
 
     @property
-    def floor(self) -> Tensor:
-        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
-        within = self.description.within
-        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
+    def em_structure(self) -> Structure:
+        """What EM fits: the structure itself, or another where it has no closed update."""
+        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
 
-    @property
-    def solver(self) -> EM:
+    def converted(self, mixture: Mixture) -> Mixture:
+        """A mixture that EM fitted, in the structure that was asked for."""
+        if not hasattr(self.structure, "for_em"):
+            return mixture
+        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def em(self, objective: Objective) -> EM:
         return EM(
-            self.objective,
+            objective,
             self.description.frame,
             floor=self.floor,
             prior=self.prior,
             class_prior=self.class_prior,
             memory_limit=self.memory_limit,
         )
+
+    @property
+    def floor(self) -> Tensor:
+        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
+        within = self.description.within
+        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
 
     def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
         """Which variances ended at their floor, in words."""
@@ -91,15 +106,17 @@ class MixtureClassifier(ClassPredictions):
     Parameters:
         n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
             `selection_` has what was compared.
-        covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
-        rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        objective: "joint", or an objective object.
-        solver: "auto" or "em".
+        covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
+            `Tied(Diagonal())`.
+        rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
+        objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
+            object such as `Hybrid(0.5, Margin(10.0))`.
+        solver: "auto", "em" (for "joint"), "gradient", or a `Gradient` object with settings of its own.
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
             n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
             the rows) or `priors.Conjugate`.
         criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
-            "out_of_bag" (log-loss), "bic", "icl".
+            "out_of_bag", "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -199,14 +216,20 @@ class MixtureClassifier(ClassPredictions):
             chosen = self.objective
         else:
             chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = SOLVERS_OF.get(chosen.name, () if chosen.needs_denominator else ("em",))
-        if not able:
-            raise ValueError(
-                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no "
-                "other here yet; use objective='joint'."
+        able = self._able_solvers(chosen)
+        if not isinstance(self.solver, Gradient):
+            checks.one_of(
+                "solver", self.solver, ("auto", *able), f' or a Gradient object, for objective "{chosen.name}"'
             )
-        checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
         return chosen
+
+    def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
+        """Names of the solvers that can maximise an objective, the preferred one first."""
+        return SOLVERS_OF.get(objective.name, ("gradient",) if objective.needs_denominator else ("em", "gradient"))
+
+    def _takes_gradient(self, objective: Objective) -> bool:
+        chosen = self._able_solvers(objective)[0] if self.solver == "auto" else self.solver
+        return chosen == "gradient" or isinstance(chosen, Gradient)
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
@@ -224,6 +247,7 @@ class MixtureClassifier(ClassPredictions):
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
+        checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
@@ -281,10 +305,10 @@ class MixtureClassifier(ClassPredictions):
 
     def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
         """The problem with what is "auto" chosen, by the log-loss of rows held out."""
-        priors = wanted_priors(prior, problem.structure, problem.source.n_features)
+        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
         method = self.init if isinstance(self.init, str) else "kmeans"
         ground = Ground(
-            problem.source, len(problem.classes), problem.structure, problem.solver, method, problem.generator
+            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
         )
         found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
         counts = list(found.best.n_components)
@@ -306,32 +330,65 @@ class MixtureClassifier(ClassPredictions):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        solver = problem.solver
-        start = self._start(problem, solver)
+        by_gradient = self._takes_gradient(problem.objective)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            return run(solver, start, problem.source, max_iter, tol, watch)
+        start = self._given_start(problem)
+        if start is None or not by_gradient:
+            em = problem.em(Joint() if by_gradient else problem.objective)
+            if start is None:
+                start = self._new_start(problem, em)
+            else:
+                checks.has_update(problem.structure)
+            with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+                result = run(em, start, problem.source, max_iter, tol, watch)
+            result = replace(result, mixture=problem.converted(result.mixture))
+            if not by_gradient or result.outcome is Outcome.INTERRUPTED:
+                return result
+            start = result.mixture
+        return self._follow(self._gradient(problem), start, problem, max_iter, tol)
 
     def _task(self, problem: Problem, seen: Source, column: int) -> Task:
         """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
         _, generator = self._generator()
         description = describe(seen, len(problem.classes), generator)
         own = replace(problem, source=seen, description=description, generator=generator, selection=None)
-        return Task(problem.solver, self._start(own, problem.solver), description.weight, column)
+        solver = problem.em(problem.objective)
+        start = self._given_start(own)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
 
-    def _start(self, problem: Problem, solver: EM) -> Mixture:
+    def _gradient(self, problem: Problem) -> Gradient:
+        seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
+        settings = self.solver if isinstance(self.solver, Gradient) else Gradient()
+        return replace(
+            settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
+        )
+
+    def _follow(self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float) -> FitResult:
+        """Epochs from a start; the history holds those of a checkpoint too."""
+        progress = solver.start(start, problem.source)
+        before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
+        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, max(0, n_epochs - progress.epoch), tol, watch)
+        after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
+        return replace(result, mixture=result.mixture.mixture, history=before + after)
+
+    def _given_start(self, problem: Problem) -> Mixture | None:
+        """The mixture that `warm_start` or `init` hands over, if any."""
         given = self if self.warm_start and hasattr(self, "mixture_") else self.init
         if isinstance(given, MixtureEstimator):
             given = self._mixture_of(given, problem)
-        if isinstance(given, Mixture):
-            check_start(given, problem.source.n_features, problem.n_components, problem.structure)
-            given = given.to(problem.source.device)
-            return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
-        method = checks.one_of("init", given, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if not isinstance(given, Mixture):
+            return None
+        check_start(given, problem.source.n_features, problem.n_components, problem.structure)
+        given = given.to(problem.source.device)
+        return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
+
+    def _new_start(self, problem: Problem, solver: EM) -> Mixture:
+        method = checks.one_of("init", self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
         if problem.selection is not None:
             return problem.selection.start
         rough, assigned = starting_mixture(
-            problem.description, problem.structure, problem.n_components, method, problem.generator
+            problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
         return first_update(rough, assigned, solver)
 
