@@ -57,14 +57,20 @@ class MixtureHead(nn.Module):
         self.n_classes = checks.count("n_classes", n_classes, 2)
         self.n_components = checks.count("n_components", n_components)
         self.density = checks.switch("density", density)
-        normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
-        self.normaliser = nn.BatchNorm1d(self.n_features, affine=False) if normalise else None
         n_factors = checks.head_rank(rank, self.n_features) if quadratic == "low_rank" else 0
         self.components = self._make_components(self.n_classes * self.n_components, quadratic, n_factors)
+        normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
+        self.normaliser = self._make_normaliser() if normalise else None
 
     def _make_components(self, n_components: int, quadratic: str, rank: int) -> FreeComponents | GaussianComponents:
         kind = GaussianComponents if self.density else FreeComponents
         return kind(self.n_features, n_components, quadratic, rank)
+
+    def _make_normaliser(self) -> nn.BatchNorm1d:
+        """Batch normalisation to a spread that is fixed."""
+        normaliser = nn.BatchNorm1d(self.n_features).requires_grad_(False)
+        nn.init.constant_(normaliser.weight, self.components.spread)
+        return normaliser
 
     @property
     def quadratic(self) -> str:
@@ -133,7 +139,7 @@ class MixtureHead(nn.Module):
         means, variances = self.normaliser.running_mean, self.normaliser.running_var
         assert means is not None
         assert variances is not None
-        return means, (variances + self.normaliser.eps).sqrt()
+        return means, (variances + self.normaliser.eps).sqrt() / self.normaliser.weight
 
     @classmethod
     def from_features(cls, X: Any, y: Any, n_components: int = 1, quadratic: str = "full", **options: Any) -> Self:
