@@ -462,6 +462,7 @@ def test_a_density_is_low_far_away(device):
     head = train(MixtureHead(D, C, density=True).to(device), *rows_and_labels(device=device), n_steps=50)
     x = rows_and_labels(seed=1, device=device)[0]
     assert head.log_density(x).median() > head.log_density(x + 50).max()
+    assert torch.equal(head.log_density(x.reshape(8, 8, D)).flatten(), head.log_density(x))
 
 
 def test_an_evaluation_in_inference_mode_does_not_stop_training():
@@ -532,6 +533,13 @@ def test_wrong_labels_are_named(labels, kind, message):
         with pytest.raises(kind) as error:
             MixtureHead(D, C, density=True).hybrid_loss(torch.randn(2, D), labels)
         assert str(error.value).startswith(message.replace("between 0", "between -1"))
+
+
+def test_features_to_start_from_are_finite():
+    x, y = rows_and_labels()
+    x[3, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"X must hold finite features to start a head from; row 3 has one that is"):
+        MixtureHead.from_features(x, y)
 
 
 def test_pruning_everything_is_refused():

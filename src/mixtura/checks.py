@@ -430,10 +430,14 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
 # ---- heads of networks -----------------------------------------------------------------------------------------------
 
 
-def head_rank(value: object, n_features: int) -> int:
-    """A rank of a low-rank head, from a number or "auto"."""
-    found = rank(value, n_features) if n_features > 0 else None
-    return min(10, max(1, n_features // 2)) if found is None else found
+def finite_rows(values: Tensor) -> None:
+    """Features to start a head from; a network gives a number for every feature."""
+    if not bool(values.isfinite().all()):
+        row = int((~values.isfinite()).any(1).nonzero()[0, 0])
+        raise ValueError(
+            f"X must hold finite features to start a head from; row {row} has one that is missing or infinite. Remove "
+            "such rows, or fit a MixtureClassifier, which takes NaN for missing."
+        )
 
 
 def head_features(values: Tensor, n_features: int, name: str) -> None:
