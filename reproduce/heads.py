@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,61 +247,6 @@ def density(name: str, options: argparse.Namespace) -> None:
         write(path, runs)
 
 
-# ---- report ----------------------------------------------------------------------------------------------------------
-
-
-HEADINGS = (
-    "head",
-    "paper: error %",
-    "ours: error %",
-    "NLL",
-    "ECE %",
-    "weights pruned %",
-    "unpruned: error %",
-    "AUROC, MNIST outside",
-    "chosen",
-)
-
-
-def spread(values: list[float], digits: int) -> str:
-    mean, n_runs = float(np.mean(values)), len(values)
-    error = float(np.std(values, ddof=1) / np.sqrt(n_runs)) if n_runs > 1 else float("nan")
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
-
-
-def report(results: Path = RESULTS) -> str:
-    """The page, from the files."""
-    lines = ["# HU21, table 2: heads of networks", ""]
-    for name, column in COLUMNS.items():
-        path = results / f"heads_{name}.json"
-        if path.is_file():
-            lines += column_lines(name, column, json.loads(path.read_text()), results)
-    return "\n".join(lines) + "\n"
-
-
-def column_lines(name: str, column: Column, found: dict[str, Any], results: Path) -> list[str]:
-    settings, variant = chosen(name, results)
-    n_seeds = len({run["seed"] for run in found["runs"]})
-    training = {**asdict(Training(flip=column.data == "fashion_mnist")), **variant}
-    lines = [
-        f"## {column.title}",
-        "",
-        f"{n_seeds} seeds, mean and standard error. Training: {json.dumps(training)}.",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|---" * len(HEADINGS) + "|",
-    ]
-    for method, paper in zip(METHODS, column.paper, strict=True):
-        runs = [run for run in found["runs"] if run["method"] == method]
-        if not runs:
-            continue
-        cells = [METHODS[method], f"{paper:.2f}"]
-        for key, digits in (("error", 2), ("nll", 3), ("ece", 2), ("sparsity", 1), ("error_unpruned", 2), ("auroc", 4)):
-            cells.append(spread([run[key] for run in runs], digits) if key in runs[0] else "")
-        lines.append("| " + " | ".join([*cells, json.dumps(settings[method])]) + " |")
-    return [*lines, ""]
-
-
 # ---- everything ------------------------------------------------------------------------------------------------------
 
 
@@ -343,40 +288,12 @@ def everything(options: argparse.Namespace) -> None:
             path.unlink()
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-def pictures(options: argparse.Namespace) -> None:
-    """Figure 5 of HU21 and the same features moving, from heads_features.npz."""
-    import matplotlib.pyplot as plt
-
-    from mixtura.plotting import plot_features, save_moving_features
-
-    found = dict(np.load(options.out / "heads_features.npz"))
-    figure, axes = plt.subplots(2, 2, figsize=(7.5, 7), layout="constrained")
-    titles = {"softmax": "softmax", "sparse": "SDGM"}
-    for (method, title), pair in zip(titles.items(), axes.T, strict=True):
-        for part, ax in zip(("train", "test"), pair, strict=True):
-            plot_features(found[f"{method}_{part}"], found[f"{part}_labels"].astype(int), ax)
-            ax.set_title(f"{title}, {'training' if part == 'train' else 'test'} images")
-    figure.savefig(options.images / "heads_features.png", dpi=80)
-    plt.close(figure)
-    n_moments, n_rows = found["softmax_moving"].shape[:2]
-    chosen_moments = np.unique(np.linspace(0, n_moments - 1, 16).round().astype(int))
-    panels = {title: found[f"{method}_moving"][chosen_moments, :600] for method, title in titles.items()}
-    steps = found["steps"][chosen_moments]
-    labels = found["test_labels"][: min(600, n_rows)].astype(int)
-    captions = [f"after {step} steps" for step in steps]
-    save_moving_features(options.images / "heads_moving.gif", panels, labels, captions)
-
-
 PARTS = {"select": select, "table": table, "density": density}
-WHOLE = {"all": everything, "pictures": pictures}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, *WHOLE, "report"])
+    parser.add_argument("part", choices=[*PARTS, "all", "report", "pictures"])
     parser.add_argument("columns", nargs="*", default=list(COLUMNS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=Training.epochs)
@@ -391,14 +308,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=Training.batch)
     parser.add_argument("--selected", type=Path, default=RESULTS, help="where the files of `select` are")
     options = parser.parse_args(arguments)
-    if options.part == "report":
-        (options.out / "heads.md").write_text(report(options.out))
-        return
-    if options.part in WHOLE:
-        WHOLE[options.part](options)
-        return
-    for name in options.columns:
-        PARTS[options.part](name, options)
+    if options.part == "all":
+        everything(options)
+    elif options.part in ("report", "pictures"):
+        from reproduce import head_report
+
+        head_report.write_page(options.out) if options.part == "report" else head_report.draw(
+            options.out, options.images
+        )
+    else:
+        for name in options.columns:
+            PARTS[options.part](name, options)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def test_the_density_is_compared_with_gaussians_fitted_afterwards(script):
     (folder / "heads_select_fashion_10.json").write_text((folder / "heads_select_mnist_2.json").read_text())
     run("density", "fashion_10")
     last = runs_of(folder, "heads_density")[-1]
-    assert all(0 <= last[key] <= 1 for key in ("auroc", "auroc_density", "auroc_after"))
+    assert all(0 <= last[key] <= 1 for key in ("auroc", "auroc_density", "auroc_after", "auroc_anew"))
+    run("report")
+    assert f"{last['auroc_density']:.4f}" in (folder / "heads.md").read_text()
 
 
 def test_quality_is_that_of_hand_made_predictions(script):
