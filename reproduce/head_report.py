@@ -50,13 +50,13 @@ def report(results: Path = RESULTS) -> str:
 
 
 INTRODUCTION = (
-    "Written by `python -m reproduce.heads report`. The network has five convolutions and four poolings, with the widths "
-    "of the authors' program; batch normalisation, dropout, augmentation and the one-cycle schedule are ours and the same "
-    "for all heads. Settings were chosen by the error on the last 10 000 training images; the training settings by that "
-    "of softmax. Test images were used for these figures alone. The paper's figures are single runs. ECE has 15 bins. A "
-    'weight of the sparse head is pruned when its log alpha is at least the threshold (3 unless stated); "unpruned" is '
-    "the error with all of them. The standard error that 10 000 test images alone make is about 0.1 at 1 % and 0.27 at "
-    "8 %."
+    "Written by `python -m reproduce.heads report`. The network has five convolutions and four poolings, with the "
+    "widths of the authors' program; batch normalisation, dropout, augmentation and the one-cycle schedule are "
+    "ours and the same for all heads. Settings were chosen by the error on the last 10 000 training images; the "
+    "training settings by that of softmax. Test images were used for these figures alone. The paper's figures are "
+    "single runs. ECE has 15 bins. A weight of the sparse head is pruned when its log alpha is at least the "
+    "threshold (3 unless stated); `unpruned` is the error with all of them. The standard error that 10 000 test "
+    "images alone make is about 0.1 at 1 % and 0.27 at 8 %."
 )
 
 
@@ -129,6 +129,9 @@ PRUNING = {
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
+N_MOVING = 400  # images in the moving picture, which must stay small
+
+
 def draw(results: Path, images: Path) -> None:
     """Figure 5 of HU21 and the same features moving, from heads_features.npz."""
     import matplotlib.pyplot as plt
@@ -145,9 +148,9 @@ def draw(results: Path, images: Path) -> None:
     figure.savefig(images / "heads_features.png", dpi=80)
     plt.close(figure)
     n_moments, n_rows = found["softmax_moving"].shape[:2]
-    chosen_moments = np.unique(np.linspace(0, n_moments - 1, 16).round().astype(int))
-    panels = {title: found[f"{method}_moving"][chosen_moments, :600] for method, title in titles.items()}
+    chosen_moments = np.unique(np.linspace(0, n_moments - 1, 12).round().astype(int))
+    panels = {title: found[f"{method}_moving"][chosen_moments, :N_MOVING] for method, title in titles.items()}
     steps = found["steps"][chosen_moments]
-    labels = found["test_labels"][: min(600, n_rows)].astype(int)
+    labels = found["test_labels"][: min(N_MOVING, n_rows)].astype(int)
     captions = [f"after {step} steps" for step in steps]
     save_moving_features(images / "heads_moving.gif", panels, labels, captions)

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import shutil
 import warnings
 
 import numpy as np
@@ -165,6 +166,40 @@ def test_compiled_heads_agree(make):
         (found,) = torch.autograd.grad(compiled(x).square().sum(), x)
         torch._dynamo.reset()
     assert_close(found, expected, 1e-4)
+
+
+@pytest.mark.slow
+@some_heads
+def test_compiled_to_machine_code_heads_agree(make):
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler for code on the CPU, and there is none")
+    head = train(make(), *rows_and_labels(), n_steps=3)
+    x = rows_and_labels(seed=1)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_close(torch.compile(head, fullgraph=True)(x), head(x), 1e-5)
+        torch._dynamo.reset()
+
+
+@some_heads
+def test_heads_train_in_a_distributed_network(make, tmp_path):
+    """One process, which is all that the hooks of DistributedDataParallel need to run."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        head = make().train()
+        parallel = nn.parallel.DistributedDataParallel(copy.deepcopy(head))
+        x, y = rows_and_labels()
+        for module in (head, parallel):
+            torch.manual_seed(1)
+            functional.cross_entropy(module(x, y), y).backward()
+        for (name, own), other in zip(head.named_parameters(), parallel.parameters(), strict=True):
+            if own.grad is not None:
+                assert_close(other.grad, own.grad, 1e-5, 1.0)
+            else:
+                assert name.startswith("normaliser")
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @every_head

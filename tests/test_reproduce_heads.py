@@ -78,6 +78,17 @@ def test_the_density_is_compared_with_gaussians_fitted_afterwards(script):
     assert f"{last['auroc_density']:.4f}" in (folder / "heads.md").read_text()
 
 
+def test_the_document_tells_the_results():
+    """What docs/heads.md says of errors and pruned weights is in the page that the script wrote."""
+    page, document = ((ROOT / path).read_text() for path in ("reproduce/results/heads.md", "docs/heads.md"))
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith(("| softmax |", "| disc", "| SDGM"))]
+    assert len(rows) == 9
+    for cells in rows:
+        assert f"{cells[2]} ({cells[1]})" in document, cells
+        if "SDGM" in cells[0]:
+            assert cells[5] in document
+
+
 def test_quality_is_that_of_hand_made_predictions(script):
     from reproduce.head_training import auroc, quality
 
