@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, extremes, framed
-from mixtura.roles import Structure
+from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
@@ -57,6 +57,12 @@ class Description:
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
+    def outlook(self, n_components: Sequence[int]) -> Outlook:
+        """What a prior may know of classes of this many components."""
+        counts = torch.tensor(list(n_components), device=self.within.device)
+        per_class = sum(n_components) / len(n_components)
+        return Outlook(self.spread(per_class), self.within, self.class_means.repeat_interleave(counts, 0))
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:

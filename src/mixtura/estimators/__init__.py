@@ -3,5 +3,13 @@
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
+from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
-__all__ = ["GaussianMixture", "MixtureClassifier", "NonnegativeMixtureClassifier", "make_nonnegative_pipeline"]
+__all__ = [
+    "GaussianMixture",
+    "MixtureClassifier",
+    "NonnegativeMixtureClassifier",
+    "RelevanceVectorClassifier",
+    "SparseMixtureClassifier",
+    "make_nonnegative_pipeline",
+]

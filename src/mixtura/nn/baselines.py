@@ -39,7 +39,7 @@ class LargeMarginSoftmax(nn.Module):
         logit_c = |w_c| |x| cos(angle_c);  while training with labels, that of the label is
         |w| |x| [psi(angle) + blend cos(angle)] / (1 + blend),  psi(t) = (-1)^k cos(m t) - 2 k,  k = floor(m t / pi)
 
-    by (large-margin).
+    by (large-margin-softmax).
 
     `blend` starts large, where this is a linear layer, and shrinks with every batch in training: m alone does not
     converge from a random start. In evaluation, or without labels, logits are those of the linear layer.
@@ -100,7 +100,7 @@ class LargeMarginSoftmax(nn.Module):
         psi = (1 - 2 * (turns % 2)) * (self.margin * angles).cos() - 2 * turns
         blend = self.blend.to(logits.dtype, copy=True)
         self.blend.mul_(self.decay).clamp_(min=self.smallest_blend)
-        return logits.scatter(1, own, norms * (psi + blend * cosines) / (1 + blend))  # (large-margin)
+        return logits.scatter(1, own, norms * (psi + blend * cosines) / (1 + blend))  # (large-margin-softmax)
 
     def penalty(self) -> Tensor:
         return self.weight.new_zeros(())

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.linalg import recording
-
 
 class RepairWarning(UserWarning):
     """Something degenerate in the data or in a component was mended so that the fit could go on."""
@@ -44,10 +42,24 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def positive(name: str, value: object) -> float:
+    """A number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+    return float(value)
+
+
 def fraction(name: str, value: object) -> float:
     """A number between 0 and 1, both left out."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
+def part(name: str, value: object) -> float:
+    """A number above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
     return float(value)
 
 
@@ -88,6 +100,15 @@ def rank(value: object, n_features: int) -> int | None:
             f'Lower it, or use covariance_type="full".'
         )
     return int(value)
+
+
+def has_update(structure: Any) -> None:
+    """A covariance structure that EM can fit."""
+    if hasattr(structure, "for_em"):
+        raise ValueError(
+            f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
+            "classifier with solver='gradient'."
+        )
 
 
 def device(value: object) -> torch.device | None:
@@ -340,6 +361,15 @@ def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: 
         )
 
 
+def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
+    """Unlabeled rows need an objective that describes rows."""
+    if n_unlabeled and not objective.has_density:
+        raise ValueError(
+            f"{n_unlabeled} rows are unlabeled, but objective {objective.name!r} only separates classes and cannot use "
+            "them; use HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out."
+        )
+
+
 def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
     """Every class has a row of positive weight."""
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
@@ -382,10 +412,16 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
 # ---- models without a density ----------------------------------------------------------------------------------------
 
 NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
-ONE_LABEL_PER_ROW = (
-    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of "
-    "each row, or use MixtureClassifier, which takes soft labels."
-)
+
+
+def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
+    """Class numbers, which soft labels do not have."""
+    if numbers is None:
+        raise ValueError(
+            f"{name} needs one label per row; y has several columns, which means soft labels. Take the most probable "
+            f"label of each row, or use MixtureClassifier, which takes soft labels."
+        )
+    return numbers
 
 
 def no_density(name: str, method: str) -> str:
@@ -425,47 +461,3 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
         f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
         f"shifting them."
     )
-
-
-# ---- heads of networks -----------------------------------------------------------------------------------------------
-
-
-def finite_rows(values: Tensor) -> None:
-    """Features to start a head from; a network gives a number for every feature."""
-    if not bool(values.isfinite().all()):
-        row = int((~values.isfinite()).any(1).nonzero()[0, 0])
-        raise ValueError(
-            f"X must hold finite features to start a head from; row {row} has one that is missing or infinite. Remove "
-            "such rows, or fit a MixtureClassifier, which takes NaN for missing."
-        )
-
-
-def head_features(values: Tensor, n_features: int, name: str) -> None:
-    """Features (..., D) of floating point for the head of this name."""
-    if not isinstance(values, Tensor):
-        raise TypeError(f"{name} takes features as a torch tensor; got {type(values).__name__}. Use torch.as_tensor.")
-    if not values.is_floating_point():
-        raise TypeError(f"{name} takes features of floating point; got {values.dtype}. Convert them with .float().")
-    if values.ndim < 2 or values.shape[-1] != n_features:
-        raise ValueError(
-            f"{name} was made for {n_features} features, in the last of at least two dimensions; got features of shape "
-            f"{tuple(values.shape)}. Make the head with n_features={values.shape[-1] if values.ndim else 1}, or change "
-            "the layer before it."
-        )
-
-
-def head_labels(values: Tensor, n_rows: int, n_classes: int, smallest: int = 0) -> None:
-    """One class number per row. Values are looked at only where that does not break a recorded graph."""
-    if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
-        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"labels must be a tensor of whole numbers; got {kind}. Convert them with .long().")
-    if tuple(values.shape) != (n_rows,):
-        raise ValueError(f"labels must be one number for each of the {n_rows} rows; got shape {tuple(values.shape)}.")
-    if recording(values) or not len(values):
-        return
-    low, high = (int(end) for end in values.aminmax())
-    if low < smallest or high >= n_classes:
-        raise ValueError(
-            f"labels must lie between {smallest} and {n_classes - 1}, since the head has {n_classes} classes; got "
-            f"{low if low < smallest else high}. Number the classes from 0, or make the head with more of them."
-        )
