@@ -18,6 +18,8 @@ import reference_heads as twin
 from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, SparseMixtureHead, WarmUp
+from mixtura.objectives import Margin
+from mixtura.roles import Targets
 
 D, C = 5, 3
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
@@ -489,6 +491,9 @@ def test_the_hybrid_loss_is_the_sum_of_its_parts():
     conditional = functional.cross_entropy(head(x), y)
     marginal = -(head.log_density(x) + head.frame()[1].log().sum()).mean()
     assert_close(head.hybrid_loss(x, y, 0.3), conditional + 0.3 * marginal, 1e-6)
+    joint = conditional + marginal
+    margins = -Margin(2.0).evaluate(head.scores(x).T, Targets(torch.arange(C).repeat_interleave(2), y)).values.mean()
+    assert_close(head.hybrid_loss(x, y, 0.3, Margin(2.0)), 0.3 * joint + 0.7 * margins, 1e-6)
     unlabeled = torch.full_like(y, -1)
     assert_close(head.hybrid_loss(x, unlabeled, 0.3), 0.3 * marginal, 1e-6)
 

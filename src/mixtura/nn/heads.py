@@ -12,8 +12,10 @@ from mixtura.covariances import automatic_rank
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents, at_least_single
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.pruned import PrunedHead, pruned
-from mixtura.objectives import Conditional, Joint
-from mixtura.roles import Targets
+from mixtura.objectives import Conditional, Hybrid
+from mixtura.roles import Objective, Targets
+
+CONDITIONAL = Conditional()
 
 
 class MixtureHead(nn.Module):
@@ -105,19 +107,21 @@ class MixtureHead(nn.Module):
         normalised = self.scores(features).logsumexp(1)
         return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
 
-    def hybrid_loss(self, features: Tensor, labels: Tensor, tradeoff: float = 0.1) -> Tensor:
-        """-[tradeoff log p(x, c) + (1 - tradeoff) log p(c | x)], mean over rows (n, D); label -1 is an unlabeled row.
+    def hybrid_loss(
+        self, features: Tensor, labels: Tensor, tradeoff: float = 0.1, discriminative: Objective = CONDITIONAL
+    ) -> Tensor:
+        """-[tradeoff log p(x, c) + (1 - tradeoff) discriminative], mean over rows (n, D); label -1 means unlabeled.
 
-        The density is that of the normalised features, whose variances are one: a network could raise that of
-        its raw features without end by shrinking them. Needs density=True.
+        The discriminative objective is log p(c | x), or another one such as `Margin(10)` of mixtura.objectives. The
+        density is that of the normalised features, whose variances are one: a network could raise that of its raw
+        features without end by shrinking them. Needs density=True.
         """
         self._check_density("hybrid_loss")
         log_joint = self.scores(features).T  # (K, n)
         checks.head_labels(labels, log_joint.shape[1], self.n_classes, smallest=-1)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
-        targets = Targets(class_of, labels)
-        joint, conditional = (part.evaluate(log_joint, targets).values for part in (Joint(), Conditional()))
-        return -(tradeoff * joint + (1 - tradeoff) * conditional).mean()
+        objective = Hybrid(tradeoff, discriminative)
+        return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
 
     def _check_density(self, method: str) -> None:
         if not self.density:
