@@ -45,15 +45,15 @@ def from_features(kind: Any, X: Any, y: Any, n_components: int, quadratic: str, 
     rows = torch.as_tensor(X)
     checks.rows(rows, None, "from_features")
     rows = rows.detach().double()
-    centre, variances = rows.mean(0), rows.var(0, correction=0)
+    checks.finite_rows(rows)
     head = _empty_head(kind, rows, y, n_components, quadratic, rank, own)
-    normalised = (rows - centre) / (variances + _epsilon(head)).sqrt() if head.normaliser is not None else rows
-    model = MixtureClassifier(n_components, covariance_type=_structure(head, rank), **options)
-    mixture = model.fit(normalised, _as_labels(y)).mixture_
+    if head.normaliser is not None:
+        head.normaliser.running_mean.copy_(rows.mean(0))
+        head.normaliser.running_var.copy_(rows.var(0, correction=0))
+    centre, scale = (part.double() for part in head.frame())
+    model = MixtureClassifier(n_components, covariance_type=_structure(head), **options)
+    mixture = model.fit((rows - centre) / scale, _as_labels(y)).mixture_
     with torch.no_grad():
-        if head.normaliser is not None:
-            head.normaliser.running_mean.copy_(centre)
-            head.normaliser.running_var.copy_(variances)
         _start(head, _evened(mixture, n_components))
     return head
 
@@ -68,17 +68,13 @@ def _empty_head(kind: Any, rows: Tensor, y: Any, n_components: int, quadratic: s
     return head.to(device=rows.device)
 
 
-def _epsilon(head: MixtureHead) -> float:
-    return 0.0 if head.normaliser is None else head.normaliser.eps
-
-
-def _structure(head: MixtureHead, rank: Any) -> Structure:
-    factors = checks.rank(rank, head.n_features)
+def _structure(head: MixtureHead) -> Structure:
+    low_rank = LowRank(head.components.rank)
     if head.quadratic == "none":
         if head.density:
             return Tied(Diagonal())
-        return Tied(Full() if head.n_features <= MOST_FEATURES_FULL else LowRank(factors))
-    return {"full": Full(), "diagonal": Diagonal(), "low_rank": LowRank(factors)}[head.quadratic]
+        return Tied(Full() if head.n_features <= MOST_FEATURES_FULL else low_rank)
+    return {"full": Full(), "diagonal": Diagonal(), "low_rank": low_rank}[head.quadratic]
 
 
 def _evened(mixture: Mixture, n_components: int) -> Mixture:
