@@ -11,7 +11,7 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -55,6 +55,7 @@ class Outlook:
     expected: Tensor  # (D,), variances that components may be expected to have
     pooled: Tensor  # (D,), variances about the class means
     means: Tensor  # (K, D), the mean of the class of every component
+    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
 
 
 @dataclass(frozen=True)

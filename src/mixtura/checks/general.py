@@ -15,6 +15,10 @@ class RepairWarning(UserWarning):
     """Something degenerate in the data or in a component was mended so that the fit could go on."""
 
 
+class PriorWarning(UserWarning):
+    """A prior is so strong or so weak that nothing is learned."""
+
+
 class UnlabeledWarning(UserWarning):
     """Rows were taken as unlabeled because of their label."""
 

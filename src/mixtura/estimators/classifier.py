@@ -14,7 +14,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.covariances import Full
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
@@ -28,11 +29,12 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, Joint
+from mixtura.objectives import OBJECTIVES, Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, run
+from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
+from mixtura.shards import Source
+from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {
@@ -59,6 +61,7 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+    selection: Selection | None = None
 
     @property
     def em_structure(self) -> Structure:
@@ -101,15 +104,19 @@ class MixtureClassifier(ClassPredictions):
     weights in one likelihood; gives class probabilities and a density.
 
     Parameters:
-        n_components: components per class, an int or a dict class -> int.
+        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
+            `selection_` has what was compared.
         covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
             `Tied(Diagonal())`.
         rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
         objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
             object such as `Hybrid(0.5, Margin(10.0))`.
         solver: "auto", "em" (for "joint"), "gradient", or a `Gradient` object with settings of its own.
-        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
-            likelihood; or a prior object, such as `priors.Shrinkage` (in the units of the rows) or `priors.Conjugate`.
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
+            n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
+            the rows) or `priors.Conjugate`.
+        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
+            "out_of_bag", "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -144,6 +151,7 @@ class MixtureClassifier(ClassPredictions):
         objective: Any = "joint",
         solver: Any = "auto",
         prior: Any = "default",
+        criterion: str = "auto",
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -164,6 +172,7 @@ class MixtureClassifier(ClassPredictions):
         self.objective = objective
         self.solver = solver
         self.prior = prior
+        self.criterion = criterion
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -193,7 +202,8 @@ class MixtureClassifier(ClassPredictions):
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
             problem = self._problem(source, classes, objective)
-            best = best_of(self._n_starts(), lambda: self._fit_once(problem))
+            n_starts = self._n_starts() if problem.selection is None else 1
+            best = best_of(n_starts, lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
 
@@ -268,22 +278,45 @@ class MixtureClassifier(ClassPredictions):
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
-        n_components = self._n_components(classes, description)
-        return Problem(
+        wanted, prior = self._wanted(classes)
+        fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
+        problem = Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=n_components,
+            n_components=fixed or [1] * len(classes),
             objective=objective,
-            prior=make_prior(self.prior, description, n_components),
+            prior=None,
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
+        if fixed is not None and not is_auto(prior):
+            return replace(problem, prior=make_prior(prior, description, fixed))
+        return self._selected(problem, fixed, prior)
 
-    def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
-        wanted = checks.components_per_class(self.n_components, classes.tolist())
+    def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
+        """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
+        last = getattr(self, "selection_", None) if self.warm_start else None
+        if last is None:
+            return self.n_components, self.prior
+        return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
+
+    def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
+        """The problem with what is "auto" chosen, by the log-loss of rows held out."""
+        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
+        method = self.init if isinstance(self.init, str) else "kmeans"
+        ground = Ground(
+            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
+        )
+        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
+        counts = list(found.best.n_components)
+        chosen = make_prior(found.best.prior, problem.description, counts)
+        return replace(problem, n_components=counts, prior=chosen, selection=found)
+
+    def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
+        wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
@@ -318,11 +351,10 @@ class MixtureClassifier(ClassPredictions):
         """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
         _, generator = self._generator()
         description = describe(seen, len(problem.classes), generator)
-        own = replace(problem, source=seen, description=description, generator=generator)
-        weight = float(description.class_weights.sum()) + description.unlabeled_weight
+        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
         solver = problem.em(problem.objective)
         start = self._given_start(own)
-        return Task(solver, self._new_start(own, solver) if start is None else start, weight, column)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
@@ -353,6 +385,8 @@ class MixtureClassifier(ClassPredictions):
 
     def _new_start(self, problem: Problem, solver: EM) -> Mixture:
         method = checks.one_of("init", self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if problem.selection is not None:
+            return problem.selection.start
         rough, assigned = starting_mixture(
             problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
@@ -381,7 +415,10 @@ class MixtureClassifier(ClassPredictions):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
+        if problem.selection is not None:
+            self.selection_ = problem.selection
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
@@ -393,26 +430,35 @@ class MixtureClassifier(ClassPredictions):
             )
 
 
+ALSO = ', "auto", None or a prior object'
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, ALSO)
+    return [value]
+
+
 def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
     """The prior that an argument asks for."""
     if value is None:
         return None
     if not isinstance(value, Prior):
-        is_recipe = isinstance(value, Shrinkage)
-        make = value.prior if is_recipe else PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")]
+        make = value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, ALSO)]
         value = make(description.outlook(n_components))
     checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
     return value.to(description.within.device) if isinstance(value, Conjugate) else value
-
-
-def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component."""
-    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
-    class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Assigned(), class_prior=None)
-    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
-    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    return replace(updated, log_weights=floored).with_class_prior(
-        solver.class_prior if solver.class_prior is not None else class_weights
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mixtura.solvers.em import EM
+from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
 from mixtura.solvers.newton import SparseNewton
@@ -22,6 +22,7 @@ __all__ = [
     "Stack",
     "Task",
     "best_of",
+    "first_update",
     "run",
     "run_held_out",
     "run_together",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
+from mixtura.objectives import Assigned
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
 from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
-from mixtura.shards import Source
+from mixtura.shards import Source, TensorSource
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
@@ -116,3 +118,16 @@ def repairs_of(mixture: Mixture) -> tuple[str, ...]:
         numbers = repaired.nonzero()[:, 0].tolist()
         found.append(f"the covariance of component {numbers[0]} was not positive definite")
     return tuple(found)
+
+
+def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
+    """One EM step in which every row belongs to its assigned component."""
+    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
+    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
+    class_weights.index_add_(0, rough.class_of, rough.weights)
+    by_hand = replace(solver, objective=Assigned(), class_prior=None)
+    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
+    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
+    return replace(updated, log_weights=floored).with_class_prior(
+        solver.class_prior if solver.class_prior is not None else class_weights
+    )
