@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
 
-SOLVERS = {"em": EM}
+SOLVERS = {"em": EM, "baum_welch": BaumWelch}
 
-__all__ = ["EM", "SOLVERS", "FitResult", "Outcome", "Record", "best_of", "run", "run_held_out"]
+__all__ = ["EM", "SOLVERS", "BaumWelch", "FitResult", "Outcome", "Record", "best_of", "run", "run_held_out"]
