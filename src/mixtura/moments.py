@@ -196,8 +196,8 @@ class Summary:
     denominator_counts: Tensor | None = None
 
     def __add__(self, other: Summary) -> Summary:
-        counted = self.denominator_counts is not None and other.denominator_counts is not None
-        counts = self.denominator_counts + other.denominator_counts if counted else None  # pyright: ignore[reportOptionalOperand]
+        mine, others = self.denominator_counts, other.denominator_counts
+        counts = None if mine is None or others is None else mine + others
         return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
 
     @property
