@@ -87,6 +87,37 @@ def conditional(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
     return value - logsumexp(a), numerator, softmax(a)
 
 
+def margin(wanted=1.0, sharpness=10.0):
+    """The large margin: minus what the log joint of the class lacks to be `wanted` ahead of all others."""
+
+    def of_row(a, class_of, share):
+        value, numerator, denominator = 0.0, np.zeros_like(a), np.zeros_like(a)
+        scores = np.array([logsumexp(a[class_of == c]) for c in range(class_of.max() + 1)])
+        for c in np.flatnonzero(np.nan_to_num(share)):
+            others = np.delete(np.arange(len(scores)), c)
+            shortfall = wanted - scores[c] + logsumexp(sharpness * scores[others]) / sharpness
+            if shortfall <= 0:
+                continue
+            value -= share[c] * shortfall
+            numerator[class_of == c] += share[c] * softmax(a[class_of == c])
+            for other, part in zip(others, softmax(sharpness * scores[others]), strict=True):
+                denominator[class_of == other] += share[c] * part * softmax(a[class_of == other])
+        return value, numerator, denominator
+
+    return of_row
+
+
+def hybrid(tradeoff, discriminative, unlabeled_weight=1.0):
+    """tradeoff * likelihood + (1 - tradeoff) * discriminative."""
+
+    def of_row(a, class_of, share):
+        first, second = joint(a, class_of, share), discriminative(a, class_of, share)
+        factor = tradeoff * (unlabeled_weight if np.isnan(share).any() else 1.0)
+        return tuple(factor * one + (1 - tradeoff) * other for one, other in zip(first, second, strict=True))
+
+    return of_row
+
+
 def shares_of(labels, shares, n_rows, n_classes) -> np.ndarray:
     """What is known of the classes as one matrix (N, C), with a row of NaN where nothing is."""
     if shares is not None:

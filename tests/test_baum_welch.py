@@ -179,6 +179,19 @@ def test_weights_are_those_of_the_growth_transform(rng):
     assert_close(found.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
 
 
+def test_weights_of_any_size_stay_finite(rng):
+    """Components that nearly vanished, with counts to match: a root right beside a pole."""
+    log_weights = torch.tensor([-85.0, -1.1, -1.05, -87.0, -49.0, -1.12], dtype=torch.float64)
+    weights = (log_weights - log_weights.logsumexp(0)).exp()
+    denominators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
+    numerators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
+    found = grown(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
+    assert torch.isfinite(found).all()
+    main = [1, 2, 5]
+    twin = reference_baum_welch.grown(*(v[main].numpy() for v in (weights, numerators, denominators)))
+    assert_close(found[main].exp(), twin, 1e-6)
+
+
 def test_weights_rest_where_both_sides_agree(rng):
     weights = torch.from_numpy(rng.dirichlet(np.ones(5)))
     counts = torch.from_numpy(rng.uniform(1, 5, 5))

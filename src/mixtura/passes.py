@@ -263,7 +263,7 @@ class Piece:
             ),
             index=index,
             components=self.components,
-            targets=Targets(evaluator.mixture.class_of[self.components], labels, shares),
+            targets=Targets(evaluator.mixture.class_of[self.components], labels, shares, evaluator.mixture.n_classes),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
         )

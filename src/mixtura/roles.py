@@ -227,6 +227,11 @@ class Targets:
     class_of: Tensor
     labels: Tensor | None = None
     shares: Tensor | None = None
+    known_classes: int | None = None  # their number, where it need not be read off class_of
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.class_of.max()) + 1 if self.known_classes is None else self.known_classes
 
 
 @dataclass(frozen=True)
@@ -248,9 +253,18 @@ class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
 
     name: str
-    own_class_only: bool  # labeled rows meet the components of their own class and no others
-    needs_denominator: bool
-    has_density: bool  # can use unlabeled rows
+
+    @property
+    def own_class_only(self) -> bool:
+        """Labeled rows meet the components of their own class and no others."""
+        ...
+
+    @property
+    def needs_denominator(self) -> bool: ...
+    @property
+    def has_density(self) -> bool:
+        """Can use unlabeled rows."""
+        ...
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
 

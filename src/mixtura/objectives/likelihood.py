@@ -24,6 +24,22 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     return largest + totals.log(), posterior
 
 
+def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
+
+    A class whose log joints are all -inf gets zero posteriors, not NaN.
+    """
+    class_of, n_rows = targets.class_of, log_joint.shape[1]
+    # The largest log joint of each class; it cancels, so no gradient need pass through it.
+    lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
+    largest = lowest.scatter_reduce_(0, class_of.unsqueeze(-1).expand(-1, n_rows), log_joint.detach(), "amax")
+    shares = (log_joint - largest[class_of]).exp_()
+    members = (torch.arange(targets.n_classes, device=class_of.device).unsqueeze(-1) == class_of).to(shares.dtype)
+    totals = members @ shares
+    inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
+    return largest + totals.log(), shares * inverse[class_of]
+
+
 def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of each row and the posterior over the components of its class (numerator).
 

@@ -22,12 +22,12 @@ from mixtura.shards import Source
 from mixtura.solvers.em import placed, pseudo_moments, repairs_of
 
 FIRST_FACTOR = 2.0  # E of the speech recognisers, which seldom lowers the objective
-SMALLEST_FACTOR = 0.05
-SHRINKING, GROWING = 0.7, 2.0  # what becomes of E after a step that was taken, and after one that was not
-MOST_REJECTIONS = 30  # E has grown by 1e9 then: nothing is to be gained
+SMALLEST_FACTOR = 0.01
+SHRINKING, GROWING = 0.7, 3.0  # what becomes of E after a step that was taken, and after one that was not
+MOST_REJECTIONS = 20  # E has grown by 1e9 then: nothing is to be gained
 MOST_DOUBLINGS = 100
 SMALLEST_COUNT = 1e-12  # per row: keeps a component that no row wants where it is
-N_NEWTON = 60
+N_NEWTON = 100
 
 
 @dataclass(frozen=True)
@@ -129,27 +129,25 @@ def grown(
 
         sum_k n_k log v_k - d_k v_k / w_k,   so   v_k = n_k / (lambda + d_k / w_k).
 
-    The equation for lambda is solved by Newton's method, which climbs to it from below. Without numerators a group
-    stays.
+    Newton's method on 1 / sum_k v_k, which is concave in lambda, climbs to the root from below. Without numerators a
+    group stays.
     """
     found = log_weights.clone()
-    weights = log_weights.exp()
+    rates = denominators / log_weights.exp().clamp_min(1e-300)
     for group, total in zip(groups, totals, strict=True):
-        n = numerators[group]
-        wanted = n > 0
+        wanted = numerators[group] > 0
         if not bool(wanted.any()):
             continue
-        n, rates = n[wanted], denominators[group][wanted] / weights[group][wanted].clamp_min(1e-300)
-        multiplier = (n / total - rates).max()  # where one term alone reaches the total
+        n, d = numerators[group][wanted], rates[group][wanted]
+        multiplier = (n / total - d).max()  # where one weight alone reaches the total
         for _ in range(N_NEWTON):
-            terms = n / (multiplier + rates)
-            slope = (terms / (multiplier + rates)).sum()
-            change = (terms.sum() - total) / slope
+            divisors = (multiplier + d).maximum(n / total)  # so it is at the root; below that only by rounding
+            shares = n / divisors
+            change = shares.sum() * (shares.sum() / total - 1) / (shares / divisors).sum()
             multiplier = multiplier + change
             if not bool(change > 1e-15 * multiplier.abs()):
                 break
-        terms = n / (multiplier + rates)
         logs = torch.full_like(found[group], -torch.inf)
-        logs[wanted] = (terms / terms.sum() * total).log()
+        logs[wanted] = (shares / shares.sum() * total).log()
         found[group] = logs
     return found
