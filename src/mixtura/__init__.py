@@ -1,6 +1,7 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
@@ -10,6 +11,7 @@ from mixtura.model_files import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "DiscriminativeMixtureClassifier",
     "GaussianMixture",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",

@@ -56,6 +56,13 @@ def fraction(name: str, value: object) -> float:
     return float(value)
 
 
+def share(name: str, value: object) -> float:
+    """A number from 0 to 1, both allowed."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}.")
+    return float(value)
+
+
 def switch(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -342,6 +349,15 @@ def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: 
         raise ValueError(
             f"{name} needs rows of at least two classes, but y holds only one class: {_plain(classes[0])!r}. "
             f"Add rows of another class, or use GaussianMixture for a density of one."
+        )
+
+
+def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
+    """Unlabeled rows need an objective that describes rows."""
+    if n_unlabeled and not objective.has_density:
+        raise ValueError(
+            f"{n_unlabeled} rows are unlabeled, but objective {objective.name!r} only separates classes and cannot use "
+            "them; use HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out."
         )
 
 

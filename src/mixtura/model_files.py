@@ -26,7 +26,12 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
-from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
+from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+)
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
@@ -34,6 +39,7 @@ from mixtura.solvers import Record
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
 ESTIMATORS = {
+    "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,

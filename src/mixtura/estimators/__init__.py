@@ -2,6 +2,13 @@
 
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
+from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 
-__all__ = ["GaussianMixture", "MixtureClassifier", "NonnegativeMixtureClassifier", "make_nonnegative_pipeline"]
+__all__ = [
+    "DiscriminativeMixtureClassifier",
+    "GaussianMixture",
+    "MixtureClassifier",
+    "NonnegativeMixtureClassifier",
+    "make_nonnegative_pipeline",
+]

@@ -29,16 +29,18 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, posteriors
+from mixtura.objectives import OBJECTIVES, Assigned, Joint, posteriors
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Outcome, best_of, run
+from mixtura.solvers import EM, BaumWelch, FitResult, Outcome, best_of, run
 
 # Solvers that can maximise an objective, the preferred one first.
-SOLVERS_OF = {"joint": ("em",)}
+SOLVERS_OF = {"joint": ("em",), "conditional": ("baum_welch",), "hybrid": ("baum_welch",)}
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
+# A log posterior of the labels above this, per row, is that of classes without a doubtful row.
+SEPARATED = -1e-3
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,20 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+
+    def em(self, objective: Objective) -> EM:
+        return EM(
+            objective,
+            self.description.frame,
+            floor=self.floor,
+            prior=self.prior,
+            class_prior=self.class_prior,
+            memory_limit=self.memory_limit,
+        )
+
+    def baum_welch(self) -> BaumWelch:
+        em = self.em(self.objective)
+        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
 
     @property
     def floor(self) -> Tensor:
@@ -79,8 +95,9 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         n_components: components per class, an int or a dict class -> int.
         covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        objective: "joint", or an objective object.
-        solver: "auto" or "em".
+        objective: "joint" describes classes and rows, "conditional" separates the classes; or an objective object
+            such as `Hybrid(0.5, Conditional())`.
+        solver: "auto", "em" (for "joint") or "baum_welch" (for the others, from a start that EM makes).
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
             likelihood; or a prior object, such as `priors.Shrinkage` (in the units of the rows) or `priors.Conjugate`.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
@@ -165,10 +182,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
-            problem = self._problem(source, classes, objective)
+            problem = self._settled(self._problem(source, classes, objective))
             best = best_of(self._n_starts(), lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
+
+    def _settled(self, problem: Problem) -> Problem:
+        """The problem with what the rows are to decide; a preset may look at them for that."""
+        return problem
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -179,12 +200,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             chosen = self.objective
         else:
             chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = SOLVERS_OF.get(chosen.name, () if chosen.needs_denominator else ("em",))
-        if not able:
-            raise ValueError(
-                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no "
-                "other here yet; use objective='joint'."
-            )
+        able = SOLVERS_OF.get(chosen.name, ("baum_welch",) if chosen.needs_denominator else ("em",))
         checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
         return chosen
 
@@ -197,6 +213,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
+        checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
         weights = self._with_class_weight(labels, weights)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 
@@ -236,11 +253,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             structure=structure,
             n_components=n_components,
             objective=objective,
-            prior=make_prior(self.prior, description, n_components),
+            prior=self._prior(description, n_components),
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
+
+    def _prior(self, description: Description, n_components: list[int]) -> Prior | None:
+        return make_prior(self.prior, description, n_components)
 
     def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(self.n_components, classes.tolist())
@@ -257,29 +277,39 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        description = problem.description
-        solver = EM(
-            problem.objective,
-            description.frame,
-            floor=problem.floor,
-            prior=problem.prior,
-            class_prior=problem.class_prior,
-            memory_limit=problem.memory_limit,
-        )
-        start = self._start(problem, solver)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            return run(solver, start, problem.source, max_iter, tol, watch)
+        separates = problem.objective.needs_denominator
+        start = self._given_start(problem)
+        if start is None or not separates:
+            em = problem.em(Joint() if separates else problem.objective)
+            start = self._new_start(problem, em) if start is None else start
+            with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+                result = run(em, start, problem.source, max_iter, tol, watch)
+            if not separates or result.outcome is Outcome.INTERRUPTED:
+                return result
+            start = result.mixture
+        return self._separated(problem, start, max_iter, tol)
 
-    def _start(self, problem: Problem, solver: EM) -> Mixture:
+    def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
+        """What extended Baum-Welch makes of a start."""
+        solver = problem.baum_welch()
+        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+            result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
+        return replace(result, mixture=result.mixture.mixture)
+
+    def _given_start(self, problem: Problem) -> Mixture | None:
+        """The mixture that `warm_start` or `init` hands over, if any."""
         given = self if self.warm_start and hasattr(self, "mixture_") else self.init
         if isinstance(given, MixtureEstimator):
             given = self._mixture_of(given, problem)
-        if isinstance(given, Mixture):
-            check_start(given, problem.source.n_features, problem.n_components, problem.structure)
-            given = given.to(problem.source.device)
-            return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
-        method = checks.one_of("init", given, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if not isinstance(given, Mixture):
+            return None
+        check_start(given, problem.source.n_features, problem.n_components, problem.structure)
+        given = given.to(problem.source.device)
+        return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
+
+    def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
+        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
         rough, assigned = starting_mixture(
             problem.description, problem.structure, problem.n_components, method, problem.generator
         )
@@ -311,6 +341,13 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
+        if problem.prior is None and problem.objective.name == "conditional" and result.objective > SEPARATED:
+            warnings.warn(
+                "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
+                f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",
+                checks.RepairWarning,
+                stacklevel=3,
+            )
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
             warnings.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); "
@@ -398,13 +435,14 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return self.mixture_.class_slices
 
 
-def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
+def make_prior(value: Any, description: Description, n_components: Sequence[int], also: str = "") -> Prior | None:
     """The prior that an argument asks for."""
     if value is None:
         return None
     if not isinstance(value, Prior):
         is_recipe = isinstance(value, Shrinkage)
-        make = value.prior if is_recipe else PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")]
+        others = f", {also}None or a prior object"
+        make = value.prior if is_recipe else PRIORS[checks.one_of("prior", value, PRIORS, others)]
         value = make(description.outlook(n_components))
     checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
     return value.to(description.within.device) if isinstance(value, Conjugate) else value

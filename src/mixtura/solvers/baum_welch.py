@@ -140,6 +140,7 @@ def grown(
             continue
         n, d = numerators[group][wanted], rates[group][wanted]
         multiplier = (n / total - d).max()  # where one weight alone reaches the total
+        shares = n
         for _ in range(N_NEWTON):
             divisors = (multiplier + d).maximum(n / total)  # so it is at the root; below that only by rounding
             shares = n / divisors
