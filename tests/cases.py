@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import reference
-from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
+from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM
@@ -42,7 +42,7 @@ class CovarianceCase:
     structure: Structure
     tensors: Callable[..., dict[str, np.ndarray]]
     dense: Callable[[dict[str, np.ndarray]], np.ndarray]
-    restricted: Callable[[dict[str, np.ndarray]], Callable[..., np.ndarray]]
+    restricted: Callable[[dict[str, np.ndarray]], Callable[..., np.ndarray]] | None
     n_parameters: Callable[[int, int], int]
 
     def groups(self, tensors) -> np.ndarray:
@@ -65,6 +65,23 @@ def spherical_tensors(rng, class_of, size):
 
 def diagonal_dense(tensors):
     return np.array([np.diag(entries) for entries in tensors["entries"]])
+
+
+def low_rank_precision(rank: int) -> CovarianceCase:
+    """There is no update to be restricted: EM fits another structure."""
+
+    def tensors(rng, class_of, size):
+        n_components = len(class_of)
+        return {
+            "precisions": rng.uniform(0.5, 2.0, (n_components, size)),
+            "directions": 0.7 * rng.normal(size=(n_components, size, rank)),
+        }
+
+    def dense(t):
+        parts = zip(t["precisions"], t["directions"], strict=True)
+        return np.array([np.linalg.inv(np.diag(d) + s @ s.T) for d, s in parts])
+
+    return CovarianceCase(LowRankPrecision(rank), tensors, dense, None, low_rank(rank).n_parameters)
 
 
 def low_rank(rank: int) -> CovarianceCase:
@@ -129,8 +146,13 @@ COVARIANCES = {
     "tied_per_class": tied(FULL, per_class=True),
     "low_rank_1": low_rank(1),
     "low_rank_2": low_rank(2),
+    "low_rank_precision_1": low_rank_precision(1),
+    "low_rank_precision_2": low_rank_precision(2),
 }
 every_covariance = pytest.mark.parametrize("case", COVARIANCES.values(), ids=COVARIANCES)
+# Those with a closed update, which EM needs.
+UPDATED = {name: case for name, case in COVARIANCES.items() if case.restricted is not None}
+every_updated_covariance = pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
 
 
 # ---- objectives, priors, solvers ---------------------------------------------------------------------------------

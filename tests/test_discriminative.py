@@ -196,7 +196,7 @@ def test_one_class_is_an_error():
     [
         ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1; got -0\.1\."),
         ({"cv": 1}, r"cv must be a whole number of at least 2; got 1\."),
-        ({"solver": "em"}, r"solver must be one of 'auto', 'baum_welch'"),
+        ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed update"),
         ({"prior": "strong"}, r"prior must be one of 'default', \"auto\", None or a prior object; got 'strong'\."),
         ({"n_components": 0}, "n_components"),
     ],

@@ -97,3 +97,39 @@ def test_invert_many_leaves_its_argument_alone(generator):
     before = stack.clone()
     linalg.invert_many(stack)
     assert torch.equal(stack, before)
+
+
+# ---- many small matrices -----------------------------------------------------------------------------------------
+
+
+def test_both_ways_to_invert_factors_agree(generator, device):
+    matrices = positive_definite(7, 5, generator)
+    identity = torch.eye(5, dtype=torch.float64, device=device).expand(7, 5, 5)
+    for found in (linalg.inverse_factors, linalg._swept_factors):
+        inverse, log_determinants = found(matrices)
+        assert torch.equal(inverse, inverse.tril())
+        torch.testing.assert_close(inverse @ matrices @ inverse.mT, identity)
+        torch.testing.assert_close(log_determinants, torch.logdet(matrices))
+
+
+def test_whitened_columns_and_their_gradient(rng, device):
+    scales = torch.as_tensor(rng.uniform(0.5, 2, (3, 6, 1)), device=device)
+    pull = torch.as_tensor(rng.normal(size=(3, 6, 6)), device=device)
+
+    def value(columns, whiten):
+        found, log_determinants = whiten(columns / scales, columns)
+        return (found @ found.mT * pull).sum() + 2 * log_determinants.sum()
+
+    def plain(left, right):
+        factors = torch.linalg.cholesky(torch.eye(2, dtype=torch.float64, device=device) + right.mT @ left)
+        return torch.linalg.solve_triangular(factors, left.mT, upper=False).mT, torch.logdet(factors @ factors.mT)
+
+    columns = torch.as_tensor(rng.normal(size=(3, 6, 2)), device=device).requires_grad_()
+    values = [value(columns, whiten) for whiten in (linalg.whitened, plain)]
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(v, columns)[0] for v in values))
+
+
+def test_inverse_softplus(device):
+    values = torch.tensor([1e-8, 1e-3, 1.0, 50.0, 1e4], dtype=torch.float64, device=device)
+    torch.testing.assert_close(torch.nn.functional.softplus(linalg.inverse_softplus(values)), values)

@@ -19,7 +19,7 @@ from mixtura.log_linear import (
     losses_without,
     posterior,
 )
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.solvers import Outcome, run, run_held_out
 from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.solvers.multiplicative import Accelerated, Multiplicative, packed, unpacked, without_idle_weights

@@ -14,6 +14,7 @@ from cases import (
     assert_close,
     em,
     every_covariance,
+    every_updated_covariance,
     random_data,
     random_mixture,
     tensor,
@@ -76,7 +77,7 @@ def test_default_prior_shrinks_to_the_variances_given(device):
     assert_close(pseudo.scatter / pseudo.covariance_count, VARIANCES)
 
 
-@every_covariance
+@every_updated_covariance
 @proper_priors
 def test_the_gradient_is_zero_where_updates_stay(case, make_prior, twin_prior, rng, device):
     """With responsibilities that are given, updates end where likelihood + log prior has no slope, by autograd."""

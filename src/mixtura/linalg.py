@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     repaired = info > 0
+    if recording(matrices):
+        return factors, repaired
     sound = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()  # an infinite variance has a root all the same
     if bool(sound & ~repaired.any()):
         return factors, repaired
@@ -43,6 +46,11 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
         matrices = torch.where((info > 0)[..., None, None], matrices, attempt)
     diagonal_only = torch.diag_embed(diagonals.sqrt())
     return torch.where((info > 0)[..., None, None], diagonal_only, factors), repaired
+
+
+def recording(values: Tensor) -> bool:
+    """Whether operations are being recorded, by a compiler or as a CUDA graph: then nothing can depend on values."""
+    return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def log_determinants(factors: Tensor) -> Tensor:
@@ -116,3 +124,70 @@ def _invert_by_cholesky(stack: Tensor) -> tuple[Tensor, Tensor]:
     matrices = stack.movedim((0, 1), (-2, -1))
     factors, _ = safe_cholesky(matrices)
     return torch.cholesky_inverse(factors).movedim((-2, -1), (0, 1)), log_determinants(factors)
+
+
+def inverse_softplus(values: Tensor) -> Tensor:
+    """x with log(1 + exp x) = values, which are kept at least 1e-8."""
+    values = values.clamp_min(1e-8)
+    return values + torch.log(-torch.expm1(-values))
+
+
+class _Whitened(torch.autograd.Function):
+    """See `whitened`. With L^-1 = T, V = left T' and G the gradient by V of something that depends on V V' alone,
+
+    the gradient by `left` is G T and that by M = I + left' right is -T' V' G T / 2, symmetrised, plus that of log |M|.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
+        inverse, log_determinants = inverse_factors(inner)
+        columns = left @ inverse.mT
+        ctx.save_for_backward(columns, inverse)
+        return columns, log_determinants
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        by_columns, by_log_determinants = gradients
+        columns, inverse = ctx.saved_tensors
+        by_left = by_columns @ inverse
+        inner = -0.25 * (columns.mT @ by_columns)
+        inner = inner + inner.mT
+        inner.diagonal(dim1=-2, dim2=-1).add_(by_log_determinants.unsqueeze(-1))
+        return by_left, inverse.mT @ inner @ inverse
+
+
+def whitened(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """left L^-T and log |M|, with M = I + right' left = L L' symmetric: (..., D, R), (..., D, R) -> (..., D, R), (...).
+
+    Differentiable, for uses that depend on the first through V V' alone: its gradient costs four small products
+    instead of a pass back through a factorisation.
+    """
+    inner = right.mT @ left
+    identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+    return _Whitened.apply(left, inner + identity)  # pyright: ignore[reportReturnType]
+
+
+def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, nothing waits for a device."""
+    if matrices.device.type != "cpu":
+        return _swept_factors(matrices)
+    factors, _ = torch.linalg.cholesky_ex(matrices)
+    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
+    return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)
+
+
+def _swept_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by elimination, vectorised over the matrices: only operations that a CUDA graph can hold."""
+    size = matrices.shape[-1]
+    left = matrices.movedim((-2, -1), (0, 1)).clone()  # (R, R, ...)
+    identity = torch.eye(size, dtype=matrices.dtype, device=matrices.device)
+    inverse = identity.reshape(size, size, *[1] * (left.ndim - 2)).expand_as(left).clone()
+    pivots = []
+    for j in range(size):
+        pivots.append(left[j, j].clone())
+        ratios = (left[j + 1 :, j] / pivots[j]).unsqueeze(1)
+        left[j + 1 :].addcmul_(ratios, left[j].unsqueeze(0), value=-1)
+        inverse[j + 1 :].addcmul_(ratios, inverse[j].unsqueeze(0), value=-1)
+    diagonal = torch.stack(pivots)  # (R, ...)
+    scaled = inverse * diagonal.rsqrt().unsqueeze(1)
+    return scaled.movedim((0, 1), (-2, -1)).contiguous(), diagonal.log().sum(0)

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -259,6 +260,53 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
     figure.colorbar(image, ax=ax, label="share of the class in the basis")
     return figure
+
+
+def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
+    """Two-dimensional features of a network, a colour per class and the number of the class where its middle is.
+
+    Arguments:
+        features: (n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        ax: where to draw; None makes a new figure.
+    """
+    rows, labels = np.asarray(features, float), np.asarray(labels)
+    if rows.ndim != 2 or rows.shape[1] != 2 or labels.shape != (len(rows),):
+        raise ValueError(
+            f"plot_features draws features of shape (n_rows, 2) with a label each; got {rows.shape} and {labels.shape}."
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    colours = plt.get_cmap("tab10")
+    ax.scatter(*rows.T, s=2, c=colours(labels % 10), linewidths=0, rasterized=True)
+    for number in np.unique(labels):
+        middle = np.median(rows[labels == number], axis=0)
+        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colours(number % 10), "alpha": 0.9}
+        ax.text(middle[0], middle[1], str(number), fontsize=8, ha="center", va="center", bbox=box)
+    ax.set(xlabel="feature 0", ylabel="feature 1")
+    return ax
+
+
+def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
+    """An animated picture (GIF) of features that move, one panel beside the other.
+
+    Arguments:
+        path: where to write.
+        panels: title -> features (n_moments, n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        captions: a text for every moment.
+    """
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
+
+    def draw(moment: int) -> None:
+        for ax, (title, moving) in zip(axes[0], panels.items(), strict=True):
+            ax.clear()
+            plot_features(moving[moment], labels, ax)
+            ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
+        figure.suptitle(captions[moment], fontsize=10)
+
+    moments = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last one stays for a while
+    FuncAnimation(figure, draw, moments).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
+    plt.close(figure)
 
 
 def _draw_images(

@@ -70,12 +70,35 @@ class Conditioned:
     state: Any  # what conditional_moments needs
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', as optimisers move it (free-form).
+
+    Whatever uses the factors depends on them through factors factors' alone.
+    """
+
+    log_determinants: Tensor  # log |Lambda_k|, (K,)
+    diagonals: Tensor | None  # (K, D); None: zero
+    factors: Tensor | None  # (K, D, R); None: zero
+    sign: float = 1.0
+
+
 class Product(Protocol):
     """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
 
     @property
     def n_features(self) -> int:
         """Numbers of scratch per row."""
+        ...
+
+    @property
+    def n_monomials(self) -> int:
+        """Numbers per row that all components share."""
+        ...
+
+    @property
+    def n_passing(self) -> int:
+        """Numbers of scratch per row where log-densities alone are wanted."""
         ...
 
     @property
@@ -95,6 +118,10 @@ class Product(Protocol):
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        """Log-densities (K', n) alone, from centred rows (D, n)."""
         ...
 
     def zeros(self) -> list[Tensor]:
@@ -145,6 +172,22 @@ class Covariance(Protocol):
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters by name; the inverse of the structure's `from_tensors`."""
+        ...
+
+    def scaled(self, scales: Tensor) -> Covariance:
+        """The covariances of scales * x; scales (D,) are all equal where a structure has one variance for all."""
+        ...
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The parameters as numbers of any size and sign, for optimisers (free-form)."""
+        ...
+
+    def constrained(self, free: dict[str, Tensor]) -> Covariance:
+        """The inverse of `unconstrained`: a covariance of the same structure."""
+        ...
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
         ...
 
     def product(self, means: Tensor) -> Product:
@@ -221,12 +264,15 @@ class Targets:
     """What is known of the classes of some rows.
 
     `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component.
+    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
+    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
     """
 
     class_of: Tensor
     labels: Tensor | None = None
     shares: Tensor | None = None
+    counts: Tensor | None = None
+    components: slice | None = None
     known_classes: int | None = None  # their number, where it need not be read off class_of
 
     @property
@@ -236,7 +282,8 @@ class Targets:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An objective at some rows: values (n,); numerator and denominator of the signed responsibilities, (K, n)."""
+    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
+    signed responsibilities, (K, n)."""
 
     values: Tensor
     numerator: Tensor
@@ -285,6 +332,8 @@ class Step:
     mixture: Any
     value: float
     repairs: tuple[str, ...] = ()
+    converged: bool | None = None  # where the solver has a rule of its own; None: by the change of the value
+    finished: bool = False  # the solver itself sees that nothing better is to come
 
 
 @runtime_checkable
@@ -307,6 +356,7 @@ __all__ = [
     "Prior",
     "Product",
     "PseudoMoments",
+    "Quadratic",
     "SignedMoments",
     "Solver",
     "Step",

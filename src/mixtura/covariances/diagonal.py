@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura import linalg
 from mixtura.covariances.product import LinearProduct, squares
 from mixtura.moments import Diagonal as DiagonalForm
 from mixtura.moments import Form, Moments, image
-from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DIAGONAL = DiagonalForm()
+# For optimisers, which meet columns of standard deviation one: a component is at most a thousand times as wide.
+SMALLEST_PRECISION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,25 @@ class DiagonalCovariance:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"entries": self.entries}
+
+    def scaled(self, scales: Tensor) -> DiagonalCovariance:
+        return replace(self, entries=self.entries * scales.square())
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        # Of the precisions, as in RPTP18; a spherical one has a single number.
+        precisions = 1 / (self.entries[:, :1] if self.spherical else self.entries)
+        return {"precisions": linalg.inverse_softplus(precisions - SMALLEST_PRECISION)}
+
+    def constrained(self, free: dict[str, Tensor]) -> DiagonalCovariance:
+        return replace(self, entries=1 / self._precisions(free))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        precisions = self._precisions(free)
+        return Quadratic(precisions.log().sum(-1), precisions, None)
+
+    def _precisions(self, free: dict[str, Tensor]) -> Tensor:
+        precisions = torch.nn.functional.softplus(free["precisions"]) + SMALLEST_PRECISION
+        return precisions.expand(-1, self.n_features) if self.spherical else precisions
 
     def product(self, means: Tensor) -> LinearProduct:
         linear = means / self.entries

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
+from mixtura.covariances.product import LinearProduct, pack, quadratic_blocks, quadratics, unpack
 from mixtura.moments import Dense, Form, Moments, image
-from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DENSE = Dense()
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
@@ -113,6 +113,26 @@ class FullCovariance:
     def tensors(self) -> dict[str, Tensor]:
         return {"matrices": self.matrices}
 
+    def scaled(self, scales: Tensor) -> FullCovariance:
+        return FullCovariance(self.matrices * (scales.unsqueeze(-1) * scales))
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        # The lower factors U of the precisions, Lambda = U U': densities then need no factorisation at all.
+        factors, _ = linalg.safe_cholesky(self.precisions)
+        diagonals = linalg.inverse_softplus(factors.diagonal(dim1=-2, dim2=-1))
+        return {"precision_diagonals": diagonals, "precision_factors": factors.tril(-1)}
+
+    def constrained(self, free: dict[str, Tensor]) -> FullCovariance:
+        return FullCovariance.safe(linalg.precisions(self._precision_factors(free)))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        factors = self._precision_factors(free)
+        return Quadratic(linalg.log_determinants(factors), None, factors)
+
+    def _precision_factors(self, free: dict[str, Tensor]) -> Tensor:
+        diagonals = torch.nn.functional.softplus(free["precision_diagonals"])
+        return free["precision_factors"].tril(-1) + torch.diag_embed(diagonals)
+
     def product(self, means: Tensor) -> LinearProduct:
         linear = (self.precisions @ means.unsqueeze(-1)).squeeze(-1)  # (K, D)
         constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
@@ -124,6 +144,7 @@ class FullCovariance:
             magnitudes=lambda radii: precisions.abs() @ radii @ radii,
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
+            blocks=quadratic_blocks,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES
 from mixtura.estimators.reading import Rows, is_batches, read_rows
 from mixtura.mixture import Mixture
-from mixtura.objectives import posteriors
+from mixtura.objectives import posteriors, shares
 from mixtura.passes import impute, locate, map_rows
 from mixtura.roles import Covariance, Structure
 
@@ -69,7 +69,7 @@ class MixtureEstimator(BaseEstimator):
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
+        return self._map(X, lambda log_joint: shares(log_joint).T)
 
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row."""

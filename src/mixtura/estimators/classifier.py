@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
     Labels,
+    Rows,
     batch_source,
     is_batches,
     look_at_batches,
@@ -29,14 +28,19 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, Joint, posteriors
+from mixtura.objectives import OBJECTIVES, Assigned, Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, BaumWelch, FitResult, Outcome, best_of, run
+from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, run
 
 # Solvers that can maximise an objective, the preferred one first.
-SOLVERS_OF = {"joint": ("em",), "conditional": ("baum_welch",), "hybrid": ("baum_welch",)}
+SOLVERS_OF = {
+    "joint": ("em", "gradient"),
+    "conditional": ("baum_welch", "gradient"),
+    "margin": ("gradient",),
+    "hybrid": ("gradient", "baum_welch"),
+}
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
 # A log posterior of the labels above this, per row, is that of classes without a doubtful row.
@@ -57,6 +61,17 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+
+    @property
+    def em_structure(self) -> Structure:
+        """What EM fits: the structure itself, or another where it has no closed update."""
+        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
+
+    def converted(self, mixture: Mixture) -> Mixture:
+        """A mixture that EM fitted, in the structure that was asked for."""
+        if not hasattr(self.structure, "for_em"):
+            return mixture
+        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
 
     def em(self, objective: Objective) -> EM:
         return EM(
@@ -85,7 +100,7 @@ class Problem:
         return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
 
 
-class MixtureClassifier(ClassifierMixin, MixtureEstimator):
+class MixtureClassifier(ClassPredictions):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
@@ -93,11 +108,13 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     Parameters:
         n_components: components per class, an int or a dict class -> int.
-        covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
-        rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        objective: "joint" describes classes and rows, "conditional" separates the classes; or an objective object
-            such as `Hybrid(0.5, Conditional())`.
-        solver: "auto", "em" (for "joint") or "baum_welch" (for the others, from a start that EM makes).
+        covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
+            `Tied(Diagonal())`.
+        rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
+        objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
+            object such as `Hybrid(0.5, Margin(10.0))`.
+        solver: "auto", "em" (for "joint"), "baum_welch" (for "conditional" and hybrids), "gradient", or a `Gradient`
+            object with settings of its own.
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
             likelihood; or a prior object, such as `priors.Shrinkage` (in the units of the rows) or `priors.Conjugate`.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
@@ -200,9 +217,25 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             chosen = self.objective
         else:
             chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = SOLVERS_OF.get(chosen.name, ("baum_welch",) if chosen.needs_denominator else ("em",))
-        checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
+        able = self._able_solvers(chosen)
+        if not isinstance(self.solver, Gradient):
+            checks.one_of(
+                "solver", self.solver, ("auto", *able), f' or a Gradient object, for objective "{chosen.name}"'
+            )
         return chosen
+
+    def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
+        """Names of the solvers that can maximise an objective, the preferred one first."""
+        others = ("gradient", "baum_welch") if objective.needs_denominator else ("em", "gradient")
+        return SOLVERS_OF.get(objective.name, others)
+
+    def _solver_of(self, problem: Problem) -> str:
+        """The name of the solver; "auto" takes the preferred one that the covariances allow."""
+        if self.solver != "auto":
+            return "gradient" if isinstance(self.solver, Gradient) else self.solver
+        preferred = self._able_solvers(problem.objective)[0]
+        without_update = preferred == "baum_welch" and hasattr(problem.structure, "for_em")
+        return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
@@ -210,12 +243,18 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
             classes, unlabeled = look_at_batches(self, X, self.unlabeled, objective.has_density, name)
             return batch_source(self, X, classes, unlabeled), classes
+        rows, labels, weights = self._read_known(X, y, sample_weight, objective)
+        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+
+    def _read_known(
+        self, X: Any, y: Any, sample_weight: Any, objective: Objective
+    ) -> tuple[Rows, Labels, Tensor | None]:
+        """Rows that are there all at once, their labels and weights."""
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
+        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
         checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
-        weights = self._with_class_weight(labels, weights)
-        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+        return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
         if self.class_weight is None:
@@ -277,25 +316,58 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
+        solver = self._solver_of(problem)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        separates = problem.objective.needs_denominator
         start = self._given_start(problem)
-        if start is None or not separates:
-            em = problem.em(Joint() if separates else problem.objective)
-            start = self._new_start(problem, em) if start is None else start
+        if start is None or solver == "em":
+            em = problem.em(problem.objective if solver == "em" else Joint())
+            if start is None:
+                start = self._new_start(problem, em)
+            else:
+                checks.has_update(problem.structure)
             with watcher(self.verbose, max_iter, type(self).__name__) as watch:
                 result = run(em, start, problem.source, max_iter, tol, watch)
-            if not separates or result.outcome is Outcome.INTERRUPTED:
+            result = replace(result, mixture=problem.converted(result.mixture))
+            if solver == "em" or result.outcome is Outcome.INTERRUPTED:
                 return result
             start = result.mixture
+        if solver == "gradient":
+            return self._follow(self._gradient(problem), start, problem, max_iter, tol)
         return self._separated(problem, start, max_iter, tol)
 
     def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
         """What extended Baum-Welch makes of a start."""
+        checks.has_update(problem.structure)
         solver = problem.baum_welch()
         with watcher(self.verbose, max_iter, type(self).__name__) as watch:
             result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
         return replace(result, mixture=result.mixture.mixture)
+
+    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
+        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
+        _, generator = self._generator()
+        description = describe(seen, len(problem.classes), generator)
+        own = replace(problem, source=seen, description=description, generator=generator)
+        weight = float(description.class_weights.sum()) + description.unlabeled_weight
+        solver = problem.em(problem.objective)
+        start = self._given_start(own)
+        return Task(solver, self._new_start(own, solver) if start is None else start, weight, column)
+
+    def _gradient(self, problem: Problem) -> Gradient:
+        seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
+        settings = self.solver if isinstance(self.solver, Gradient) else Gradient()
+        return replace(
+            settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
+        )
+
+    def _follow(self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float) -> FitResult:
+        """Epochs from a start; the history holds those of a checkpoint too."""
+        progress = solver.start(start, problem.source)
+        before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
+        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, max(0, n_epochs - progress.epoch), tol, watch)
+        after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
+        return replace(result, mixture=result.mixture.mixture, history=before + after)
 
     def _given_start(self, problem: Problem) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""
@@ -311,7 +383,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
         method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
         rough, assigned = starting_mixture(
-            problem.description, problem.structure, problem.n_components, method, problem.generator
+            problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
         return first_update(rough, assigned, solver)
 
@@ -356,84 +428,6 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
                 stacklevel=3,
             )
 
-    def predict_joint_log_proba(self, X: Any) -> Any:
-        """log p(x, c) of each row and class, (n_rows, n_classes)."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices))
-
-    def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).log_softmax(1))
-
-    def predict_proba(self, X: Any) -> Any:
-        """p(c | x) of each row and class."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).softmax(1))
-
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        slices = self._fitted_slices()
-
-        def compute(log_joint: Tensor) -> Tensor:
-            scores = class_scores(log_joint, slices)
-            return scores[:, 1] - scores[:, 0] if len(slices) == 2 else scores.log_softmax(1)
-
-        return self._map(X, compute)
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        slices = self._fitted_slices()
-        rows = self._read(X)
-        numbers = self._map(X, lambda log_joint: class_scores(log_joint, slices).argmax(1).to(log_joint.dtype))
-        if not rows.as_tensor:
-            return self.classes_[numbers.astype(np.int64)]
-        if self.classes_.dtype.kind not in "iufb":
-            return self.classes_[numbers.long().cpu().numpy()]
-        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
-        predicted = self.predict(X)
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, predicted)]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
-
-    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows and their labels, from all classes or from one."""
-        check_is_fitted(self)
-        mixture = self.mixture_
-        if class_label is not None:
-            found = np.flatnonzero(self.classes_ == class_label)
-            if not len(found):
-                raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
-            mixture = mixture.select(mixture.class_slices[int(found[0])])
-            rows, _ = self._draw(mixture, n_samples)
-            return rows.numpy(), np.repeat(self.classes_[found], len(rows))
-        rows, components = self._draw(mixture, n_samples)
-        return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
-
-    def explain(self, X: Any) -> Any:
-        """How much each feature speaks for the predicted class, (n_rows, n_features):
-
-        log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
-        """
-        rows = self._read(X)
-        values = (
-            rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
-        )
-        whole = torch.as_tensor(self.predict_log_proba(values))
-        best = whole.argmax(1, keepdim=True)
-        parts = []
-        for feature in range(values.shape[1]):
-            without = values.clone()
-            without[:, feature] = torch.nan
-            parts.append((whole - self.predict_log_proba(without)).gather(1, best))
-        return rows.answer(torch.cat(parts, 1))
-
-    def _fitted_slices(self) -> list[slice]:
-        check_is_fitted(self)
-        return self.mixture_.class_slices
-
 
 def make_prior(value: Any, description: Description, n_components: Sequence[int], also: str = "") -> Prior | None:
     """The prior that an argument asks for."""
@@ -459,10 +453,3 @@ def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor
     return replace(updated, log_weights=floored).with_class_prior(
         solver.class_prior if solver.class_prior is not None else class_weights
     )
-
-
-def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:
-    """log p(x, c), (K, n) -> (n, C)."""
-    if all(part.stop - part.start == 1 for part in slices):
-        return log_joint.T
-    return torch.stack([posteriors(log_joint[part])[0] for part in slices], 1)

@@ -61,7 +61,10 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
         "n_components": [Interval(Integral, 1, None, closed="left")],
-        "covariance_type": [StrOptions(set(COVARIANCES)), HasMethods(["start", "from_tensors"])],
+        "covariance_type": [
+            StrOptions(set(COVARIANCES) - {"low_rank_precision"}),
+            HasMethods(["start", "from_tensors"]),
+        ],
         "tol": [Interval(Real, 0.0, None, closed="left")],
         "reg_covar": [Interval(Real, 0.0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -193,6 +196,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     ) -> Mixture:
         """scikit-learn's starts, in raw units; with weights, missing cells and any structure."""
         structure = self._structure(source.n_features)
+        checks.has_update(structure)
         size = source.n_features
         if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
             return given_start(self, size, source.device)

@@ -32,7 +32,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
             alone) to 1; above 0 unlabeled rows take part.
         cv: parts of the rows that are kept out in turn while penalties are compared; with 4000 rows or more only one.
-        solver, class_prior, class_weight, unlabeled, init, n_init, max_iter, tol, device, dtype, memory_limit,
+        class_prior, class_weight, unlabeled, init, n_init, max_iter, tol, device, dtype, memory_limit,
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
     Attributes:
@@ -53,7 +53,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         *,
         covariance_type: Any = "diag",
         rank: Any = "auto",
-        solver: Any = "auto",
         prior: Any = "auto",
         smoothing: float = 0.0,
         cv: int = 5,
@@ -75,7 +74,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             n_components,
             covariance_type=covariance_type,
             rank=rank,
-            solver=solver,
             prior=prior,
             class_prior=class_prior,
             class_weight=class_weight,
@@ -97,7 +95,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     def _objective(self) -> Objective:
         share = checks.share("smoothing", self.smoothing)
         objective = Hybrid(share, Conditional()) if share > 0 else Conditional()
-        checks.one_of("solver", self.solver, ("auto", "baum_welch"), f' for objective "{objective.name}"')
         checks.count("cv", self.cv, 2)
         return objective
 
@@ -120,6 +117,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
 
     def _settled(self, problem: Problem) -> Problem:
         """With the penalties and the number of components that predict rows kept out best, where "auto" asks for it."""
+        checks.has_update(problem.structure)
         if not self._goes_on:
             self.prior_: Any = self.prior
             self.growth_: list[Growth] = []

@@ -34,11 +34,15 @@ class Rows:
         return len(self.values)
 
     def source(
-        self, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None
+        self,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> Source:
         if isinstance(self.values, np.ndarray):
-            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype)
-        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights)]
+            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype, counts)
+        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
         return TensorSource(self.values.to(self.device), *known)
 
     def answer(self, values: Tensor) -> Any:

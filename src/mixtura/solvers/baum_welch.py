@@ -19,7 +19,7 @@ from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
 from mixtura.roles import Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
 from mixtura.shards import Source
-from mixtura.solvers.em import placed, pseudo_moments, repairs_of
+from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
 
 FIRST_FACTOR = 2.0  # E of the speech recognisers, which seldom lowers the objective
 SMALLEST_FACTOR = 0.01
@@ -119,7 +119,7 @@ class BaumWelch:
 
     @cached_property
     def _pseudo_moments(self) -> PseudoMoments:
-        return pseudo_moments(self.prior, self.floor)
+        return pseudo_moments_of(self.prior, self.floor)
 
 
 def grown(

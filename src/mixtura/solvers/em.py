@@ -49,7 +49,7 @@ class EM:
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
         """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch)
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self.scratch)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
@@ -62,7 +62,7 @@ class EM:
 
     def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
         """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
-        pseudo = self._pseudo_moments
+        pseudo = self.pseudo_moments
         means, scatter = placed(mixture, moments, pseudo)
         covariance = self._covariance(mixture, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
@@ -84,16 +84,18 @@ class EM:
         return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
     @cached_property
-    def _scratch(self) -> Scratch:
+    def scratch(self) -> Scratch:
+        """Buffers of the passes, used again from step to step."""
         return Scratch()
 
     @cached_property
-    def _pseudo_moments(self) -> PseudoMoments:
-        return replace(pseudo_moments(self.prior, self.floor), ridge=self.ridge)
+    def pseudo_moments(self) -> PseudoMoments:
+        """What the prior adds to moments, and the ridge."""
+        return replace(pseudo_moments_of(self.prior, self.floor), ridge=self.ridge)
 
 
-def pseudo_moments(prior: Prior | None, floor: Tensor) -> PseudoMoments:
-    """Of a prior, or none; floor (D,) says how many features there are, and where."""
+def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
+    """What a prior, or none, adds; floor (D,) says how many features there are, and where."""
     if prior is None:
         zeros = torch.zeros_like(floor)
         return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros)

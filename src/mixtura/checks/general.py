@@ -63,6 +63,13 @@ def share(name: str, value: object) -> float:
     return float(value)
 
 
+def part(name: str, value: object) -> float:
+    """A number above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
+    return float(value)
+
+
 def switch(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -100,6 +107,15 @@ def rank(value: object, n_features: int) -> int | None:
             f'Lower it, or use covariance_type="full".'
         )
     return int(value)
+
+
+def has_update(structure: Any) -> None:
+    """A covariance structure that EM can fit."""
+    if hasattr(structure, "for_em"):
+        raise ValueError(
+            f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
+            "classifier with solver='gradient'."
+        )
 
 
 def device(value: object) -> torch.device | None:
@@ -403,10 +419,16 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
 # ---- models without a density ----------------------------------------------------------------------------------------
 
 NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
-ONE_LABEL_PER_ROW = (
-    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of "
-    "each row, or use MixtureClassifier, which takes soft labels."
-)
+
+
+def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
+    """Class numbers, which soft labels do not have."""
+    if numbers is None:
+        raise ValueError(
+            f"{name} needs one label per row; y has several columns, which means soft labels. Take the most probable "
+            f"label of each row, or use MixtureClassifier, which takes soft labels."
+        )
+    return numbers
 
 
 def no_density(name: str, method: str) -> str:
@@ -446,92 +468,3 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
         f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
         f"shifting them."
     )
-
-
-# ---- priors ----------------------------------------------------------------------------------------------------------
-
-
-def concentration(value: object) -> float:
-    """Of a Dirichlet prior on weights."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < float("inf"):
-        raise ValueError(
-            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior is infinite where a "
-            "weight is zero, and there is no maximum to find; 1 leaves the weights alone."
-        )
-    return float(value)
-
-
-def scale_matrix(name: str, value: Any) -> Tensor:
-    """Variances (D,) or a positive definite matrix (D, D), in double precision."""
-    found = _numbers(name, value)
-    if found.ndim not in (1, 2) or not found.numel() or (found.ndim == 2 and found.shape[0] != found.shape[1]):
-        raise ValueError(f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(found)}.")
-    if found.ndim == 1:
-        if not bool((found > 0).all()):
-            raise ValueError(f"{name} must be above 0; the smallest is {float(found.min()):g}.")
-        return found
-    if not torch.allclose(found, found.T, rtol=1e-6, atol=0.0):
-        raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
-    smallest = float(torch.linalg.eigvalsh(found)[0])
-    if not smallest > 0:
-        raise ValueError(
-            f"{name} must be a positive definite matrix; its smallest eigenvalue is {smallest:g}. Pass the variances "
-            "alone, (D,), or add to the diagonal."
-        )
-    return found
-
-
-def _numbers(name: str, value: Any) -> Tensor:
-    """Finite numbers, in double precision."""
-    try:
-        found = torch.as_tensor(value).detach().to(torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must hold numbers; it could not be read as such: {error}.") from error
-    if not bool(found.isfinite().all()):
-        raise ValueError(f"{name} must be finite; got {found.flatten()[~found.flatten().isfinite()][0].item()}.")
-    return found
-
-
-def _shape(values: Tensor) -> tuple[int, ...]:
-    return tuple(values.shape)
-
-
-def prior_mean(value: Any, variances: Tensor, mean_strength: float) -> Tensor | None:
-    """A place (D,) for all means, or one for each, (K, D); None where means are free."""
-    if value is None:
-        if mean_strength > 0:
-            raise ValueError(
-                f"mean_strength={mean_strength:g} shrinks the means, but mean is not given; pass mean, or use "
-                "Shrinkage, which takes the means of the classes."
-            )
-        return None
-    found = _numbers("mean", value)
-    if found.ndim not in (1, 2) or found.shape[-1] != len(variances):
-        raise ValueError(
-            f"mean must have one number for each of the {len(variances)} features of variances, (D,) or (K, D); got "
-            f"shape {_shape(found)}."
-        )
-    return found
-
-
-def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> None:
-    """A Wishart prior must have covariances that it prefers."""
-    if not count > 0:
-        raise ValueError(
-            f"alpha must be above {'(D + 1) / 2' if eta > 0 else 'D / 2'} = {(n_features + (eta > 0)) / 2:g} for "
-            f"{n_features} features and eta={eta:g}; got {alpha:g}. Below that the prior has no covariance to "
-            "shrink to."
-        )
-
-
-def prior_fits(pseudo: Any, n_features: int, n_components: int) -> None:
-    """The parts of a prior must have the sizes of the mixture."""
-    sizes = pseudo.scatter.shape[-1], pseudo.mean.shape[-1]
-    if sizes != (n_features, n_features):
-        wrong = next(size for size in sizes if size != n_features)
-        raise ValueError(f"The prior is for {wrong} features, but X has {n_features}; make one of that size.")
-    if pseudo.mean.ndim == 2 and len(pseudo.mean) != n_components:
-        raise ValueError(
-            f"The prior has {len(pseudo.mean)} means for {n_components} components; give one mean (D,) for all, or use "
-            "Shrinkage, which takes the means of the classes."
-        )
