@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import log_loss
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixtura
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
@@ -17,6 +18,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FIXED = Shrinkage(scale=1.0, variances="pooled", mean_strength=3.0)
 QUICK = {"cv": 2, "tol": 3e-3, "random_state": 0}
+
+
+EVERY = [
+    MixtureClassifier(objective="conditional"),
+    DiscriminativeMixtureClassifier(prior=FIXED),
+    DiscriminativeMixtureClassifier(cv=2, tol=0.01),  # the check of weights hands over splits
+]
+
+
+@parametrize_with_checks(EVERY)
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             `priors.Shrinkage(scale=3.0, variances="pooled", mean_strength=10.0)`.
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
             alone) to 1; above 0 unlabeled rows take part.
-        cv: parts of the rows that are kept out in turn while penalties are compared; with 4000 rows or more only one.
+        cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one; or
+            a splitter or list of splits as in scikit-learn.
         class_prior, class_weight, unlabeled, init, n_init, max_iter, tol, device, dtype, memory_limit,
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
@@ -55,7 +56,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         rank: Any = "auto",
         prior: Any = "auto",
         smoothing: float = 0.0,
-        cv: int = 5,
+        cv: Any = 5,
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -95,7 +96,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     def _objective(self) -> Objective:
         share = checks.share("smoothing", self.smoothing)
         objective = Hybrid(share, Conditional()) if share > 0 else Conditional()
-        checks.count("cv", self.cv, 2)
+        if not hasattr(self.cv, "split") and not isinstance(self.cv, list | tuple):
+            checks.count("cv", self.cv, 2)
         return objective
 
     @property

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.model_selection import check_cv
 from torch import Tensor
 
 from mixtura.estimators.classifier import Problem, make_prior
@@ -91,20 +94,44 @@ def grown(problem: Problem, prior: Any, start: Mixture, steps: list[Growth], lim
     return start
 
 
-def make_folds(problem: Problem, n_folds: int, start: Callable[[Problem], Mixture]) -> list[Fold]:
-    """The labeled rows that the description holds, kept out part by part; a class with a single row keeps it."""
+def make_folds(problem: Problem, cv: Any, start: Callable[[Problem], Mixture]) -> list[Fold]:
+    """The labeled rows, kept out part by part: so many parts, or those that a splitter or a list of splits names."""
+    rows, labels, weights, parts = (
+        _sampled_parts(problem, cv) if isinstance(cv, Integral) else _given_parts(problem, cv)
+    )
+
+    def source(chosen: Tensor) -> TensorSource:
+        return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
+
+    return [_fold(problem, source(kept), source(part), start) for kept, part in parts if bool(part.any())]
+
+
+Parts = tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]
+
+
+def _sampled_parts(problem: Problem, n_folds: Any) -> Parts:
+    """Rows that the description holds, stratified; a class with a single row never lends it."""
     samples = problem.description.samples[: len(problem.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
     weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    numbers = torch.cat([_numbers(len(part), n_folds, problem.generator) for part, _ in samples]).to(rows.device)
+    numbers = torch.cat([_numbers(len(part), int(n_folds), problem.generator) for part, _ in samples]).to(rows.device)
     n_parts = n_folds if len(rows) < MANY_ROWS else 1
-    parts = [numbers == part for part in range(n_parts)]
+    return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
 
-    def source(chosen: Tensor) -> TensorSource:
-        return TensorSource(rows[chosen], labels=labels[chosen], weights=weights[chosen])
 
-    return [_fold(problem, source(~part), source(part), start) for part in parts if bool(part.any())]
+def _given_parts(problem: Problem, cv: Any) -> Parts:
+    block = next(iter(problem.source.blocks()))
+    if block.labels is None or len(block.rows) < problem.description.n_rows:
+        raise ValueError(f"cv as splits needs rows in memory with one label each; pass a number instead of {cv!r}.")
+    splits = check_cv(cv).split(block.rows.cpu().numpy(), block.labels.cpu().numpy())
+
+    def mask(index: Any) -> Tensor:
+        chosen = torch.zeros(len(block.rows), dtype=torch.bool)
+        chosen[torch.from_numpy(np.asarray(index))] = True
+        return (chosen & (block.labels.cpu() >= 0)).to(block.rows.device)
+
+    return block.rows, block.labels, block.weights, [(mask(kept), mask(part)) for kept, part in splits]
 
 
 def _fold(problem: Problem, kept: TensorSource, held_out: TensorSource, start: Callable[[Problem], Mixture]) -> Fold:
