@@ -21,7 +21,6 @@ QUICK = {"cv": 2, "tol": 3e-3, "random_state": 0}
 
 
 EVERY = [
-    MixtureClassifier(objective="conditional"),
     DiscriminativeMixtureClassifier(prior=FIXED),
     DiscriminativeMixtureClassifier(cv=2, tol=0.01),  # the check of weights hands over splits
 ]
@@ -244,6 +243,15 @@ def test_saved_and_loaded_it_predicts_the_same(ripley, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert type(again) is DiscriminativeMixtureClassifier
     assert again.get_params()["n_components"] == "auto"
+
+
+def test_splits_may_be_given(ripley):
+    X, y = ripley
+    halves = [(np.arange(0, 120, 2), np.arange(1, 120, 2))]
+    model = DiscriminativeMixtureClassifier(2, cv=halves, tol=0.01, random_state=0).fit(X, y)
+    assert len(model.search_) > 3
+    with pytest.raises(ValueError, match="cv as splits needs rows in memory with one label each"):
+        DiscriminativeMixtureClassifier(cv=halves).fit([(X[:60], y[:60]), (X[60:], y[60:])])
 
 
 def test_batches_are_searched_through_a_sample(ripley):

@@ -31,8 +31,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             `priors.Shrinkage(scale=3.0, variances="pooled", mean_strength=10.0)`.
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
             alone) to 1; above 0 unlabeled rows take part.
-        cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one; or
-            a splitter or list of splits as in scikit-learn.
+        cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
+            or a splitter or list of splits as in scikit-learn.
         class_prior, class_weight, unlabeled, init, n_init, max_iter, tol, device, dtype, memory_limit,
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 

@@ -96,9 +96,8 @@ def grown(problem: Problem, prior: Any, start: Mixture, steps: list[Growth], lim
 
 def make_folds(problem: Problem, cv: Any, start: Callable[[Problem], Mixture]) -> list[Fold]:
     """The labeled rows, kept out part by part: so many parts, or those that a splitter or a list of splits names."""
-    rows, labels, weights, parts = (
-        _sampled_parts(problem, cv) if isinstance(cv, Integral) else _given_parts(problem, cv)
-    )
+    find_parts = _sampled_parts if isinstance(cv, Integral) else _given_parts
+    rows, labels, weights, parts = find_parts(problem, cv)
 
     def source(chosen: Tensor) -> TensorSource:
         return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
@@ -122,16 +121,18 @@ def _sampled_parts(problem: Problem, n_folds: Any) -> Parts:
 
 def _given_parts(problem: Problem, cv: Any) -> Parts:
     block = next(iter(problem.source.blocks()))
-    if block.labels is None or len(block.rows) < problem.description.n_rows:
+    labels = block.labels
+    if labels is None or len(block.rows) < problem.description.n_rows:
         raise ValueError(f"cv as splits needs rows in memory with one label each; pass a number instead of {cv!r}.")
-    splits = check_cv(cv).split(block.rows.cpu().numpy(), block.labels.cpu().numpy())
+    splitter: Any = check_cv(cv)
+    splits = splitter.split(block.rows.cpu().numpy(), labels.cpu().numpy())
 
     def mask(index: Any) -> Tensor:
         chosen = torch.zeros(len(block.rows), dtype=torch.bool)
         chosen[torch.from_numpy(np.asarray(index))] = True
-        return (chosen & (block.labels.cpu() >= 0)).to(block.rows.device)
+        return (chosen & (labels.cpu() >= 0)).to(block.rows.device)
 
-    return block.rows, block.labels, block.weights, [(mask(kept), mask(part)) for kept, part in splits]
+    return block.rows, labels, block.weights, [(mask(kept), mask(part)) for kept, part in splits]
 
 
 def _fold(problem: Problem, kept: TensorSource, held_out: TensorSource, start: Callable[[Problem], Mixture]) -> Fold:
