@@ -2,6 +2,7 @@
 
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AveragedMixture",
     "AveragedMixtureClassifier",
+    "DiscriminativeMixtureClassifier",
     "GaussianMixture",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",

@@ -29,6 +29,7 @@ from mixtura.covariances import (
 )
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
@@ -44,6 +45,7 @@ FORMAT_VERSION = 1
 ESTIMATORS = {
     "AveragedMixture": AveragedMixture,
     "AveragedMixtureClassifier": AveragedMixtureClassifier,
+    "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,

@@ -124,8 +124,8 @@ def choose(ground: Ground, priors: Sequence[Any], n_components: Sequence[int] | 
     Arguments:
         priors: Shrinkage, prior objects, or None.
         n_components: of each class; None walks down from many to one.
-        criterion: "log_loss" and "held_out" (log p(x, c)) by cross-validation, "out_of_bag" (log-loss, or log p(x) where
-            there is one class), "bic", "icl".
+        criterion: "log_loss" and "held_out" (log p(x, c)) by cross-validation, "out_of_bag" (log-loss, or log p(x)
+            where there is one class), "bic", "icl".
     """
     checks.one_of("criterion", criterion, CRITERIA)
     rows, columns = _prepared(ground, criterion)

@@ -60,6 +60,13 @@ def fraction(name: str, value: object) -> float:
     return float(value)
 
 
+def share(name: str, value: object) -> float:
+    """A number from 0 to 1, both allowed."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}.")
+    return float(value)
+
+
 def part(name: str, value: object) -> float:
     """A number above 0 and up to 1."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
