@@ -19,7 +19,7 @@ from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import LogisticRegression
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
-from mixtura.datasets import make_ripley
+from mixtura.datasets import make_checkerboard, make_ripley
 
 COLOURS = ("#0072B2", "#D55E00")
 
@@ -60,15 +60,6 @@ def tints() -> list[np.ndarray]:
     return [(1 - t) * ends[0] + t * ends[1] for t in np.linspace(0, 1, 10)]
 
 
-def checkerboard(n_per_centre: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centres at +-0.25 and +-0.75 in each axis, standard deviation 0.125, classes by colour."""
-    rng = np.random.default_rng(seed)
-    places = [(i, j) for i in range(4) for j in range(4)]
-    centres = np.repeat(0.5 * np.array(places) - 0.75, n_per_centre, 0)
-    labels = np.repeat([(i + j) % 2 for i, j in places], n_per_centre)
-    return centres + 0.125 * rng.normal(size=centres.shape), labels
-
-
 def figure_1(path: Path) -> None:
     X, y = make_ripley(125, random_state=0)
     models = {
@@ -94,7 +85,7 @@ def figure_3(path: Path) -> None:
 
 
 def figure_6(path: Path) -> None:
-    X, y = checkerboard(20, 0)
+    X, y = make_checkerboard(20, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
         model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=0).fit(X, y)

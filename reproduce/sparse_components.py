@@ -14,25 +14,16 @@ import numpy as np
 import torch
 
 from mixtura import SparseMixtureClassifier
+from mixtura.datasets import make_checkerboard
 from reproduce.sparse_table import RESULTS, machine, mean_and_error
 
 INITIAL = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
-N_SETS = 3
-
-
-def checkerboard(n_per_centre: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centres at +-0.25 and +-0.75 in each axis, standard deviation 0.125, labels by colour."""
-    rng = np.random.default_rng(seed)
-    axis = np.array([-0.75, -0.25, 0.25, 0.75])
-    centres = np.array([(a, b) for a in axis for b in axis])
-    labels = np.array([(i + j) % 2 for i in range(4) for j in range(4)])
-    rows = np.repeat(centres, n_per_centre, 0) + 0.125 * rng.normal(size=(16 * n_per_centre, 2))
-    return rows, np.repeat(labels, n_per_centre)
+N_SETS = 5
 
 
 def run_one(initial: int, seed: int) -> dict:
-    X, y = checkerboard(20, seed)
-    X_test, y_test = checkerboard(100, 1000 + seed)
+    X, y = make_checkerboard(20, random_state=seed)
+    X_test, y_test = make_checkerboard(100, random_state=1000 + seed)
     model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=seed).fit(X, y)
     n_start = (initial - 1) * (len(X) + 1)
     return {

@@ -241,16 +241,21 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
-        if result.outcome is not Outcome.INTERRUPTED:
-            state = simplified(state, evidence, solver, int(self.max_iter))
-        state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
+        interrupted = result.outcome is Outcome.INTERRUPTED
+        try:
+            state = state if interrupted else simplified(state, evidence, solver, int(self.max_iter))
+        except KeyboardInterrupt:  # the fit itself is complete
+            interrupted = True
+        state, self.log_evidence_ = solver.settled(state, evidence)
+        # The complete Hessian makes the posterior too narrow; it is good for pruning, not for doubt.
+        state, covariance = replace(solver, exact=True).posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
         self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
         self.classes_ = problem.classes
         self.history_ = list(result.history)
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
-        if result.outcome is Outcome.INTERRUPTED:
+        if interrupted:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
             warnings.warn(
