@@ -245,6 +245,9 @@ class TestHardData:
         X = np.concatenate([rng.normal(0, 1, (100, 2)), rng.normal([2, 1], scales, (100, 2))])
         model = SparseMixtureClassifier(10, n_init=1, random_state=0).fit(X, np.repeat([0, 1], 100))
         assert model.n_components_.tolist() == [1, 1]
+        published = clone(model).set_params(component_trials=False).fit(X, np.repeat([0, 1], 100))
+        assert published.n_components_.sum() > 2
+        assert published.log_evidence_ <= model.log_evidence_
 
     def test_separable_classes_keep_finite_weights(self, rng):
         X = np.concatenate([rng.normal(-5, 0.5, (50, 2)), rng.normal(5, 0.5, (50, 2))])
@@ -293,6 +296,7 @@ BAD = [
     ({"max_iter": 0}, "max_iter must be a whole number of at least 1; got 0."),
     ({"tol": -1}, "tol must be a number of at least 0; got -1."),
     ({"scaling": "yes"}, "scaling must be True or False; got 'yes'."),
+    ({"component_trials": 2}, "component_trials must be True or False; got 2."),
     ({"working_set": "never"}, "working_set must be one of 'auto', True or False; got 'never'."),
 ]
 
