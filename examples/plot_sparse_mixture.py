@@ -22,6 +22,7 @@ from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard, make_ripley
 
 COLOURS = ("#0072B2", "#D55E00")
+PUBLISHED = {"n_init": 1, "component_trials": False}
 
 
 def draw(axis, model, X, y, title: str) -> None:
@@ -49,7 +50,7 @@ def draw_parts(axis, model, grid, across, up) -> None:
         for k in range(own.shape[1]):
             first = (own.argmax(1) == k).astype(float).reshape(160, 160)
             if 0 < first.mean() < 1:
-                axis.contour(across, up, first, [0.5], colors=colour, linewidths=0.8, linestyles="dashed")
+                axis.contour(across, up, first, [0.5], colors=colour, linewidths=0.9, linestyles="dashed")
     axis.scatter(*model.relevance_vectors_.T, s=60, facecolors="none", edgecolors="black", zorder=5)
 
 
@@ -66,22 +67,24 @@ def figure_1(path: Path) -> None:
         "logistic regression": LogisticRegression(),
         "Gaussian process": GaussianProcessClassifier(1.0 * RBF(1.0)),
         "relevance vector machine": RelevanceVectorClassifier(gamma=2.0),
-        "mixture, nothing pruned": SparseMixtureClassifier(3, n_init=1, max_iter=1, random_state=0),
+        "mixture after one update": SparseMixtureClassifier(3, max_iter=1, random_state=0, **PUBLISHED),
         "sparse mixture": SparseMixtureClassifier(3, random_state=0),
     }
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, (title, model) in zip(axes, models.items(), strict=True):
         draw(axis, model.fit(X, y), X, y, title)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=72)
 
 
 def figure_3(path: Path) -> None:
     X, y = make_ripley(125, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
-    for axis, n_steps in zip(axes, (1, 10, 30, 100, 5000), strict=True):
-        model = SparseMixtureClassifier(3, n_init=1, max_iter=n_steps, random_state=0).fit(X, y)
-        draw(axis, model, X, y, f"after {model.n_iter_} updates" + " and trials" * model.converged_)
-    figure.savefig(path, dpi=90)
+    for axis, n_steps in zip(axes, (2, 10, 30, 5000), strict=False):
+        model = SparseMixtureClassifier(3, max_iter=n_steps, random_state=0, **PUBLISHED).fit(X, y)
+        draw(axis, model, X, y, f"after {model.n_iter_} updates")
+    model = SparseMixtureClassifier(3, n_init=1, random_state=0).fit(X, y)
+    draw(axes[-1], model, X, y, "after trials without components")
+    figure.savefig(path, dpi=72)
 
 
 def figure_6(path: Path) -> None:
@@ -90,7 +93,7 @@ def figure_6(path: Path) -> None:
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
         model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=0).fit(X, y)
         draw(axis, model, X, y, f"{initial} components at the start")
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=72)
 
 
 def main(folder: str) -> None:
