@@ -2,6 +2,7 @@
 
 from mixtura.estimators import (
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     make_nonnegative_pipeline,
@@ -11,6 +12,7 @@ from mixtura.model_files import load
 __version__ = "0.1.0"
 __all__ = [
     "GaussianMixture",
+    "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "load",

@@ -49,6 +49,20 @@ def fraction(name: str, value: object) -> float:
     return float(value)
 
 
+def share(name: str, value: object, also: str = "") -> float:
+    """A number between 0 and 1, both included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
+    return float(value)
+
+
+def positive(name: str, value: object, also: str = "") -> float:
+    """A number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
+    return float(value)
+
+
 def switch(name: str, value: object) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):

@@ -27,7 +27,12 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
-from mixtura.estimators import GaussianMixture, MixtureClassifier, NonnegativeMixtureClassifier
+from mixtura.estimators import (
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+)
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
@@ -36,6 +41,7 @@ FORMAT = "mixtura model"
 FORMAT_VERSION = 1
 ESTIMATORS = {
     "GaussianMixture": GaussianMixture,
+    "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
 }

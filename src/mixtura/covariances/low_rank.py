@@ -243,9 +243,8 @@ class LowRankCovariance:
         diagonals = torch.nn.functional.softplus(free["diagonals"]) + SMALLEST_UNIQUENESS
         columns, log_sum = free["columns"], diagonals.log().sum(-1)
         if self.of_precision:
-            _, log_inner = linalg.whitened(columns / diagonals.unsqueeze(-1), columns)
-            return Quadratic(log_sum + log_inner, diagonals, columns, 1.0)
-        projections, log_inner = linalg.whitened(columns / diagonals.unsqueeze(-1), columns)
+            return Quadratic(log_sum + linalg.low_rank_log_determinants(diagonals, columns), diagonals, columns, 1.0)
+        projections, log_inner = linalg.low_rank_inverse(diagonals, columns)
         return Quadratic(-log_sum - log_inner, 1 / diagonals, projections, -1.0)
 
     # Complete rows.

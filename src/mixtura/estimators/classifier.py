@@ -34,6 +34,7 @@ from mixtura.priors import PRIORS
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.shards import Source, TensorSource
 from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, best_of, run
+from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {
@@ -231,7 +232,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
-        checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
+        counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
+        checks.density_for_unlabeled(int(counted.sum()), objective)
         weights = self._with_class_weight(labels, weights)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 
@@ -260,6 +262,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
+        checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
@@ -308,7 +311,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             if not by_gradient or result.outcome is Outcome.INTERRUPTED:
                 return result
             start = result.mixture
-        return self._follow(self._gradient(problem), start, problem, max_iter, tol)
+        return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
@@ -317,14 +320,17 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
         )
 
-    def _follow(self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float) -> FitResult:
+    def _follow(
+        self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
+    ) -> tuple[Progress, FitResult]:
         """Epochs from a start; the history holds those of a checkpoint too."""
         progress = solver.start(start, problem.source)
         before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
-        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
-            result = run(solver, progress, problem.source, max(0, n_epochs - progress.epoch), tol, watch)
+        left = 0 if progress.finished else max(0, n_epochs - progress.epoch)
+        with watcher(self.verbose, left, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, left, tol, watch)
         after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
-        return replace(result, mixture=result.mixture.mixture, history=before + after)
+        return result.mixture, replace(result, mixture=result.mixture.mixture, history=before + after)
 
     def _given_start(self, problem: Problem) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""

@@ -169,7 +169,7 @@ class FreeMixture:
         else:
             parts.append(bias.unsqueeze(-1))
         if factors is not None:
-            offsets = means.unsqueeze(1) @ factors  # (K, 1, R)
+            offsets = (means.unsqueeze(-1) * factors).sum(1, keepdim=True)  # (K, 1, R)
             parts.append(torch.cat((factors, -offsets), 1).mT.flatten(0, 1))
         return parts, quadratic, log_weights
 

@@ -48,6 +48,12 @@ class Progress:
     objectives: tuple[float, ...] = ()
 
     @property
+    def finished(self) -> bool:
+        """Whether the rows kept out have seen nothing better for long enough."""
+        solver = self.training.solver
+        return solver.held_out is not None and self.epoch - self.best_epoch >= solver.patience
+
+    @property
     def mixture(self) -> Mixture:
         """The best mixture so far; without rows kept out, the last."""
         return self.training.mixture_of(self.best)
@@ -108,8 +114,7 @@ class Gradient:
                 then = replace(then, best=training.free.snapshot(), best_epoch=then.epoch, best_score=score)
         if self.checkpoint is not None:
             write_checkpoint(self.checkpoint, then)
-        finished = self.held_out is not None and then.epoch - then.best_epoch >= self.patience
-        return Step(then, value, finished=finished)
+        return Step(then, value, finished=then.finished)
 
 
 class Training:
@@ -117,7 +122,7 @@ class Training:
 
     def __init__(self, solver: Gradient, mixture: Mixture, rows: Source):
         self.solver, self.epoch = solver, 0
-        block = _together(rows)
+        block = together(rows)
         self.frame = locate(rows)
         self.dtype = computing_dtype(rows)
         self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
@@ -342,7 +347,7 @@ def _has_one_variance(mixture: Mixture) -> bool:
     return bool(getattr(getattr(mixture.covariance, "inner", mixture.covariance), "spherical", False))
 
 
-def _together(rows: Source) -> Block:
+def together(rows: Source) -> Block:
     """All rows in one block: minibatches are drawn from anywhere."""
     blocks = list(rows.blocks())
     if len(blocks) == 1:
