@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from mixtura import GaussianMixture, MixtureClassifier
+from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
 from mixtura.covariances import Diagonal, Tied
 from mixtura.priors import Conjugate
 
@@ -33,6 +33,7 @@ WITHOUT_CHANCE = [
     MixtureClassifier(covariance_type="low_rank"),
     MixtureClassifier(covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
     MixtureClassifier(dtype="float64", device="cpu", unlabeled=None),
+    MixtureClassifier(objective="conditional", max_iter=30),
     GaussianMixture(),
     GaussianMixture(covariance_type="diag", prior="default"),
     GaussianMixture(covariance_type="low_rank"),
@@ -40,6 +41,7 @@ WITHOUT_CHANCE = [
 WITH_CHANCE = [
     MixtureClassifier(n_components=2),
     MixtureClassifier(n_components=2, init="random", covariance_type="diag"),
+    HybridMixtureClassifier(n_epochs=2),
     GaussianMixture(n_components=2),
     GaussianMixture(n_components=2, covariance_type="spherical", init_params="random"),
 ]
@@ -47,7 +49,7 @@ FIRST_ROWS = "a start draws rows: a row of weight 2 and two rows give other draw
 
 
 def expected_failures(estimator) -> dict[str, str]:
-    one_start = estimator.n_components == 1
+    one_start = estimator.n_components == 1 and not isinstance(estimator, HybridMixtureClassifier)  # minibatches
     return {} if one_start else {"check_sample_weight_equivalence_on_dense_data": FIRST_ROWS}
 
 
@@ -56,7 +58,11 @@ def test_scikit_learn_agrees(estimator, check):
     check(estimator)
 
 
-ESTIMATORS = [MixtureClassifier(n_components=2, random_state=0), GaussianMixture(n_components=3, random_state=0)]
+ESTIMATORS = [
+    MixtureClassifier(n_components=2, random_state=0),
+    HybridMixtureClassifier(n_components=2, random_state=0),
+    GaussianMixture(n_components=3, random_state=0),
+]
 
 
 @pytest.fixture(scope="module")
