@@ -129,6 +129,7 @@ class LowRankCovariance:
     diagonals: Tensor
     columns: Tensor
     of_precision: bool = False
+    smallest: float = SMALLEST_UNIQUENESS  # of the diagonals, while an optimiser moves them (the epsilon of RPTP18)
 
     @property
     def n_components(self) -> int:
@@ -233,14 +234,14 @@ class LowRankCovariance:
     # What an optimiser moves (free-form).
 
     def unconstrained(self) -> dict[str, Tensor]:
-        return {"diagonals": linalg.inverse_softplus(self.diagonals - SMALLEST_UNIQUENESS), "columns": self.columns}
+        return {"diagonals": linalg.inverse_softplus(self.diagonals - self.smallest), "columns": self.columns}
 
     def constrained(self, free: dict[str, Tensor]) -> LowRankCovariance:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + SMALLEST_UNIQUENESS
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
         return replace(self, diagonals=diagonals, columns=free["columns"])
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + SMALLEST_UNIQUENESS
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
         columns, log_sum = free["columns"], diagonals.log().sum(-1)
         if self.of_precision:
             return Quadratic(log_sum + linalg.low_rank_log_determinants(diagonals, columns), diagonals, columns, 1.0)

@@ -70,6 +70,8 @@ class Gradient:
         patience: end after so many epochs without a better score of the rows kept out.
         criterion: what the rows kept out are judged by: "error" (ties by log-loss) or "log_loss".
         checkpoint: a file written after every epoch; a fit that finds it goes on from there.
+        units: columns as the optimiser sees them; None standardises them.
+        floor: smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
         objective, prior, prior_weight, class_prior, held_out, seed: set by the estimator; `held_out` are labeled rows.
     """
 
@@ -86,6 +88,7 @@ class Gradient:
     held_out: TensorSource | None = None
     seed: int = 0
     units: Units | None = None
+    floor: float | None = None
     name = "gradient"
 
     def start(self, mixture: Mixture, rows: Source) -> Progress:
@@ -127,7 +130,7 @@ class Training:
         self.dtype = computing_dtype(rows)
         self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
         penalty = Penalty(solver.prior, solver.prior_weight, self.units)
-        self.free = FreeMixture(mixture, self.units, penalty, solver.class_prior, self.dtype)
+        self.free = FreeMixture(mixture, self.units, penalty, solver.class_prior, self.dtype, solver.floor)
         self.labels, self.shares = block.labels, block.shares
         n_rows = len(block.rows)
         weights = torch.ones(n_rows, device=block.rows.device) if block.weights is None else block.weights
