@@ -189,26 +189,7 @@ def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor
 
 
 def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, nothing waits for a device."""
-    if matrices.device.type != "cpu":
-        return _swept_factors(matrices)
+    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, so that nothing waits for a device."""
     factors, _ = torch.linalg.cholesky_ex(matrices)
-    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
+    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
     return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)
-
-
-def _swept_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by elimination, vectorised over the matrices: only operations that a CUDA graph can hold."""
-    size = matrices.shape[-1]
-    left = matrices.movedim((-2, -1), (0, 1)).clone()  # (R, R, ...)
-    identity = torch.eye(size, dtype=matrices.dtype, device=matrices.device)
-    inverse = identity.reshape(size, size, *[1] * (left.ndim - 2)).expand_as(left).clone()
-    pivots = []
-    for j in range(size):
-        pivots.append(left[j, j].clone())
-        ratios = (left[j + 1 :, j] / pivots[j]).unsqueeze(1)
-        left[j + 1 :].addcmul_(ratios, left[j].unsqueeze(0), value=-1)
-        inverse[j + 1 :].addcmul_(ratios, inverse[j].unsqueeze(0), value=-1)
-    diagonal = torch.stack(pivots)  # (R, ...)
-    scaled = inverse * diagonal.rsqrt().unsqueeze(1)
-    return scaled.movedim((0, 1), (-2, -1)).contiguous(), diagonal.log().sum(0)
