@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixtura
 from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
@@ -79,6 +80,39 @@ def test_low_rank_precisions_that_em_cannot_move_say_so():
         again.fit(IRIS, SPECIES)
     with pytest.raises(ValueError, match="has no closed update"):
         GaussianMixture(covariance_type=LowRankPrecision(1)).fit(IRIS)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most numbers that an operation gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        found = operation(*arguments, **(options or {}))
+        for part in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(part, torch.Tensor):
+                self.size = max(self.size, part.numel())
+        return found
+
+
+@pytest.mark.parametrize("covariance_type", ["low_rank", "low_rank_precision"])
+@pytest.mark.parametrize("missing", [False, True])
+def test_low_rank_needs_memory_in_proportion_to_the_features(covariance_type, missing, rng):
+    """EM, gradients and prediction; twice the features, twice the largest tensor, and nothing of their square."""
+    sizes = []
+    for n_features in (400, 800):
+        X, y = rng.normal(size=(40, n_features)), np.arange(40) % 2
+        if missing:
+            X[rng.random(X.shape) < 0.1] = np.nan
+        model = hybrid(1, covariance_type=covariance_type, rank=3, n_epochs=1, max_iter=2, tradeoff=0.5)
+        with LargestTensor() as largest:
+            quietly(model.fit, X, y)
+            model.predict_proba(X)
+        sizes.append(largest.size)
+    assert sizes[1] <= 2.1 * sizes[0]
+    assert sizes[1] < 0.2 * 800**2
 
 
 # ---- the hybrid --------------------------------------------------------------------------------------------------

@@ -178,8 +178,9 @@ class FreeMixture:
         else:
             parts.append(bias.unsqueeze(-1))
         if factors is not None:
-            offsets = (means.unsqueeze(-1) * factors).sum(1, keepdim=True)  # (K, 1, R)
-            parts.append(torch.cat((factors, -offsets), 1).mT.flatten(0, 1))
+            rows = factors.mT  # (K, R, D)
+            offsets = rows @ means.unsqueeze(-1)  # (K, R, 1)
+            parts.append(torch.cat((rows, -offsets), 2).flatten(0, 1))
         return parts, quadratic, log_weights
 
     def scores(

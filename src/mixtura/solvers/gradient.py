@@ -199,7 +199,7 @@ class Training:
 
     def _step(self, batch: Tensor, counted: Tensor) -> Tensor:
         """One minibatch: gradient and update; rows that are not counted only fill the last batch."""
-        self.optimiser.zero_grad(set_to_none=False)
+        self.optimiser.zero_grad(set_to_none=self.rows.device.type == "cpu")  # a captured step keeps its places
         share = len(batch) / len(self.rows)
         value = self._gradient(batch, counted, self.total_weight * share, share)
         self.optimiser.step()
