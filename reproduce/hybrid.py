@@ -555,6 +555,28 @@ def speed() -> None:
         )
 
 
+def missing_speed() -> None:
+    """Time to classify a row with 170 components, 784 features, rank 25, with and without missing cells."""
+    generator = torch.Generator().manual_seed(0)
+    k, size, rank = 170, 784, 25
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64).to(DEVICE)
+
+    covariance = LowRankCovariance(0.05 + 0.1 * draw(k, size), 0.2 * draw(k, size, rank) - 0.1)
+    weights = torch.full((k,), -float(np.log(k)), dtype=torch.float64, device=DEVICE)
+    mixture = Mixture(weights, draw(k, size), covariance, (torch.arange(k) // 17).to(DEVICE))
+    rows = draw(1000, size)
+    for name, x in (("complete", rows), ("10 % missing", holes(rows, 0.1)), ("50 % missing", holes(rows, 0.5))):
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            error(mixture, (x, torch.zeros(len(x), dtype=torch.int64, device=DEVICE)))
+            seconds.append(time.perf_counter() - began)
+        row = f"{name}, {DEVICE.type}, {torch.get_num_threads()} threads"
+        keep("missing speed", row, 0, {"microseconds_per_row": 1e6 * min(seconds) / len(x)})
+
+
 def pixel_margin() -> None:
     """Pure large margin on pixels with other steps and margins than the hybrid's; the validation rows choose."""
     data, own = pixels(), PIXELS["margin"]
@@ -565,6 +587,7 @@ def pixel_margin() -> None:
 
 
 STAGES = {
+    "missing_speed": missing_speed,
     "pixel_margin": pixel_margin,
     "generative": generative_rows,
     "diagonal_grid": diagonal_grid,
