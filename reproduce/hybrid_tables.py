@@ -1,4 +1,4 @@
-"""python -m reproduce.hybrid_tables [FILE ...]: add files to results/hybrid.json; write hybrid.md, hybrid_missing.png."""
+"""python -m reproduce.hybrid_tables [FILE ...]: add files to results/hybrid.json; write hybrid.md and a picture."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ def main() -> None:
         "",
         *table_one(results),
         "",
-        "Steps, margins, trade-offs, ranks and components are those of the authors' program for the hybrids; LM and CLL",
-        "take the same with a trade-off of 0, as settings of their own are not published. The variants are drawn anew",
+        "Steps, margins, trade-offs, ranks and components are those of the authors' program for the hybrids; LM and",
+        "CLL take the same with a trade-off of 0, as settings of their own are not published. The variants are drawn anew",
         f"and take the settings of Basic; epochs: {epochs}.",
         "An error is that of the epoch with the best validation error.",
         "",
