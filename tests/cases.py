@@ -17,7 +17,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM
@@ -174,23 +174,10 @@ every_objective = pytest.mark.parametrize(("objective", "twin_objective"), OBJEC
 VARIANCES = np.array([0.5, 2.0, 1.0, 1.5])  # what the priors below shrink to
 
 
-@dataclass(frozen=True)
-class PulledMeans:
-    """A conjugate prior that also pulls the means, mean_k ~ N(mean, Sigma_k / count): the whole of (map-update)."""
-
-    base: Conjugate
-    count: float
-    mean: float
-
-    def pseudo_moments(self, n_features: int):
-        base = self.base.pseudo_moments(n_features)
-        return replace(base, mean_count=self.count, mean=torch.full_like(base.mean, self.mean))
-
-    def log_density(self, log_weights, means, covariance) -> float:
-        precisions = torch.linalg.inv(covariance.dense())
-        distances = torch.einsum("ki,kij,kj->k", means - self.mean, precisions, means - self.mean)
-        pulls = -0.5 * (covariance.log_determinants + self.count * distances).sum()
-        return self.base.log_density(log_weights, means, covariance) + float(pulls)
+MATRIX = np.diag(VARIANCES) + 0.3
+PLACES = np.array(
+    [[0.5, -0.5, 0.0, 1.0], [0.5, -0.5, 0.0, 1.0], [0.0, 0.0, 0.2, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0, 0, 0]]
+)
 
 
 # The prior from variances (D,), and its twin.
@@ -198,9 +185,19 @@ PRIORS = {
     "no_prior": (lambda variances: None, None),
     "conjugate": (lambda variances: Conjugate(5.5, variances), reference.ConjugatePrior(5.5, VARIANCES)),
     "dirichlet": (lambda variances: Conjugate(2.0, variances, 3.0), reference.ConjugatePrior(2.0, VARIANCES, 3.0)),
+    "matrix": (
+        lambda variances: Conjugate(2.0, torch.from_numpy(MATRIX).to(variances.device)),
+        reference.ConjugatePrior(2.0, MATRIX),
+    ),
     "pulled_means": (
-        lambda variances: PulledMeans(Conjugate(2.0, variances), 3.0, 0.5),
+        lambda variances: Conjugate(2.0, variances, mean=torch.full_like(variances, 0.5), mean_strength=3.0),
         reference.ConjugatePrior(2.0, VARIANCES, mean_count=3.0, mean=0.5),
+    ),
+    "everything": (
+        lambda variances: Conjugate.wishart(
+            4.0, variances, 2.0, mean=torch.from_numpy(PLACES).to(variances.device), eta=1.5
+        ),
+        reference.ConjugatePrior(3.0, VARIANCES * 2 / 3, 2.0, mean_count=1.5, mean=PLACES),
     ),
 }
 every_prior = pytest.mark.parametrize(("make_prior", "twin_prior"), PRIORS.values(), ids=PRIORS)

@@ -139,6 +139,7 @@ def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
     scores, features = product.expand(tensor(rows.T.copy(), device), slice(1, 4), Scratch())
     pairs = list(zip(means, case.dense(tensors), strict=True))[1:4]
     assert_close(scores, [[reference.log_density(row, m, s) for row in rows] for m, s in pairs])
+    assert_close(product.scores(tensor(rows.T.copy(), device), slice(1, 4), Scratch()), scores)
     assert features.shape[0] <= product.n_features
     weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
     product.accumulate(sums, features, tensor(weights, device), slice(1, 4))
@@ -331,6 +332,19 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
     sums = product.zeros()
     product.accumulate(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
     assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
+
+
+def test_many_monomials_are_made_in_blocks(rng, device):
+    size = 24  # 324 monomials
+    factors = rng.normal(size=(3, size, 2 * size))
+    covariance = FullCovariance(tensor(factors @ factors.transpose(0, 2, 1) / size, device))
+    product = covariance.product(tensor(rng.normal(size=(3, size)), device))
+    assert product.n_passing < product.n_features
+    scratch = Scratch()
+    for n_rows in (7, 5, 7):  # buffers are used again
+        centred = tensor(rng.normal(size=(size, n_rows)), device)
+        expected, _ = product.expand(centred, slice(1, 3), Scratch())
+        assert_close(product.scores(centred, slice(1, 3), scratch), expected)
 
 
 # ---- what optimisers move ----------------------------------------------------------------------------------------

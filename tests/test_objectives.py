@@ -7,7 +7,7 @@ import torch
 import reference
 from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 from mixtura.objectives import OBJECTIVES as REGISTRY
-from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors, shares
 from mixtura.roles import Targets
 
 N_ROWS, N_CLASSES = 12, 3
@@ -181,3 +181,10 @@ def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_res
         assert found.values[5] == -torch.inf
         assert (found.numerator[:, 5] == 0).all()
         assert torch.isfinite(found.values).sum() == N_ROWS - 1
+
+
+def test_shares_are_the_posteriors(rng, device):
+    log_joint = torch.tensor(rng.normal(size=(4, 6)), device=device)
+    log_joint[:, 2] = -torch.inf  # a row that no component explains
+    log_joint[1, 3] = -torch.inf
+    assert_close(shares(log_joint), posteriors(log_joint)[1])

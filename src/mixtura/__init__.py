@@ -1,20 +1,27 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
+from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
     GaussianMixture,
     HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
     make_nonnegative_pipeline,
 )
 from mixtura.model_files import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "AveragedMixture",
+    "AveragedMixtureClassifier",
     "GaussianMixture",
     "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
+    "RelevanceVectorClassifier",
+    "SparseMixtureClassifier",
     "load",
     "make_nonnegative_pipeline",
 ]

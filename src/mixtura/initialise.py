@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, extremes, framed
-from mixtura.roles import Structure
+from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
@@ -39,6 +40,11 @@ class Description:
     n_rows: int
     n_missing: int
 
+    @property
+    def weight(self) -> float:
+        """Of all rows."""
+        return float(self.class_weights.sum()) + self.unlabeled_weight
+
     def spread(self, n_components: float) -> Tensor:
         """Variances that the components of a class may be expected to have, (D,) (default-prior):
 
@@ -57,6 +63,45 @@ class Description:
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
+    def outlook(self, n_components: Sequence[int]) -> Outlook:
+        """What a prior may know of classes of this many components."""
+        counts = torch.tensor(list(n_components), device=self.within.device)
+        per_class = sum(n_components) / len(n_components)
+        return Outlook(
+            self.spread(per_class),
+            self.within,
+            self.class_means.repeat_interleave(counts, 0),
+            lambda: self.covariance * per_class ** (-2 / len(self.within)),
+        )
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """The covariance about the class means, pooled, (D, D): its variances are `within`.
+
+        Correlations are those of cells that are observed together; a little is taken from them where rows are few, so
+        that the matrix is positive definite.
+        """
+        scales, size = self.within.sqrt(), len(self.within)
+        products, seen = torch.zeros_like(self.within.expand(size, size)), 0.0
+        pairs = torch.zeros_like(products)
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            observed = (~rows.isnan()).double() * self.varies
+            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * self.varies
+            products = products + (deviations * weights.unsqueeze(-1)).T @ deviations
+            pairs = pairs + (observed * weights.unsqueeze(-1)).T @ observed
+            seen += len(rows)
+        correlations = products / pairs.clamp_min(1e-300)
+        roots = correlations.diagonal().clamp_min(1e-300).sqrt()
+        correlations = correlations / roots / roots.unsqueeze(-1)
+        correlations = torch.where(correlations.isfinite(), correlations, 0.0).clamp(-1, 1)
+        correlations.fill_diagonal_(1.0)
+        keep = seen / (seen + 1.0 + size)
+        lowest = float(torch.linalg.eigvalsh(correlations)[0]) if self.n_missing else 0.0
+        keep = min(keep, 0.99 / (1 - min(lowest, 0.0)))  # pairs of cells that are rarely seen together
+        correlations = keep * correlations
+        correlations.fill_diagonal_(1.0)
+        return correlations * scales * scales.unsqueeze(-1)
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:

@@ -29,6 +29,8 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     repaired = info > 0
+    if recording(matrices):
+        return factors, repaired
     sound = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()  # an infinite variance has a root all the same
     if bool(sound & ~repaired.any()):
         return factors, repaired
@@ -44,6 +46,11 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
         matrices = torch.where((info > 0)[..., None, None], matrices, attempt)
     diagonal_only = torch.diag_embed(diagonals.sqrt())
     return torch.where((info > 0)[..., None, None], diagonal_only, factors), repaired
+
+
+def recording(values: Tensor) -> bool:
+    """Whether operations are being recorded, by a compiler or as a CUDA graph: then nothing can depend on values."""
+    return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def log_determinants(factors: Tensor) -> Tensor:

@@ -27,11 +27,14 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
+from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
 from mixtura.estimators import (
     GaussianMixture,
     HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
 )
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
@@ -40,10 +43,14 @@ from mixtura.solvers import Record
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
 ESTIMATORS = {
+    "AveragedMixture": AveragedMixture,
+    "AveragedMixtureClassifier": AveragedMixtureClassifier,
     "GaussianMixture": GaussianMixture,
     "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
+    "RelevanceVectorClassifier": RelevanceVectorClassifier,
+    "SparseMixtureClassifier": SparseMixtureClassifier,
 }
 RANKED = {"low_rank": LowRank, "low_rank_precision": LowRankPrecision}
 STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
@@ -86,6 +93,8 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     mixture: Mixture = estimator.mixture_
     tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
     tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    if hasattr(estimator, "member_of_"):
+        tensors["member_of"] = estimator.member_of_
     return {"structure": _structure_to_json(_structure_of(mixture.covariance))}, tensors
 
 
@@ -164,13 +173,18 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
 
 def _restore_gaussian(estimator: Any, structure: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
-    covariance = _structure_from_json(structure).from_tensors(parts)
+    made = _structure_from_json(structure)
+    covariance = made.from_tensors(parts)
     mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
     _check_shapes(mixture)
     estimator.mixture_ = mixture
     estimator.n_features_in_ = mixture.n_features
     if hasattr(estimator, "classes_"):
         estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
+    if isinstance(estimator, AveragedMixture | AveragedMixtureClassifier):
+        estimator.member_of_ = tensors["member_of"]
+        estimator.mixtures_ = members_of(made, mixture, tensors["member_of"])
+    elif hasattr(estimator, "classes_"):
         estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
     else:
         estimator.lower_bounds_ = [record.objective for record in estimator.history_]
@@ -238,6 +252,8 @@ def _to_json(value: Any) -> Any:
         return str(value).removeprefix("torch.")
     if isinstance(value, Tied | LowRank | LowRankPrecision | Full | Diagonal | Spherical):
         return {"structure": _structure_to_json(value)}
+    if type(value) in ESTIMATORS.values() and not hasattr(value, "mixture_"):  # a fitted one is a start
+        return {"estimator": type(value).__name__, "parameters": _parameters_to_json(value)}
     if isinstance(value, Mapping):
         parts = [[_to_json(k), _to_json(v)] for k, v in value.items()]
         return LEFT_BEHIND if any(LEFT_BEHIND in pair for pair in parts) else {"pairs": parts}
@@ -250,6 +266,8 @@ def _to_json(value: Any) -> Any:
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if "estimator" in value:
+        return ESTIMATORS[value["estimator"]](**_parameters_from_json(value["parameters"]))
     return _structure_from_json(value["structure"]) if "structure" in value else dict(value["pairs"])
 
 

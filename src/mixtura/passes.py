@@ -23,12 +23,13 @@ from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
 from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
-from mixtura.scratch import Scratch
+from mixtura.scratch import Scratch, fresh
 from mixtura.shards import Block, Group, Source
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
-# Scratch of one thread: about twice the second-level cache here; measured flat within 10 % from 2 to 8 MB.
-CACHE_BYTES = 4 * 2**20
+# Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
+# (calls, not memory), 4 MB up to 8 % more.
+CACHE_BYTES = 8 * 2**20
 # Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
 FEWEST_ROWS = 256
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
@@ -60,11 +61,12 @@ class Chunk:
 class Evaluator:
     """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
 
-    Components whose product form would lose too many digits at the given radii take the exact path.
+    Components whose product form would lose too many digits at the given radii take the exact path. An evaluator that
+    is not learning gives log joints only, and needs less scratch.
     """
 
-    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
-        self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
+    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, learning: bool = True):
+        self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
         narrow = product.n_monomials <= MOST_MONOMIALS
@@ -84,7 +86,14 @@ class Evaluator:
         n_components, size = components.stop - components.start, self.mixture.n_features
         if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
-        return self.product.n_features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+        features = self.product.n_features if self.learning or self.exact else self.product.n_passing
+        return features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+
+    def scores(self, chunk: Chunk, scratch: Scratch) -> Tensor:
+        """Log joints (K', n) alone."""
+        if chunk.missing or self.exact:
+            return self.evaluate(chunk, scratch)[0]
+        return self.product.scores(self._centred(chunk.rows, scratch), chunk.components, scratch)
 
     @property
     def has_marginals(self) -> bool:
@@ -311,7 +320,14 @@ class Piece:
             ),
             index=index,
             components=self.components,
-            targets=Targets(evaluator.mixture.class_of[self.components], labels, shares, evaluator.mixture.n_classes),
+            targets=Targets(
+                evaluator.mixture.class_of[self.components],
+                labels,
+                shares,
+                take(block.counts),
+                self.components,
+                evaluator.mixture.n_classes,
+            ),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
         )
@@ -326,11 +342,11 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         scratch = 8 * evaluator.scratch(components, group)
         most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
-            in_cache = CACHE_BYTES * (4 if group.missing else 1) // scratch
+            in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
             tables = group.missing and evaluator.has_marginals  # made anew for every chunk
             most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
         size = max(1, most)
-        if group.n_rows * scratch > CACHE_BYTES // 4:  # enough work for every thread
+        if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
         for start in range(0, group.n_rows, size):
             yield Piece(block, group, slice(start, min(start + size, group.n_rows)), components)
@@ -365,7 +381,7 @@ def summarise(
         if chunk.weights is not None:
             values, numerator = values * chunk.weights, numerator * chunk.weights
             denominator = None if denominator is None else denominator * chunk.weights
-        total.value += float(values.sum(dtype=torch.float64))
+        total.value = total.value + values.sum(-1, dtype=torch.float64)
         total.weight += len(chunk.rows) if chunk.weights is None else float(chunk.weights.sum(dtype=torch.float64))
         accumulate(total.sums[0], numerator)
         if denominator is not None:
@@ -384,7 +400,9 @@ def summarise(
     first, *others = totals.made() or [totals[0]]
     for other in others:
         first.add(other)
-    return Summary(first.value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+    value: Any = first.value  # a number, or one for each of several objectives
+    value = float(value) if torch.as_tensor(value).ndim == 0 else value
+    return Summary(value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
 
 
 class _PerThread:
@@ -410,7 +428,7 @@ class _PerThread:
 class _Total:
     sums: list[Sums]
     scratch: Scratch = field(default_factory=Scratch)
-    value: float = 0.0
+    value: Any = 0.0
     weight: float = 0.0
 
     def add(self, other: _Total) -> None:
@@ -428,20 +446,20 @@ def map_rows(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    evaluator = Evaluator(mixture, frame, computing_dtype(source), learning=False)
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
 
     def work(piece: Piece, state: tuple[Tensor, Scratch]) -> None:
         chunk = piece.load(evaluator)
         output, scratch = state
-        output[chunk.index] = compute(evaluator.evaluate(chunk, scratch)[0])
+        output[chunk.index] = compute(evaluator.scores(chunk, scratch))
 
     n_threads = _n_threads(source)
     scratches = [Scratch() for _ in range(n_threads)]
     with _Workers(n_threads) as workers:
         for block in source.blocks():
-            output = torch.empty((len(block.rows), *shape), dtype=evaluator.dtype, device=block.rows.device)
+            output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
             states = [(output, scratch) for scratch in scratches]
             workers.share_out(list(pieces(block, evaluator, False, memory_limit, n_threads)), work, states)
             outputs.append(output)
@@ -488,11 +506,22 @@ def framed(smallest: Tensor, largest: Tensor) -> Frame:
 
 def extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest observed value of every column; inf and -inf where there is none."""
-    low, high = rows.amin(0), rows.amax(0)
+    low, high = _reduced(rows, Tensor.amin), _reduced(rows, Tensor.amax)
     if bool((low + high).isnan().any()):
         missing = rows.isnan()
         low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
     return low, high
+
+
+def _reduced(rows: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """reduce(rows, 0) with many rows side by side in one: narrow rows leave most of a vector register idle."""
+    n_rows, size = rows.shape
+    side_by_side = max(1, 256 // max(size, 1))
+    if n_rows < 4 * side_by_side or not rows.is_contiguous():
+        return reduce(rows, 0)
+    whole = n_rows - n_rows % side_by_side
+    wide = reduce(rows[:whole].view(-1, side_by_side * size), 0).view(side_by_side, size)
+    return reduce(torch.cat([wide, rows[whole:]]), 0)
 
 
 def _n_threads(source: Source) -> int:

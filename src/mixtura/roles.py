@@ -11,7 +11,7 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -28,16 +28,34 @@ class PseudoMoments:
 
     (map-update)  weight_k ~ counts_k + weight_count,
                   mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
-                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + diag(scatter)] / (counts_k + 1[mean_count > 0]
+                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + scatter] / (counts_k + 1[mean_count > 0]
                             + covariance_count) + ridge I.
+
+    Counts are numbers, or one number for each component; that of the covariances one for each distinct matrix (G,).
     """
 
-    weight_count: float
-    mean_count: float
-    covariance_count: float
+    weight_count: float | Tensor
+    mean_count: float | Tensor
+    covariance_count: float | Tensor
     mean: Tensor  # (D,) or (K, D)
-    scatter: Tensor  # (D,)
+    scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
     ridge: float = 0.0
+
+    @property
+    def mean_counts(self) -> Tensor:
+        """As a column: () or (K, 1)."""
+        counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
+        return counts.unsqueeze(-1) if counts.ndim else counts
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a first look at the rows tells a prior that is given without numbers."""
+
+    expected: Tensor  # (D,), variances that components may be expected to have
+    pooled: Tensor  # (D,), variances about the class means
+    means: Tensor  # (K, D), the mean of the class of every component
+    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,11 @@ class Product(Protocol):
         ...
 
     @property
+    def n_passing(self) -> int:
+        """Numbers of scratch per row where log-densities alone are wanted."""
+        ...
+
+    @property
     def biases(self) -> Tensor:
         """What a log-density has that does not depend on the row, (K, 1)."""
         ...
@@ -96,6 +119,10 @@ class Product(Protocol):
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        """Log-densities (K', n) alone, from centred rows (D, n)."""
         ...
 
     def zeros(self) -> list[Tensor]:
@@ -200,7 +227,10 @@ class Covariance(Protocol):
         ...
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        """tr(Sigma_g^-1 diag(scatter)) of every distinct matrix, (G,): the Wishart part of a conjugate prior."""
+        """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,): the Wishart part of a conjugate prior.
+
+        scatter is as in PseudoMoments.
+        """
         ...
 
     @property
@@ -228,12 +258,15 @@ class Targets:
     """What is known of the classes of some rows.
 
     `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component.
+    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
+    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
     """
 
     class_of: Tensor
     labels: Tensor | None = None
     shares: Tensor | None = None
+    counts: Tensor | None = None
+    components: slice | None = None
     known_classes: int | None = None  # their number, where it need not be read off class_of
 
     @property
@@ -243,7 +276,8 @@ class Targets:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An objective at some rows: values (n,); numerator and denominator of the signed responsibilities, (K, n)."""
+    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
+    signed responsibilities, (K, n)."""
 
     values: Tensor
     numerator: Tensor
@@ -292,6 +326,7 @@ class Step:
     mixture: Any
     value: float
     repairs: tuple[str, ...] = ()
+    converged: bool | None = None  # where the solver has a rule of its own; None: by the change of the value
     finished: bool = False  # the solver itself sees that nothing better is to come
 
 

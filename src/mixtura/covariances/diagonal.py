@@ -11,7 +11,7 @@ from torch import Tensor
 from mixtura import linalg
 from mixtura.covariances.product import LinearProduct, squares
 from mixtura.moments import Diagonal as DiagonalForm
-from mixtura.moments import Form, Moments
+from mixtura.moments import Form, Moments, image
 from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DIAGONAL = DiagonalForm()
@@ -81,7 +81,8 @@ class DiagonalCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return (scatter / self.entries).sum(-1)
+        (variances,) = image(DIAGONAL, scatter, self.n_components)
+        return (variances / self.entries).sum(-1)
 
     def dense(self) -> Tensor:
         return torch.diag_embed(self.entries)
@@ -147,7 +148,8 @@ class DiagonalCovariance:
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> DiagonalCovariance:
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
-        entries = (scatter.seconds[0] + pseudo.scatter) / divisors.clamp_min(1e-300)
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        entries = (scatter.seconds[0] + prior) / divisors.clamp_min(1e-300)
         entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
         return replace(self, entries=_averaged(entries) if self.spherical else entries)
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
-from mixtura.moments import Dense, Form, Moments
+from mixtura.covariances.product import LinearProduct, pack, quadratic_blocks, quadratics, unpack
+from mixtura.moments import Dense, Form, Moments, image
 from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DENSE = Dense()
@@ -94,7 +94,8 @@ class FullCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return self.precisions.diagonal(dim1=-2, dim2=-1) @ scatter
+        (matrices,) = image(DENSE, scatter, self.n_components)
+        return (self.precisions * matrices).sum((-2, -1))
 
     def dense(self) -> Tensor:
         return self.matrices
@@ -143,6 +144,7 @@ class FullCovariance:
             magnitudes=lambda radii: precisions.abs() @ radii @ radii,
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
+            blocks=quadratic_blocks,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
@@ -157,8 +159,7 @@ class FullCovariance:
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
         matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
-        if pseudo.covariance_count > 0:
-            matrices.diagonal(dim1=-2, dim2=-1).add_(pseudo.scatter, alpha=2)
+        matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
         matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self.matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
         torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)

@@ -21,7 +21,7 @@ from mixtura import linalg
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
 from mixtura.covariances.product import squares
-from mixtura.moments import Form, Moments, Projected
+from mixtura.moments import Form, Moments, Projected, image
 from mixtura.roles import Conditioned, Covariance, PseudoMoments, Quadratic, Structure
 from mixtura.scratch import Scratch
 
@@ -219,7 +219,8 @@ class LowRankCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return (1 / self.uniquenesses - self.sign * self.projections.square().sum(-1)) @ scatter
+        variances, projected = image(self.form, scatter, self.n_components)
+        return (variances / self.uniquenesses).sum(-1) - self.sign * (self.projections * projected).sum((-2, -1))
 
     def dense(self) -> Tensor:
         return torch.diag_embed(self.uniquenesses) + self.sign * self.loadings @ self.loadings.mT
@@ -306,7 +307,7 @@ class LowRankCovariance:
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
         alive = divisors > 0
         divisors = divisors.clamp_min(1e-300)
-        prior_diagonal, prior_projected = scatter.form.diagonal(pseudo.scatter.expand_as(self.uniquenesses))
+        prior_diagonal, prior_projected = image(scatter.form, pseudo.scatter, self.n_components)
         variances = (scatter.seconds[0] + prior_diagonal) / divisors + pseudo.ridge
         projected = (scatter.seconds[1] + prior_projected) / divisors.unsqueeze(-1) + pseudo.ridge * self.projections
         identity = torch.eye(self.rank, dtype=projected.dtype, device=projected.device)
@@ -383,6 +384,10 @@ class LowRankProduct:
     def n_monomials(self) -> int:
         return self.weights.shape[1]
 
+    @property
+    def n_passing(self) -> int:
+        return self.n_features
+
     def errors(self, radii: Tensor) -> Tensor:
         size = self.weights.shape[1] // 2
         diagonal = -2 * (self.weights[:, size:] @ radii.square())
@@ -411,6 +416,9 @@ class LowRankProduct:
         deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
         scores = linear.add_(deviations.square_().sum(1), alpha=0.5 * self.sign)
         return scores, torch.cat((features, along))
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        return self.expand(centred, components, scratch)[0]
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights), torch.zeros_like(self.projections)]

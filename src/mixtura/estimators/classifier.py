@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.covariances import Full
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
     Labels,
+    Rows,
     batch_source,
     is_batches,
     look_at_batches,
@@ -29,11 +29,12 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, Joint, posteriors
-from mixtura.priors import PRIORS
+from mixtura.objectives import OBJECTIVES, Joint
+from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, best_of, run
+from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
+from mixtura.shards import Source
+from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
@@ -61,6 +62,7 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+    selection: Selection | None = None
 
     @property
     def em_structure(self) -> Structure:
@@ -96,22 +98,26 @@ class Problem:
         return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
 
 
-class MixtureClassifier(ClassifierMixin, MixtureEstimator):
+class MixtureClassifier(ClassPredictions):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
     weights in one likelihood; gives class probabilities and a density.
 
     Parameters:
-        n_components: components per class, an int or a dict class -> int.
+        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
+            `selection_` has what was compared.
         covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
             `Tied(Diagonal())`.
         rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
         objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
             object such as `Hybrid(0.5, Margin(10.0))`.
         solver: "auto", "em" (for "joint"), "gradient", or a `Gradient` object with settings of its own.
-        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
-            likelihood; or a prior object.
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
+            n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
+            the rows) or `priors.Conjugate`.
+        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
+            "out_of_bag", "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -146,6 +152,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         objective: Any = "joint",
         solver: Any = "auto",
         prior: Any = "default",
+        criterion: str = "auto",
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -166,6 +173,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.objective = objective
         self.solver = solver
         self.prior = prior
+        self.criterion = criterion
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -195,7 +203,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
             problem = self._problem(source, classes, objective)
-            best = best_of(self._n_starts(), lambda: self._fit_once(problem))
+            n_starts = self._n_starts() if problem.selection is None else 1
+            best = best_of(n_starts, lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
 
@@ -229,13 +238,19 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
             classes, unlabeled = look_at_batches(self, X, self.unlabeled, objective.has_density, name)
             return batch_source(self, X, classes, unlabeled), classes
+        rows, labels, weights = self._read_known(X, y, sample_weight, objective)
+        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+
+    def _read_known(
+        self, X: Any, y: Any, sample_weight: Any, objective: Objective
+    ) -> tuple[Rows, Labels, Tensor | None]:
+        """Rows that are there all at once, their labels and weights."""
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
+        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
         counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
-        weights = self._with_class_weight(labels, weights)
-        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+        return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
         if self.class_weight is None:
@@ -266,23 +281,45 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
-        n_components = self._n_components(classes, description)
-        per_class = sum(n_components) / len(n_components)
-        return Problem(
+        wanted, prior = self._wanted(classes)
+        fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
+        problem = Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=n_components,
+            n_components=fixed or [1] * len(classes),
             objective=objective,
-            prior=make_prior(self.prior, lambda: description.spread(per_class)),
+            prior=None,
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
+        if fixed is not None and not is_auto(prior):
+            return replace(problem, prior=make_prior(prior, description, fixed))
+        return self._selected(problem, fixed, prior)
 
-    def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
-        wanted = checks.components_per_class(self.n_components, classes.tolist())
+    def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
+        """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
+        last = getattr(self, "selection_", None) if self.warm_start else None
+        if last is None:
+            return self.n_components, self.prior
+        return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
+
+    def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
+        """The problem with what is "auto" chosen, by the log-loss of rows held out."""
+        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
+        method = self.init if isinstance(self.init, str) else "kmeans"
+        ground = Ground(
+            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
+        )
+        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
+        counts = list(found.best.n_components)
+        chosen = make_prior(found.best.prior, problem.description, counts)
+        return replace(problem, n_components=counts, prior=chosen, selection=found)
+
+    def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
+        wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
@@ -312,6 +349,15 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
                 return result
             start = result.mixture
         return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
+
+    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
+        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
+        _, generator = self._generator()
+        description = describe(seen, len(problem.classes), generator)
+        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
+        solver = problem.em(problem.objective)
+        start = self._given_start(own)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
@@ -345,6 +391,8 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
 
     def _new_start(self, problem: Problem, solver: EM) -> Mixture:
         method = checks.one_of("init", self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if problem.selection is not None:
+            return problem.selection.start
         rough, assigned = starting_mixture(
             problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
@@ -373,7 +421,10 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
+        if problem.selection is not None:
+            self.selection_ = problem.selection
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
@@ -384,107 +435,36 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
                 stacklevel=3,
             )
 
-    def predict_joint_log_proba(self, X: Any) -> Any:
-        """log p(x, c) of each row and class, (n_rows, n_classes)."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices))
 
-    def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).log_softmax(1))
-
-    def predict_proba(self, X: Any) -> Any:
-        """p(c | x) of each row and class."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).softmax(1))
-
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        slices = self._fitted_slices()
-
-        def compute(log_joint: Tensor) -> Tensor:
-            scores = class_scores(log_joint, slices)
-            return scores[:, 1] - scores[:, 0] if len(slices) == 2 else scores.log_softmax(1)
-
-        return self._map(X, compute)
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        slices = self._fitted_slices()
-        rows = self._read(X)
-        numbers = self._map(X, lambda log_joint: class_scores(log_joint, slices).argmax(1).to(log_joint.dtype))
-        if not rows.as_tensor:
-            return self.classes_[numbers.astype(np.int64)]
-        if self.classes_.dtype.kind not in "iufb":
-            return self.classes_[numbers.long().cpu().numpy()]
-        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
-        predicted = self.predict(X)
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, predicted)]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
-
-    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows and their labels, from all classes or from one."""
-        check_is_fitted(self)
-        mixture = self.mixture_
-        if class_label is not None:
-            found = np.flatnonzero(self.classes_ == class_label)
-            if not len(found):
-                raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
-            mixture = mixture.select(mixture.class_slices[int(found[0])])
-            rows, _ = self._draw(mixture, n_samples)
-            return rows.numpy(), np.repeat(self.classes_[found], len(rows))
-        rows, components = self._draw(mixture, n_samples)
-        return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
-
-    def explain(self, X: Any) -> Any:
-        """How much each feature speaks for the predicted class, (n_rows, n_features):
-
-        log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
-        """
-        rows = self._read(X)
-        values = (
-            rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
-        )
-        whole = torch.as_tensor(self.predict_log_proba(values))
-        best = whole.argmax(1, keepdim=True)
-        parts = []
-        for feature in range(values.shape[1]):
-            without = values.clone()
-            without[:, feature] = torch.nan
-            parts.append((whole - self.predict_log_proba(without)).gather(1, best))
-        return rows.answer(torch.cat(parts, 1))
-
-    def _fitted_slices(self) -> list[slice]:
-        check_is_fitted(self)
-        return self.mixture_.class_slices
+ALSO = ', "auto", None or a prior object'
 
 
-def make_prior(value: Any, variances: Callable[[], Tensor]) -> Prior | None:
+def is_auto(value: Any) -> bool:
+    """Whether an argument is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, ALSO)
+    return [value]
+
+
+def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
     """The prior that an argument asks for."""
-    if value is None or isinstance(value, Prior):
-        return value
-    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances())
-
-
-def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component."""
-    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
-    class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Assigned(), class_prior=None)
-    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
-    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    return replace(updated, log_weights=floored).with_class_prior(
-        solver.class_prior if solver.class_prior is not None else class_weights
-    )
-
-
-def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:
-    """log p(x, c), (K, n) -> (n, C)."""
-    if all(part.stop - part.start == 1 for part in slices):
-        return log_joint.T
-    return torch.stack([posteriors(log_joint[part])[0] for part in slices], 1)
+    if value is None:
+        return None
+    if not isinstance(value, Prior):
+        make = value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, ALSO)]
+        value = make(description.outlook(n_components))
+    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+    return value.to(description.within.device) if isinstance(value, Conjugate) else value

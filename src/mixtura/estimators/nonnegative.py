@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.decomposition import NMF
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.estimators.conditional import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import Rows, is_batches, read_labels, read_rows
 from mixtura.log_linear import LabeledRows, LogLinearMixture, chunk_rows, csr, in_parts, labeled_rows, log_likelihood
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS, Multiplicative, finished
 
@@ -47,7 +46,7 @@ class Problem:
     generator: torch.Generator
 
 
-class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
+class NonnegativeMixtureClassifier(ConditionalClassifier):
     """Classifies non-negative features with a mixture of log-linear bases (log-linear):
 
         p(c | x) proportional to sum_j W_cj exp(theta_j . x),  W_cj >= 0.
@@ -145,12 +144,11 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         features, rows = self._read(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, None, False, type(self).__name__)
-        if labels.numbers is None:
-            raise ValueError(checks.ONE_LABEL_PER_ROW.format(name=type(self).__name__))
+        numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         self.classes_ = labels.classes
         with torch.no_grad():
-            problem = self._problem(features, labels.numbers, weights)
+            problem = self._problem(features, numbers, weights)
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
                 best = with_all_rows(solver, best, problem.rows)
@@ -288,10 +286,6 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
             checks.non_negative_features(values, None, self._column_name, name)
         return values, rows
 
-    def _column_name(self, column: int) -> str:
-        names = getattr(self, "feature_names_in_", None)
-        return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
-
     # ---- predicting ------------------------------------------------------------------------------------------------
 
     def _map(self, X: Any, compute: Any) -> Any:
@@ -332,17 +326,7 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable class of each row."""
-        numbers = self._map(X, lambda mixture, part: self._log_probabilities(mixture, part).argmax(1))
-        if not isinstance(numbers, Tensor):
-            return self.classes_[numbers]
-        if self.classes_.dtype.kind not in "iufb":
-            return self.classes_[numbers.cpu().numpy()]
-        return torch.from_numpy(self.classes_).to(numbers.device)[numbers]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
+        return self._named(self._map(X, lambda mixture, part: self._log_probabilities(mixture, part).argmax(1)))
 
     @property
     def weights_(self) -> np.ndarray:
@@ -362,13 +346,6 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.mixture_.n_parameters
 
-    def save(self, path: Any) -> None:
-        """Write the fitted model to a file (safetensors with a JSON header); read it with `mixtura.load`."""
-        from mixtura.model_files import save
-
-        check_is_fitted(self)
-        save(self, path)
-
     def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What a model file holds of this model beyond arguments, classes and history: plain values and tensors."""
         tensors = {name: getattr(self.mixture_, name) for name in STORED}
@@ -385,13 +362,6 @@ class NonnegativeMixtureClassifier(ClassifierMixin, BaseEstimator):
         if sizes != (len(self.classes_), len(self.classes_), self.mixture_.n_bases):
             raise ValueError("its tensors do not fit together")
         self._describe()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in checks.NEEDS_DENSITY:
-            raise AttributeError(checks.no_density(type(self).__name__, name))
-        if hasattr(type(self), name):  # a property that failed: say why
-            check_is_fitted(self)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mixtura.objectives.hybrid import Hybrid
-from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors
+from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors, shares
 from mixtura.objectives.margin import Margin
+from mixtura.objectives.members import Members
 from mixtura.roles import Objective
 
 OBJECTIVES: dict[str, Objective] = {
@@ -15,4 +16,15 @@ OBJECTIVES: dict[str, Objective] = {
     "hybrid": Hybrid(),
 }
 
-__all__ = ["OBJECTIVES", "Assigned", "Conditional", "Hybrid", "Joint", "Margin", "Marginal", "posteriors"]
+__all__ = [
+    "OBJECTIVES",
+    "Assigned",
+    "Conditional",
+    "Hybrid",
+    "Joint",
+    "Margin",
+    "Marginal",
+    "Members",
+    "posteriors",
+    "shares",
+]

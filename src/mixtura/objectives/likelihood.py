@@ -24,6 +24,13 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     return largest + totals.log(), posterior
 
 
+def shares(log_joint: Tensor) -> Tensor:
+    """The posterior over components alone, (K, n): one fused operation where the value is not needed."""
+    posterior = log_joint.softmax(0)
+    nowhere = posterior[0].isnan()  # all log joints are -inf
+    return posterior.masked_fill_(nowhere, 0.0) if bool(nowhere.any()) else posterior
+
+
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
 

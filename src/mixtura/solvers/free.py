@@ -58,7 +58,8 @@ class Penalty:
             return None
         scales = self.units.scales
         pseudo = self.prior.pseudo_moments(len(scales))
-        trace = _traced(quadratic, (pseudo.scatter / scales.square()).to(means.dtype))
+        units = scales.square() if pseudo.scatter.ndim == 1 else torch.outer(scales, scales)
+        trace = _traced(quadratic, (pseudo.scatter / units).to(means.dtype))
         spread = pseudo.covariance_count * quadratic.log_determinants - trace
         total = 0.5 * (spread / copies).sum() + pseudo.weight_count * log_weights.sum()
         # The determinants of covariances in the units of the rows, as the prior itself counts them.
@@ -71,12 +72,14 @@ class Penalty:
 
 
 def _traced(quadratic: Quadratic, scatter: Tensor) -> Tensor:
-    """tr(Lambda_k diag(scatter)), (K,)"""
+    """tr(Lambda_k scatter), (K,), of a diagonal matrix (D,) or any matrix (1, D, D)"""
+    of_matrix = scatter.ndim == 3
     total = torch.zeros_like(quadratic.log_determinants)
     if quadratic.diagonals is not None:
-        total = total + quadratic.diagonals @ scatter
+        total = total + (quadratic.diagonals * (scatter.diagonal(dim1=1, dim2=2) if of_matrix else scatter)).sum(-1)
     if quadratic.factors is not None:
-        total = total + quadratic.sign * (quadratic.factors.square().sum(-1) @ scatter)
+        along = scatter @ quadratic.factors if of_matrix else scatter.unsqueeze(-1) * quadratic.factors
+        total = total + quadratic.sign * (quadratic.factors * along).sum((1, 2))
     return total
 
 

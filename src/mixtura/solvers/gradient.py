@@ -211,7 +211,7 @@ class Training:
         weights = self.weights.index_select(0, batch) * counted
         if self.missing:
             return self._gradient_of_moments(batch[counted], divisor, prior_share)
-        targets = Targets(self.free.class_of, labels, shares, self.free.n_classes)
+        targets = Targets(self.free.class_of, labels, shares, known_classes=self.free.n_classes)
         rows = self.rows.index_select(0, batch).T
         return self.free.add_gradient(self.solver.objective, rows, targets, weights, divisor, prior_share)
 

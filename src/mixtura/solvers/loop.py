@@ -34,7 +34,7 @@ class Record:
 class FitResult:
     """The mixture, how the fit ended, one record an iteration, and what had to be repaired."""
 
-    mixture: Any
+    mixture: Any  # of the kind the solver improves
     outcome: Outcome
     history: tuple[Record, ...]
     repairs: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def run(
             if step.finished:
                 outcome = Outcome.HELD_OUT
                 break
-            if abs(record.change) < tol:
+            if step.converged or (step.converged is None and abs(record.change) < tol):
                 outcome = Outcome.CONVERGED
                 break
     except KeyboardInterrupt:

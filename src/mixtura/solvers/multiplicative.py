@@ -21,7 +21,7 @@ from mixtura.log_linear import (
     posterior,
     sides,
 )
-from mixtura.priors.sparse import SparseShares
+from mixtura.priors.shares import SparseShares
 from mixtura.roles import Step
 
 # A log ratio beyond this is cut: every point on the way to the maximum of the bound raises it, and numbers stay finite.

@@ -15,6 +15,10 @@ class RepairWarning(UserWarning):
     """Something degenerate in the data or in a component was mended so that the fit could go on."""
 
 
+class PriorWarning(UserWarning):
+    """A prior is so strong or so weak that nothing is learned."""
+
+
 class UnlabeledWarning(UserWarning):
     """Rows were taken as unlabeled because of their label."""
 
@@ -42,6 +46,13 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def positive(name: str, value: object, also: str = "") -> float:
+    """A number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
+    return float(value)
+
+
 def fraction(name: str, value: object) -> float:
     """A number between 0 and 1, both left out."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
@@ -56,10 +67,10 @@ def share(name: str, value: object, also: str = "") -> float:
     return float(value)
 
 
-def positive(name: str, value: object, also: str = "") -> float:
-    """A number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
+def part(name: str, value: object) -> float:
+    """A number above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
     return float(value)
 
 
@@ -412,10 +423,16 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
 # ---- models without a density ----------------------------------------------------------------------------------------
 
 NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
-ONE_LABEL_PER_ROW = (
-    "{name} needs one label per row; y has several columns, which means soft labels. Take the most probable label of "
-    "each row, or use MixtureClassifier, which takes soft labels."
-)
+
+
+def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
+    """Class numbers, which soft labels do not have."""
+    if numbers is None:
+        raise ValueError(
+            f"{name} needs one label per row; y has several columns, which means soft labels. Take the most probable "
+            f"label of each row, or use MixtureClassifier, which takes soft labels."
+        )
+    return numbers
 
 
 def no_density(name: str, method: str) -> str:

@@ -1,0 +1,272 @@
+"""python -m benchmarks.sparse: sparse mixtures beside the dense textbook, a rival, and themselves before pruning.
+
+Needs the data of the reproductions (MIXTURA_DATA) and, for the rival, the package sklearn-rvm. Every part writes its
+numbers to results/sparse.json at once; results/sparse.md is written from that file alone. Ratios are of processor
+seconds in one run with one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
+from mixtura.bases import Polynomial, standard_scaling
+from mixtura.datasets import load_ratsch, make_ripley
+from mixtura.estimators.sparse_problem import make_problem, starting_responsibilities
+from mixtura.solvers import run
+from mixtura.solvers.newton import SparseNewton, starting_state
+from mixtura.sparse_mixture import class_scores
+from reproduce.sparse_table import home, machine, splits
+
+RESULTS = Path(__file__).parent / "results"
+WIDTHS = [0.5, 1.0, 2.0, 4.0]
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def textbook() -> dict:
+    """One start on the first Banana split, by the twin of the tests and by the solver, to the end of both."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    import reference_sparse as reference
+
+    X, y, X_test, _ = splits("banana")[0]
+    values = torch.from_numpy(X)
+    scaling = standard_scaling(values, torch.ones(len(X), dtype=torch.float64))
+    labels = torch.from_numpy((y > 0).astype(int))
+    problem = make_problem(values, labels, None, np.array([-1, 1]), scaling, Polynomial(), None, [3, 3], False, 2**28)
+    assert problem.evidence is not None
+    responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(0))
+    start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
+    solver = SparseNewton(merge=False)
+    results: list = []
+    times = [seconds(lambda: results.append(run(solver, start, problem.evidence, 5000, 0.0))) for _ in range(3)]
+    ours, mixture = statistics.median(times), results[0].mixture.mixture
+    columns = problem.basis.evaluate(problem.rows).numpy()
+    twins = []
+    theirs = seconds(
+        lambda: twins.append(
+            reference.fit(columns, labels.numpy(), problem.class_of.numpy(), responsibilities.T.numpy())
+        )
+    )
+    at_test = problem.basis.evaluate(scaling(torch.from_numpy(X_test)))
+    found = class_scores(mixture.log_joint(at_test), mixture.class_of).softmax(1).numpy()
+    difference = float(np.abs(found - twins[0].probabilities(at_test.numpy())).max())
+    return {
+        "seconds": ours, "textbook seconds": theirs, "ratio": theirs / ours, "largest difference": difference,
+        "iterations": len(results[0].history), "textbook iterations": twins[0].n_iter,
+        "weights": mixture.n_pairs, "textbook weights": twins[0].n_weights,
+    }  # fmt: skip
+
+
+def machines() -> dict:
+    """Relevance vector machines on equal rows, scaled outside, with the same kernel: N = 1000."""
+    from sklearn_rvm import EMRVC
+
+    found = {}
+    for name, (X, y, X_test, y_test) in thousands().items():
+        fits = [RelevanceVectorClassifier(gamma=gamma, scaling=False).fit(X, y) for gamma in WIDTHS]
+        best = max(fits, key=lambda model: model.log_evidence_).gamma
+        ours = RelevanceVectorClassifier(gamma=best, scaling=False)
+        theirs = EMRVC(kernel="rbf", gamma=best)
+        record: dict = {"gamma": best}
+        for who, model in (("mixtura", ours), ("sklearn-rvm", theirs)):
+            record[who] = {"seconds": seconds(partial(model.fit, X, y))}
+            record[who]["error"] = 100 * float(np.mean(model.predict(X_test) != y_test))
+            record[who]["vectors"] = len(model.relevance_vectors_)
+        record["ratio"] = record["sklearn-rvm"]["seconds"] / record["mixtura"]["seconds"]
+        found[name] = record
+        print(name, record, flush=True)
+    return found
+
+
+def thousands() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """1000 training rows and the rest, in the units that mixtura scales to."""
+    found = {}
+    for name in ("ripley", "banana", "waveform"):
+        if name == "ripley":
+            X, y = make_ripley(2500, random_state=0)
+        else:
+            data = load_ratsch(name, home())
+            X, y = data.X, (data.y > 0).astype(int)
+        order = np.random.default_rng(0).permutation(len(X))
+        X, y = X[order], y[order]
+        X = (X - X[:1000].mean(0)) / (X[:1000].std(0) * X.shape[1] ** 0.5)
+        found[name] = X[:1000], y[:1000], X[1000:], y[1000:]
+    return found
+
+
+def large() -> dict:
+    """20 000 rows: seconds and the rise of the peak memory of a process of its own, beside the square matrix."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(large_fit).result()
+
+
+def large_fit(n_rows: int = 20_000) -> dict:
+    torch.set_num_threads(1)
+    X, y = make_ripley(n_rows // 2, random_state=0)
+    X_test, y_test = make_ripley(5000, random_state=1)
+    RelevanceVectorClassifier(max_iter=2).fit(X[:100:1] + np.arange(100)[:, None] * 1e-3, np.arange(100) % 2)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    model = RelevanceVectorClassifier(gamma=2.0, random_state=0).fit(X, y)
+    return {
+        "rows": n_rows, "seconds": time.process_time() - start,
+        "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "megabytes of the square matrix": 8 * n_rows**2 / 2**20,
+        "error": 100 * float(np.mean(model.predict(X_test) != y_test)),
+        "vectors": len(model.relevance_vectors_), "converged": model.converged_,
+    }  # fmt: skip
+
+
+def pruning() -> list[dict]:
+    """One start on the first Banana split, stopped early and not: weights, time to predict, bytes of the file."""
+    X, y, X_test, y_test = splits("banana")[0]
+    found = []
+    for n_steps in (1, 10, 30, 100, 5000):
+        model = SparseMixtureClassifier(n_init=1, max_iter=n_steps, random_state=0).fit(X, y)
+        times = [seconds(lambda model=model: model.predict_proba(X_test)) for _ in range(21)]
+        moderated = [seconds(lambda model=model: model.predict_proba(X_test, moderated=True)) for _ in range(3)]
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model")
+            size = (Path(folder) / "model").stat().st_size
+        found.append({
+            "updates": model.n_iter_, "weights": model.n_weights_, "vectors": len(model.relevance_),
+            "milliseconds": 1e3 * statistics.median(times), "moderated": 1e3 * statistics.median(moderated),
+            "bytes": size, "error": 100 * float(np.mean(model.predict(X_test) != y_test)),
+        })  # fmt: skip
+    return found
+
+
+def one_split(number: int) -> tuple[float, int]:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    X, y, X_test, y_test = splits("banana")[number]
+    model = SparseMixtureClassifier(random_state=number).fit(X, y)
+    return 100 * float(np.mean(model.predict(X_test) != y_test)), model.n_weights_
+
+
+def all_splits() -> dict:
+    """Wall seconds of all distinct Banana splits with the defaults, by two processes of one thread."""
+    n_splits = len(splits("banana"))
+    start = time.perf_counter()
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(one_split, range(n_splits)))
+    wall = time.perf_counter() - start
+    errors, weights = np.array(results).T
+    return {"splits": n_splits, "wall seconds": wall, "error": errors.mean(), "weights": weights.mean()}
+
+
+def table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in [heads, ["---"] * len(heads), *rows]]
+
+
+def textbook_page(part: dict) -> list[str]:
+    lines = ["## The dense textbook algorithm", ""]
+    lines += ["One start on the first Banana split, 400 rows, 3 components a class, to convergence.", ""]
+    rows = [
+        [who, f"{part[f'{prefix}seconds']:.2f}", str(part[f"{prefix}iterations"]), str(part[f"{prefix}weights"])]
+        for who, prefix in (("mixtura", ""), ("textbook", "textbook "))
+    ]
+    lines += [*table(["", "seconds", "iterations", "weights"], rows), ""]
+    lines += [f"Ratio {part['ratio']:.0f}; largest difference of a test probability {part['largest difference']:.1e}."]
+    return lines
+
+
+def machines_page(part: dict) -> list[str]:
+    heads = ["data", "gamma", "mixtura s", "sklearn-rvm s", "ratio", "error %", "its error %", "vectors", "its vectors"]
+    rows = []
+    for name, found in part.items():
+        ours, theirs = found["mixtura"], found["sklearn-rvm"]
+        times = [f"{ours['seconds']:.2f}", f"{theirs['seconds']:.1f}", f"{found['ratio']:.1f}"]
+        errors = [f"{ours['error']:.2f}", f"{theirs['error']:.2f}"]
+        rows.append([name, str(found["gamma"]), *times, *errors, str(ours["vectors"]), str(theirs["vectors"])])
+    return ["## Relevance vector machines, N = 1000", "", *table(heads, rows)]
+
+
+def large_page(part: dict) -> list[str]:
+    return [
+        "## Relevance vector machine, 20 000 rows",
+        "",
+        f"{part['seconds']:.0f} s, {part['megabytes']:.0f} MB above the start of the process (the square matrix alone",
+        f"would take {part['megabytes of the square matrix']:.0f} MB), {part['vectors']} vectors,",
+        f"{part['error']:.2f} % error, converged: {part['converged']}.",
+    ]
+
+
+def pruning_page(part: list[dict]) -> list[str]:
+    lines = ["## Before and after pruning", "", "First Banana split, one start; probabilities of 4900 rows.", ""]
+    heads = ["updates", "weights", "vectors", "ms", "moderated ms", "file, bytes", "error %"]
+    rows = [
+        [
+            *(str(r[key]) for key in ("updates", "weights", "vectors")),
+            *(f"{r['milliseconds']:.2f}", f"{r['moderated']:.0f}", f"{r['bytes']:,}", f"{r['error']:.1f}"),
+        ]
+        for r in part
+    ]
+    return [*lines, *table(heads, rows)]
+
+
+def all_splits_page(part: dict) -> list[str]:
+    return [
+        "## All Banana splits",
+        "",
+        f"{part['splits']} distinct splits, 3 starts each, two processes of one thread: {part['wall seconds']:.0f} s;",
+        f"{part['error']:.2f} % error, {part['weights']:.1f} weights.",
+    ]
+
+
+PARTS = {
+    "textbook": (textbook, textbook_page),
+    "machines": (machines, machines_page),
+    "large": (large, large_page),
+    "pruning": (pruning, pruning_page),
+    "all splits": (all_splits, all_splits_page),
+}
+
+
+def as_markdown(found: dict) -> str:
+    lines = ["# Sparse mixtures: speed, memory, size", ""]
+    lines += ["Written by `python -m benchmarks.sparse` from sparse.json. Processor seconds, one thread.", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    for name, (_, page) in PARTS.items():
+        lines += [*page(found[name]), ""] if name in found else []
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=list(PARTS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    path = RESULTS / "sparse.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    found["machine"] = machine()
+    for part in options.parts:
+        found[part] = PARTS[part][0]()
+        print(part, found[part], flush=True)
+        path.write_text(json.dumps(found, indent=1))
+        path.with_suffix(".md").write_text(as_markdown(found))
+
+
+if __name__ == "__main__":
+    main()

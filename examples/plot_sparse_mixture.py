@@ -1,0 +1,113 @@
+"""What is left of a sparse mixture: Figures 1, 3 and 6 of Hayashi & Uchida (2021) redrawn.
+
+    python examples/plot_sparse_mixture.py docs/images
+
+Black lines are class boundaries, dashed lines those between the components of a class in its colour, and circles the
+rows whose kernels are in use.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import LogisticRegression
+
+from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
+from mixtura.datasets import make_ripley
+
+COLOURS = ("#0072B2", "#D55E00")
+
+
+def draw(axis, model, X, y, title: str) -> None:
+    """Rows, the class boundary, and of a sparse mixture its components and relevance vectors."""
+    low, high = X.min(0) - 0.15, X.max(0) + 0.15
+    across, up = (np.linspace(a, b, 160) for a, b in zip(low, high, strict=True))
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    second = model.predict_proba(grid)[:, 1].reshape(160, 160)
+    axis.contourf(across, up, second, np.linspace(0, 1, 11), colors=tints(), zorder=0)
+    axis.contour(across, up, second, [0.5], colors="black", linewidths=1.5)
+    for c, marker in enumerate("o^"):
+        axis.scatter(*X[y == c].T, s=8, color=COLOURS[c], marker=marker, linewidths=0)
+    if hasattr(model, "n_weights_"):
+        draw_parts(axis, model, grid, across, up)
+        title += f"\n{model.n_weights_} weights, {model.n_components_.sum()} components"
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=9)
+
+
+def draw_parts(axis, model, grid, across, up) -> None:
+    responsibilities = model.responsibilities(grid)
+    edges = np.cumsum([0, *model.n_components_])
+    for c, colour in enumerate(COLOURS):
+        own = responsibilities[:, edges[c] : edges[c + 1]]
+        for k in range(own.shape[1]):
+            first = (own.argmax(1) == k).astype(float).reshape(160, 160)
+            if 0 < first.mean() < 1:
+                axis.contour(across, up, first, [0.5], colors=colour, linewidths=0.8, linestyles="dashed")
+    axis.scatter(*model.relevance_vectors_.T, s=60, facecolors="none", edgecolors="black", zorder=5)
+
+
+def tints() -> list[np.ndarray]:
+    from matplotlib.colors import to_rgb
+
+    ends = [1 - 0.35 * (1 - np.array(to_rgb(colour))) for colour in COLOURS]
+    return [(1 - t) * ends[0] + t * ends[1] for t in np.linspace(0, 1, 10)]
+
+
+def checkerboard(n_per_centre: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centres at +-0.25 and +-0.75 in each axis, standard deviation 0.125, classes by colour."""
+    rng = np.random.default_rng(seed)
+    places = [(i, j) for i in range(4) for j in range(4)]
+    centres = np.repeat(0.5 * np.array(places) - 0.75, n_per_centre, 0)
+    labels = np.repeat([(i + j) % 2 for i, j in places], n_per_centre)
+    return centres + 0.125 * rng.normal(size=centres.shape), labels
+
+
+def figure_1(path: Path) -> None:
+    X, y = make_ripley(125, random_state=0)
+    models = {
+        "logistic regression": LogisticRegression(),
+        "Gaussian process": GaussianProcessClassifier(1.0 * RBF(1.0)),
+        "relevance vector machine": RelevanceVectorClassifier(gamma=2.0),
+        "mixture, nothing pruned": SparseMixtureClassifier(3, n_init=1, max_iter=1, random_state=0),
+        "sparse mixture": SparseMixtureClassifier(3, random_state=0),
+    }
+    figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
+    for axis, (title, model) in zip(axes, models.items(), strict=True):
+        draw(axis, model.fit(X, y), X, y, title)
+    figure.savefig(path, dpi=90)
+
+
+def figure_3(path: Path) -> None:
+    X, y = make_ripley(125, random_state=0)
+    figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
+    for axis, n_steps in zip(axes, (1, 10, 30, 100, 5000), strict=True):
+        model = SparseMixtureClassifier(3, n_init=1, max_iter=n_steps, random_state=0).fit(X, y)
+        draw(axis, model, X, y, f"after {model.n_iter_} updates" + " and trials" * model.converged_)
+    figure.savefig(path, dpi=90)
+
+
+def figure_6(path: Path) -> None:
+    X, y = checkerboard(20, 0)
+    figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
+    for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
+        model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=0).fit(X, y)
+        draw(axis, model, X, y, f"{initial} components at the start")
+    figure.savefig(path, dpi=90)
+
+
+def main(folder: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # snapshots are stopped early on purpose
+        for name, page in {"boundaries": figure_1, "training": figure_3, "components": figure_6}.items():
+            page(Path(folder) / f"sparse_{name}.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else ".")

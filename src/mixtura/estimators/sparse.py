@@ -1,0 +1,453 @@
+"""SparseMixtureClassifier: mixtures that keep only the weights the data justify; RelevanceVectorClassifier."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.bases import Basis, KernelColumns, Monomials, Scaling, monomial_names, no_scaling, standard_scaling
+from mixtura.estimators.conditional import ConditionalClassifier
+from mixtura.estimators.progress import watcher
+from mixtura.estimators.reading import Rows, read_labels, read_rows
+from mixtura.estimators.sparse_problem import (
+    KERNELS,
+    Problem,
+    make_kernel,
+    make_problem,
+    starting_responsibilities,
+)
+from mixtura.solvers import FitResult, Outcome, best_of, run
+from mixtura.solvers.newton import SparseNewton, State, starting_state
+from mixtura.solvers.simplify import simplified
+from mixtura.solvers.working_set import WorkingSet
+from mixtura.sparse_mixture import SparseMixture, class_scores
+
+# Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
+N_DRAWS = 256
+
+
+@dataclass(frozen=True)
+class SparseModel:
+    """What a fit leaves: the scaling of rows, the columns in use, the mixture over them, the doubt about it."""
+
+    scaling: Scaling
+    basis: Basis
+    mixture: SparseMixture
+    covariance: Tensor  # (P, P)
+
+    def log_joint(self, rows: Tensor) -> Tensor:
+        """(n, D) -> (K, n)"""
+        return self.mixture.log_joint(self.basis.evaluate(self.scaling(rows)))
+
+    def draws(self) -> SparseMixture:
+        """Values (S, P) from their posterior: a fixed low-discrepancy set, so that answers repeat."""
+        size = self.mixture.n_pairs
+        uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(N_DRAWS, dtype=torch.float64)
+        normal = torch.special.ndtri(uniform.clamp(1e-10, 1 - 1e-10)).to(self.covariance.device)
+        spectrum, vectors = torch.linalg.eigh(self.covariance)
+        spread = normal * spectrum.clamp_min(0).sqrt() @ vectors.T
+        return replace(self.mixture, values=self.mixture.values + spread)
+
+    def moderated_scores(self, rows: Tensor) -> Tensor:
+        """Class probabilities averaged over the posterior of the values (moderated): (n, D) -> (n, C)."""
+        mixture = self.mixture
+        columns = self.basis.evaluate(self.scaling(rows))[:, mixture.columns]  # (n, P)
+        if mixture.n_pairs == 0:
+            return class_scores(self.log_joint(rows), mixture.class_of).softmax(-1)
+        values = self.draws().values
+        total = torch.zeros(len(rows), int(mixture.class_of[-1]) + 1, dtype=torch.float64, device=rows.device)
+        for part in values.split(16):
+            joint = torch.einsum("sp,pk,np->skn", part, mixture.members, columns) + mixture.log_weights.unsqueeze(1)
+            total += class_scores(joint, mixture.class_of).softmax(-1).sum(0)
+        return total / len(values)
+
+
+def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: Tensor) -> SparseModel:
+    """The model over those columns of the basis alone that are in use."""
+    used, columns = mixture.columns.unique(return_inverse=True)
+    return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
+
+
+class SparseMixtureClassifier(ConditionalClassifier):
+    """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
+
+    Trained to separate the classes, not to describe the rows: few weights survive, and components that are not needed
+    leave. There is no density, so missing cells (NaN) are an error; `MixtureClassifier` takes them.
+
+    Parameters:
+        n_components: components per class at the start, an int or a dict class -> int.
+        kernel: "polynomial" or "rbf" at rows of the data, a function of two arrays of rows, "precomputed" (X holds the
+            kernel of every pair), or None for the monomials of the features themselves.
+        degree, gamma, coef0: of "polynomial", (gamma x'z + coef0)^degree, and of "rbf", exp(-gamma |x - z|^2);
+            degree also of the monomials. They act on scaled rows.
+        scaling: whether rows are scaled to z-scores / sqrt(D) inside.
+        hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
+            always positive definite, see docs/theory.md (exact-hessian).
+        n_init: number of starts; the evidence chooses. One component per class needs only one.
+        max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
+        working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
+            starting with all. "auto": where all would take minutes or not fit in memory_limit.
+        device, dtype: where rows are held, and their precision; the fit itself is in float64.
+        memory_limit: bytes of scratch memory, or text like "256 MB".
+        random_state, verbose: as in scikit-learn.
+
+    Attributes:
+        classes_, n_components_ (per class, after pruning), n_weights_ (pairs of component and column that are left),
+        coef_ (n_components x columns in use), basis_names_, relevance_, relevance_vectors_, log_evidence_, n_iter_,
+        converged_, history_ (the objective is the log evidence per row), n_features_in_, feature_names_in_.
+
+    Examples:
+        >>> from mixtura import SparseMixtureClassifier
+        >>> from mixtura.datasets import make_ripley
+        >>> X, y = make_ripley(60, random_state=0)
+        >>> model = SparseMixtureClassifier(n_components=2, random_state=0).fit(X, y)
+        >>> bool(model.score(X, y) > 0.85 and model.n_weights_ < 20)
+        True
+    """
+
+    model_: SparseModel
+
+    def __init__(
+        self,
+        n_components: Any = 3,
+        *,
+        kernel: Any = "polynomial",
+        degree: int = 2,
+        gamma: float = 1.0,
+        coef0: float = 1.0,
+        scaling: bool = True,
+        hessian: str = "complete",
+        n_init: int = 3,
+        max_iter: int = 5000,
+        tol: float = 1e-5,
+        working_set: Any = "auto",
+        device: Any = None,
+        dtype: Any = None,
+        memory_limit: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        self.n_components = n_components
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.scaling = scaling
+        self.hessian = hessian
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.working_set = working_set
+        self.device = device
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMixtureClassifier:
+        """Fit the mixture.
+
+        Arguments:
+            X: rows without missing cells; with kernel="precomputed" the kernel of every pair of rows.
+            y: one label per row; -1 is a label like any other.
+            sample_weight: one non-negative weight per row.
+        """
+        solver = self._solver()
+        kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
+        rows = self._read_rows(X, reset=True)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        labels = read_labels(y, len(rows), weights, None, False, type(self).__name__)
+        numbers = checks.hard_labels(labels.numbers, type(self).__name__)
+        values = _tensor(rows).to(rows.device)
+        if self.kernel == "precomputed":
+            checks.square_kernel(tuple(values.shape))
+        with torch.no_grad():
+            scaling = self._scaling(values, weights)
+            n_components = self._n_components(labels.classes, numbers, weights)
+            limit = checks.memory_limit(self.memory_limit)
+            problem = make_problem(
+                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
+                n_components, self._wants_working_set(), limit,
+            )  # fmt: skip
+            generator = self._generator()
+            best = best_of(self._n_starts(problem), lambda: self._fit_once(problem, solver, generator))
+            self._keep(best, problem, solver)
+        return self
+
+    def _solver(self) -> SparseNewton:
+        checks.count("max_iter", self.max_iter)
+        checks.count("n_init", self.n_init)
+        checks.kernel(self.kernel, KERNELS)
+        checks.switch("scaling", self.scaling)
+        exact = checks.one_of("hessian", self.hessian, ("complete", "exact")) == "exact"
+        return SparseNewton(exact=exact, tolerance=checks.non_negative("tol", self.tol))
+
+    def _primal_degree(self) -> int | None:
+        return checks.count("degree", self.degree) if self.kernel is None else None
+
+    def _wants_working_set(self) -> bool | None:
+        if isinstance(self.working_set, str):
+            checks.one_of("working_set", self.working_set, ("auto",), ", True or False")
+            return None
+        return checks.switch("working_set", self.working_set)
+
+    def _n_components(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> list[int]:
+        wanted = checks.components_per_class(self.n_components, classes.tolist())
+        present = numbers if weights is None else numbers[weights.cpu() > 0]
+        available = torch.bincount(present[present >= 0], minlength=len(classes)).tolist()
+        short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=True) if m < n]
+        if short:
+            label, n_wanted, n_rows = short[0]
+            warnings.warn(
+                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower "
+                f"n_components for it, e.g. with a dict.",
+                checks.RepairWarning,
+                stacklevel=3,
+            )
+        return [min(n, m) for n, m in zip(wanted, available, strict=True)]
+
+    def _generator(self) -> torch.Generator:
+        random_state = check_random_state(self.random_state)
+        return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
+
+    def _n_starts(self, problem: Problem) -> int:
+        return 1 if max(problem.n_components) == 1 else int(self.n_init)
+
+    def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
+        if not self.scaling or self.kernel == "precomputed":
+            return no_scaling(values.shape[1], values.device)
+        ones = torch.ones(len(values), dtype=torch.float64, device=values.device)
+        return standard_scaling(values, ones if weights is None else weights.to(values.device))
+
+    def _fit_once(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
+        responsibilities = starting_responsibilities(problem, generator)
+        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch:
+            if problem.evidence is not None:
+                start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
+                return run(solver, start, problem.evidence, int(self.max_iter), 0.0, watch)
+            working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
+            start = working.start(problem.class_of, responsibilities)
+            return run(working, start, problem.rows_only, int(self.max_iter), 0.0, watch)
+
+    def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
+        """Store a result; warn about what the user should know; raise again what interrupted the fit."""
+        state, evidence, basis = problem.settled(result.mixture)
+        if result.outcome is not Outcome.INTERRUPTED:
+            state = simplified(state, evidence, solver, int(self.max_iter))
+        state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
+        state = self._with_class_prior_alone(state, problem)
+        self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
+        self.classes_ = problem.classes
+        self.history_ = list(result.history)
+        self.n_iter_ = len(result.history)
+        self.converged_ = result.outcome is Outcome.CONVERGED
+        if result.outcome is Outcome.INTERRUPTED:
+            raise KeyboardInterrupt
+        if result.outcome is Outcome.LIMIT:
+            warnings.warn(
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} before the precisions settled to "
+                f"tol={self.tol}; increase max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _with_class_prior_alone(self, state: State, problem: Problem) -> State:
+        """Where no pair is left there is no constant either, and the class prior goes into the weights."""
+        if state.mixture.n_pairs:
+            return state
+        warnings.warn(
+            f"No weight of the {type(self).__name__} was worth keeping: it predicts the class prior for every row. The "
+            f"features may tell nothing of the classes; otherwise change gamma, or use scaling=True.",
+            checks.RepairWarning,
+            stacklevel=4,
+        )
+        prior = problem.class_weights / problem.class_weights.sum()
+        mixture = state.mixture
+        return replace(state, mixture=replace(mixture, log_weights=mixture.log_weights + prior.log()[mixture.class_of]))
+
+    def _read_rows(self, X: Any, reset: bool) -> Rows:
+        rows = read_rows(self, X, reset=reset, smallest=2 if reset else 1)
+        checks.finite_features(_tensor(rows), None, self._column_name, type(self).__name__)
+        return rows
+
+    def _map(self, X: Any, compute: Any) -> tuple[Rows, Tensor]:
+        """compute(rows (m, D)) -> (m, C) in parts of bounded memory."""
+        check_is_fitted(self)
+        rows = self._read_rows(X, reset=False)
+        model = self.model_
+        per_row = 8 * (4 * model.mixture.n_pairs + 64 * model.mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
+        step = max(1, checks.memory_limit(self.memory_limit) // per_row)
+        values = _tensor(rows)
+        device = model.mixture.values.device
+        with torch.no_grad():
+            parts = [compute(values[i : i + step].to(device)) for i in range(0, len(values), step)]
+        return rows, torch.cat(parts).to(rows.device)
+
+    def _scores(self, X: Any) -> tuple[Rows, Tensor]:
+        return self._map(X, lambda part: class_scores(self.model_.log_joint(part), self.model_.mixture.class_of))
+
+    def decision_function(self, X: Any) -> Any:
+        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
+        rows, scores = self._scores(X)
+        return rows.answer(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores.log_softmax(1))
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """log p(c | x) of each row and class."""
+        rows, scores = self._scores(X)
+        return rows.answer(scores.log_softmax(1))
+
+    def predict_proba(self, X: Any, moderated: bool = False) -> Any:
+        """p(c | x) of each row and class; moderated: averaged over what is not known of the weights (moderated)."""
+        if checks.switch("moderated", moderated):
+            rows, probabilities = self._map(X, lambda part: self.model_.moderated_scores(part))
+            return rows.answer(probabilities)
+        rows, scores = self._scores(X)
+        return rows.answer(scores.softmax(1))
+
+    def responsibilities(self, X: Any) -> Any:
+        """Posterior probability of each component given the row, (n_rows, n_components)."""
+        rows, values = self._map(X, lambda part: self.model_.log_joint(part).softmax(0).T)
+        return rows.answer(values)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class of each row."""
+        rows, scores = self._scores(X)
+        return self._named(rows.answer(scores.argmax(1)))
+
+    @property
+    def n_weights_(self) -> int:
+        """Pairs of a component and a column of the basis that are left."""
+        return self.model_.mixture.n_pairs
+
+    @property
+    def n_parameters_(self) -> int:
+        """Weights that are left, and mixture weights."""
+        mixture = self.model_.mixture
+        return mixture.n_pairs + mixture.n_components - 1 - int(mixture.class_of[-1])
+
+    @property
+    def n_components_(self) -> np.ndarray:
+        """Components of each class that are left."""
+        return np.bincount(self.model_.mixture.class_of.cpu().numpy())
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Weights of the components (rows) for the columns in use, named in `basis_names_`; zero where pruned."""
+        model = self.model_
+        return model.mixture.coefficients(_n_columns(model.basis)).cpu().numpy()
+
+    @property
+    def basis_names_(self) -> list[str]:
+        """What the columns of `coef_` are: monomials of scaled features, or kernels at rows of the data."""
+        basis = self.model_.basis
+        if isinstance(basis, KernelColumns):
+            return ["1" if n < 0 else f"k(x, row {n})" for n in basis.numbers.tolist()]
+        names = list(getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)]))
+        every = monomial_names(names, basis.degree)
+        return [every[i] for i in basis.columns.tolist()]
+
+    @property
+    def relevance_(self) -> np.ndarray:
+        """Numbers of the training rows whose kernels are in use."""
+        basis = self.model_.basis
+        numbers = basis.numbers.cpu().numpy() if isinstance(basis, KernelColumns) else np.zeros(0, int)
+        return numbers[numbers >= 0]
+
+    @property
+    def relevance_vectors_(self) -> np.ndarray:
+        """The training rows whose kernels are in use, in their own units, (n_vectors, n_features)."""
+        basis, scaling = self.model_.basis, self.model_.scaling
+        if not isinstance(basis, KernelColumns) or basis.points is None:
+            return np.zeros((0, self.n_features_in_))
+        return (basis.points[basis.numbers >= 0] * scaling.scale + scaling.centre).cpu().numpy()
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What a model file keeps of this estimator: plain values and tensors."""
+        checks.file_can_hold(self.kernel, type(self).__name__)
+        model, mixture = self.model_, self.model_.mixture
+        tensors = {f"mixture.{name}": getattr(mixture, name) for name in MIXTURE_PARTS}
+        tensors |= {"centre": model.scaling.centre, "scale": model.scaling.scale, "covariance": model.covariance}
+        if isinstance(model.basis, Monomials):
+            tensors["columns"] = model.basis.columns
+        else:
+            tensors["numbers"] = model.basis.numbers
+            if model.basis.points is not None:
+                tensors["points"] = model.basis.points
+        return {"log_evidence": self.log_evidence_}, tensors
+
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take back what `_stored` gave."""
+        mixture = SparseMixture(**{name: tensors[f"mixture.{name}"] for name in MIXTURE_PARTS})
+        if self.kernel is None:
+            basis = Monomials(int(self.degree), tensors["columns"])
+        else:
+            kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
+            basis = KernelColumns(kernel, tensors.get("points"), tensors["numbers"])
+        self.model_ = SparseModel(Scaling(tensors["centre"], tensors["scale"]), basis, mixture, tensors["covariance"])
+        self.n_features_in_ = len(self.model_.scaling.centre)
+        self.log_evidence_ = float(values["log_evidence"])
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+
+MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "precisions")
+
+
+def _tensor(rows: Rows) -> Tensor:
+    """The rows in memory: a fit needs all of them at once."""
+    return rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
+
+
+def _n_columns(basis: Basis) -> int:
+    return len(basis.columns if isinstance(basis, Monomials) else basis.numbers)
+
+
+class RelevanceVectorClassifier(SparseMixtureClassifier):
+    """The relevance vector machine (Tipping 2001) for any number of classes: one component per class, kernel "rbf".
+
+    Parameters and attributes are those of `SparseMixtureClassifier`.
+
+    Examples:
+        >>> from mixtura import RelevanceVectorClassifier
+        >>> from mixtura.datasets import make_ripley
+        >>> X, y = make_ripley(60, random_state=0)
+        >>> model = RelevanceVectorClassifier().fit(X, y)
+        >>> bool(model.score(X, y) > 0.85 and len(model.relevance_vectors_) < 15)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "rbf",
+        degree: int = 2,
+        gamma: float = 1.0,
+        coef0: float = 1.0,
+        scaling: bool = True,
+        hessian: str = "complete",
+        max_iter: int = 5000,
+        tol: float = 1e-5,
+        working_set: Any = "auto",
+        device: Any = None,
+        dtype: Any = None,
+        memory_limit: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ):
+        super().__init__(
+            1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
+            max_iter=max_iter, tol=tol, working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit,
+            random_state=random_state, verbose=verbose,
+        )  # fmt: skip

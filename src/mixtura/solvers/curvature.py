@@ -1,0 +1,214 @@
+"""Curvature of the conditional likelihood of a log-linear mixture plus the precisions, factored in the smaller space.
+
+DirectCurvature works with the active columns, FeatureCurvature with the features that span them; both give the same
+numbers (feature-form).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixtura.linalg import safe_cholesky
+from mixtura.sparse_mixture import SparseMixture
+
+
+@dataclass(frozen=True)
+class Share:
+    """Posteriors (K, N) at the mode; with responsibilities (K, N) the exact Hessian is meant, else the complete one."""
+
+    posteriors: Tensor
+    responsibilities: Tensor | None = None
+
+
+class Factored(Protocol):
+    """A = precisions + Hessian, factored."""
+
+    @property
+    def is_positive(self) -> bool: ...
+
+    @property
+    def log_determinant(self) -> Tensor:
+        """log |A| - sum log precisions."""
+        ...
+
+    @property
+    def determined(self) -> Tensor:
+        """1 - precision * variance of every value, (P,)."""
+        ...
+
+    def solve(self, gradient: Tensor) -> Tensor: ...
+
+    def covariance(self) -> Tensor:
+        """A^-1, (P, P)."""
+        ...
+
+
+class Curvature(Protocol):
+    """Linear predictors of pairs, and their gradients and Hessians."""
+
+    def predict(self, values: Tensor) -> Tensor:
+        """(P,) -> (K, N)"""
+        ...
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        """(K, N) -> (P,)"""
+        ...
+
+    def factored(self, share: Share, weights: Tensor) -> Factored: ...
+
+
+def hessian(columns: Tensor, components: Tensor, share: Share, weights: Tensor) -> Tensor:
+    """Minus second derivatives over columns (Q, N) that belong to components (Q,), (Q, Q).
+
+    (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
+    (exact-hessian)     minus the same with responsibilities in place of posteriors.
+    """
+    same = components.unsqueeze(1) == components
+    p = share.posteriors[components] * columns
+    weighted = weights * p
+    total = same * (weighted @ columns.T) - weighted @ p.T
+    if share.responsibilities is not None:
+        r = share.responsibilities[components] * columns
+        weighted = weights * r
+        total -= same * (weighted @ columns.T) - weighted @ r.T
+    return 0.5 * (total + total.T)
+
+
+class DirectCurvature:
+    """In the space of the pairs: one row and column for each."""
+
+    def __init__(self, mixture: SparseMixture, columns: Tensor):
+        self.mixture, self.columns = mixture, columns  # (P, N)
+
+    def predict(self, values: Tensor) -> Tensor:
+        return (values.unsqueeze(1) * self.mixture.members).T @ self.columns
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        return ((self.columns @ residuals.T) * self.mixture.members).sum(1)
+
+    def factored(self, share: Share, weights: Tensor) -> DirectFactored:
+        return DirectFactored(hessian(self.columns, self.mixture.components, share, weights), self.mixture.precisions)
+
+
+class DirectFactored:
+    """A Cholesky factor of A."""
+
+    def __init__(self, matrix: Tensor, precisions: Tensor):
+        self.precisions = precisions
+        whole = matrix + torch.diag(precisions)
+        self.factor, info = torch.linalg.cholesky_ex(whole)
+        self.is_positive = int(info) == 0
+        if not self.is_positive:
+            self.factor, _ = safe_cholesky(whole + torch.diag((-whole.diagonal()).clamp_min(0) + 1e-12))
+
+    @property
+    def log_determinant(self) -> Tensor:
+        return 2 * self.factor.diagonal().log().sum() - self.precisions.log().sum()
+
+    @property
+    def determined(self) -> Tensor:
+        return 1 - self.precisions * self.covariance().diagonal()
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        return torch.cholesky_solve(gradient.unsqueeze(1), self.factor)[:, 0]
+
+    def covariance(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+
+class FeatureCurvature:
+    """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
+
+    def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor):
+        self.mixture, self.features, self.maps = mixture, features, maps  # (R, N), (R, P)
+        sizes = mixture.members.sum(0).long().tolist()
+        self.live = [k for k, size in enumerate(sizes) if size > 0]
+        edges = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        self.parts = [slice(edges[k], edges[k + 1]) for k in self.live]
+        self.places = torch.tensor(
+            [self.live.index(k) if k in self.live else 0 for k in range(len(sizes))], device=maps.device
+        )[mixture.components]  # (P,)
+
+    def predict(self, values: Tensor) -> Tensor:
+        return ((self.maps * values) @ self.mixture.members).T @ self.features
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        return self.back(self.features @ residuals.T, self.mixture.components)
+
+    def back(self, vectors: Tensor, components: Tensor) -> Tensor:
+        """Derivatives by features (R, K) to derivatives by values (P,)."""
+        return (self.maps * vectors[:, components]).sum(0)
+
+    @cached_property
+    def spreads(self) -> Tensor:
+        """U precisions^-1 U' of every live component, (K', R, R)."""
+        scaled = self.maps / self.mixture.precisions
+        return torch.stack([scaled[:, part] @ self.maps[:, part].T for part in self.parts])
+
+    def factored(self, share: Share, weights: Tensor) -> FeatureFactored:
+        n_live, size = len(self.live), len(self.features)
+        matrix = self._hessian(share.posteriors, weights)
+        if share.responsibilities is not None:
+            matrix = matrix - self._hessian(share.responsibilities, weights)
+        blocks = matrix.view(n_live * size, n_live, size).transpose(0, 1)  # (K', Q, R)
+        product = (blocks @ self.spreads).transpose(0, 1).reshape(n_live * size, n_live * size)
+        return FeatureFactored(self, matrix, product)
+
+    def _hessian(self, posteriors: Tensor, weights: Tensor) -> Tensor:
+        """(complete-hessian) of the features, (Q, Q) with Q = live components x features."""
+        size, n_rows = self.features.shape
+        p = (posteriors[self.live].unsqueeze(1) * self.features).view(-1, n_rows)  # (Q, N)
+        weighted = weights * p
+        total = -(weighted @ p.T)
+        own = (self.features @ weighted.T).view(size, len(self.live), size)
+        total.view(len(self.live), size, len(self.live), size).diagonal(dim1=0, dim2=2).add_(own.transpose(1, 2))
+        return total
+
+
+class FeatureFactored:
+    """T = (I + H S)^-1 H, with which A^-1 = P^-1 - P^-1 U' T U P^-1 for precisions P (feature-form)."""
+
+    def __init__(self, curvature: FeatureCurvature, matrix: Tensor, product: Tensor):
+        self.curvature, self.matrix = curvature, matrix
+        product.diagonal().add_(1)
+        self.factors, self.pivots = torch.linalg.lu_factor(product)
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether I + L' H L has a Cholesky factor, with L L' = S."""
+        spreads = self.curvature.spreads
+        lower, _ = safe_cholesky(spreads + 1e-12 * torch.diag_embed(spreads.diagonal(dim1=1, dim2=2) + 1e-300))
+        whole = torch.block_diag(*lower)
+        symmetric = whole.T @ self.matrix @ whole
+        symmetric.diagonal().add_(1)
+        return int(torch.linalg.cholesky_ex(symmetric)[1]) == 0
+
+    @property
+    def log_determinant(self) -> Tensor:
+        return self.factors.diagonal().abs().log().sum()
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        mixture, maps = self.curvature.mixture, self.curvature.maps
+        scaled = gradient / mixture.precisions
+        up = ((maps * scaled) @ mixture.members)[:, self.curvature.live].T.reshape(-1, 1)  # (Q, 1)
+        down = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix @ up)
+        down = down.view(len(self.curvature.live), -1).T
+        return scaled - self.curvature.back(down, self.curvature.places) / mixture.precisions
+
+    @property
+    def determined(self) -> Tensor:
+        """u' T u / precision: no difference of nearly equal numbers."""
+        n_live, size = len(self.curvature.live), len(self.curvature.features)
+        inner = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix)
+        blocks = inner.view(n_live, size, n_live, size).diagonal(dim1=0, dim2=2)  # (R, R, K')
+        maps, parts = self.curvature.maps, self.curvature.parts
+        found = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
+        return torch.cat(found) / self.curvature.mixture.precisions
+
+    def covariance(self) -> Tensor:
+        raise NotImplementedError  # the posterior is asked for when few pairs are left, in their own space
