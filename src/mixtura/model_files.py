@@ -31,6 +31,7 @@ from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, member
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -47,6 +48,7 @@ ESTIMATORS = {
     "AveragedMixtureClassifier": AveragedMixtureClassifier,
     "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
+    "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
     "RelevanceVectorClassifier": RelevanceVectorClassifier,
