@@ -125,6 +125,9 @@ def page(found: dict[str, Any]) -> str:
         "",
         f"{found['machine']}, torch {found['torch']}, mixtura {found['mixtura']}; batch 256, bf16, fused AdamW.",
         "",
+        "Recorded is one CUDA graph, the time the GPU needs. Eager is launched from Python, operation by operation,",
+        "which for networks as small as that of HU21 takes longer than the work itself.",
+        "",
         "| network and head | at most | eager: linear ms | head ms | ratio | recorded: linear ms | head ms | ratio |",
         "|---|---|---|---|---|---|---|---|",
     ]

@@ -47,9 +47,9 @@ class Network(nn.Sequential):
 class Training:
     """How to train; the same for all heads."""
 
-    epochs: int = 30
-    batch: int = 250
-    learning_rate: float = 4e-3
+    epochs: int = 40
+    batch: int = 500
+    learning_rate: float = 6e-3
     weight_decay: float = 0.02
     dropout: float = 0.3
     rotation: float = 10.0  # degrees

@@ -3,6 +3,7 @@
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
     density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
+    all      these three, in parallel processes
     report   the tables of the other parts as one page                               -> heads.md
     pictures figure 5, and the same features moving                                  -> docs/images
 
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
+import sys
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +63,33 @@ COLUMNS = {
 # What is tried of each method; training settings are tried with softmax alone, so that they suit it best.
 CANDIDATES: dict[str, list[dict[str, Any]]] = {
     "softmax": [{}],
-    "softmax_l1": [{"l1": 1e-5}, {"l1": 1e-4}, {"l1": 1e-3}],
-    "large_margin": [{"margin": 2}, {"margin": 3}, {"margin": 4, "smallest_blend": 1.0}],
+    "softmax_l1": [{"l1": 1e-4}, {"l1": 1e-3}],
+    "large_margin": [
+        {"margin": 2, "decay": 0.999, "smallest_blend": 1.0},
+        {"margin": 2, "decay": 0.999, "smallest_blend": 5.0},
+        {"margin": 4, "decay": 0.999, "smallest_blend": 5.0},
+    ],
     "mixture": [
-        {"n_components": 1, "head_rate": 3.0},
+        {"n_components": 1, "head_rate": 1.0},
         {"n_components": 2, "head_rate": 1.0},
-        {"n_components": 2, "head_rate": 10.0},
-        {"n_components": 4, "head_rate": 3.0},
+        {"n_components": 4, "head_rate": 5.0},
     ],
     "sparse": [
-        {"n_components": 4, "head_rate": 3.0},
-        {"n_components": 4, "head_rate": 10.0},
-        {"n_components": 8, "head_rate": 3.0},
-        {"n_components": 8, "head_rate": 10.0},
+        {"n_components": 8, "head_rate": 5.0},
+        {"n_components": 8, "head_rate": 5.0, "threshold": 0.0},
+        {"n_components": 16, "head_rate": 5.0},
+        {"n_components": 16, "head_rate": 5.0, "threshold": 0.0},
     ],
 }
-VARIANTS: list[dict[str, Any]] = [{}, {"learning_rate": 1e-2}, {"dropout": 0.1}, {"weight_decay": 0.1}]
-LEAST_SPARSITY = 80.0  # of the sparse head, in per cent: candidates that prune less are not chosen where others do
-TRADEOFFS = (0.01, 0.1, 0.5)
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"learning_rate": 3e-3},
+    {"rotation": 0.0, "zoom": 0.0},
+    {"dropout": 0.1},
+    {"dropout": 0.1, "rotation": 0.0, "zoom": 0.0},
+]
+LEAST_SPARSITY = 80.0  # of the sparse head, in per cent: of candidates that prune less, the one that prunes most
+TRADEOFFS = (0.05, 0.3)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -154,21 +166,22 @@ def chosen(name: str, folder: Path = RESULTS) -> tuple[dict[str, dict[str, Any]]
         found[run["method"], json.dumps(run["settings"]), json.dumps(run["training"])].append(run)
     ranked = []
     for (method, settings, training), runs in found.items():
-        too_dense = method == "sparse" and np.mean([run["sparsity"] for run in runs]) < LEAST_SPARSITY
-        ranked.append((too_dense, np.mean([run["error"] for run in runs]), method, settings, training))
+        error, sparsity = (float(np.mean([run[key] for run in runs])) for key in ("error", "sparsity"))
+        too_dense = method == "sparse" and sparsity < LEAST_SPARSITY
+        ranked.append((too_dense, -sparsity if too_dense else error, method, settings, training))
     best = {method: min(entry for entry in ranked if entry[2] == method) for method in METHODS}
     return {method: json.loads(entry[3]) for method, entry in best.items()}, json.loads(best["softmax"][4])
 
 
 def table(name: str, options: argparse.Namespace) -> None:
     """All methods with the chosen settings, on all training rows; the test rows are looked at here alone."""
-    column, path = COLUMNS[name], options.out / f"heads_{name}.json"
+    column, path = COLUMNS[name], options.out / f"heads_{name}{options.suffix}.json"
     train, test = load(column.data, options.device, options.rows)
     outside = load("mnist", options.device, options.rows)[1] if column.data == "fashion_mnist" else None
     settings, variant = chosen(name, options.selected)
     training = replace(base_training(column, options), **variant)
     runs, pictures, clock = [], {}, Clock(options.seconds)
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         for method in METHODS:
             if not clock.allows_one_more():
                 return
@@ -225,91 +238,53 @@ def density(name: str, options: argparse.Namespace) -> None:
         known = features_of(trained.network, train.images).double()
         after = MixtureClassifier().fit(known, train.labels.cpu().numpy())
         found["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
+        anew = trained.head.double().refit(known, train.labels, random_state=seed)
+        with torch.no_grad():
+            found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
         runs.append({"method": "density", "settings": settings, "seed": seed, **found})
         print(name, json.dumps(runs[-1]), flush=True)
         write(path, runs)
 
 
-# ---- report ----------------------------------------------------------------------------------------------------------
+# ---- everything ------------------------------------------------------------------------------------------------------
 
 
-HEADINGS = (
-    "head",
-    "paper: error %",
-    "ours: error %",
-    "NLL",
-    "ECE %",
-    "weights pruned %",
-    "unpruned: error %",
-    "AUROC, MNIST outside",
-    "chosen",
-)
+def everything(options: argparse.Namespace) -> None:
+    """Select, then tables and density, a process for every column and seed, until --seconds are over."""
+    began = time.perf_counter()
+    common = ["--device", options.device, "--batch", options.batch, "--width", options.width, "--out", options.out]
+    common += ["--selected", options.out] + ([] if options.rows is None else ["--rows", options.rows])
 
+    def start(part: str, name: str, epochs: int, share: float, *more: Any) -> subprocess.Popen[bytes]:
+        left = share * options.seconds - (time.perf_counter() - began)
+        arguments = [part, name, *common, "--epochs", epochs, "--seconds", left, *more]
+        return subprocess.Popen([sys.executable, "-m", "reproduce.heads", *map(str, arguments)])
 
-def spread(values: list[float], digits: int) -> str:
-    mean, n_runs = float(np.mean(values)), len(values)
-    error = float(np.std(values, ddof=1) / np.sqrt(n_runs)) if n_runs > 1 else float("nan")
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+    def wait(jobs: list[subprocess.Popen[bytes]], what: str) -> None:
+        for job in jobs:
+            job.wait()
+        print(f"{what} after {time.perf_counter() - began:.0f} s", flush=True)
 
-
-def report(results: Path = RESULTS) -> str:
-    """The page, from the files."""
-    lines = ["# HU21, table 2: heads of networks", ""]
-    for name, column in COLUMNS.items():
-        path = results / f"heads_{name}.json"
-        if path.is_file():
-            lines += column_lines(name, column, json.loads(path.read_text()), results)
-    return "\n".join(lines) + "\n"
-
-
-def column_lines(name: str, column: Column, found: dict[str, Any], results: Path) -> list[str]:
-    settings, variant = chosen(name, results)
-    n_seeds = len({run["seed"] for run in found["runs"]})
-    training = {**asdict(Training(flip=column.data == "fashion_mnist")), **variant}
-    lines = [
-        f"## {column.title}",
-        "",
-        f"{n_seeds} seeds, mean and standard error. Training: {json.dumps(training)}.",
-        "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|---" * len(HEADINGS) + "|",
-    ]
-    for method, paper in zip(METHODS, column.paper, strict=True):
-        runs = [run for run in found["runs"] if run["method"] == method]
-        if not runs:
-            continue
-        cells = [METHODS[method], f"{paper:.2f}"]
-        for key, digits in (("error", 2), ("nll", 3), ("ece", 2), ("sparsity", 1), ("error_unpruned", 2), ("auroc", 4)):
-            cells.append(spread([run[key] for run in runs], digits) if key in runs[0] else "")
-        lines.append("| " + " | ".join([*cells, json.dumps(settings[method])]) + " |")
-    return [*lines, ""]
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-def pictures(options: argparse.Namespace) -> None:
-    """Figure 5 of HU21 and the same features moving, from heads_features.npz."""
-    import matplotlib.pyplot as plt
-
-    from mixtura.plotting import plot_features, save_moving_features
-
-    found = dict(np.load(options.out / "heads_features.npz"))
-    figure, axes = plt.subplots(2, 2, figsize=(7.5, 7), layout="constrained")
-    titles = {"softmax": "softmax", "sparse": "SDGM"}
-    for (method, title), pair in zip(titles.items(), axes.T, strict=True):
-        for part, ax in zip(("train", "test"), pair, strict=True):
-            plot_features(found[f"{method}_{part}"], found[f"{part}_labels"].astype(int), ax)
-            ax.set_title(f"{title}, {'training' if part == 'train' else 'test'} images")
-    figure.savefig(options.images / "heads_features.png", dpi=80)
-    plt.close(figure)
-    n_moments, n_rows = found["softmax_moving"].shape[:2]
-    chosen_moments = np.unique(np.linspace(0, n_moments - 1, 16).round().astype(int))
-    panels = {title: found[f"{method}_moving"][chosen_moments, :600] for method, title in titles.items()}
-    steps = found["steps"][chosen_moments]
-    labels = found["test_labels"][: min(600, n_rows)].astype(int)
-    captions = [f"after {step} steps" for step in steps]
-    save_moving_features(options.images / "heads_moving.gif", panels, labels, captions)
+    short = max(1, 2 * options.epochs // 5)
+    wait([start("select", name, short, 0.35, "--seeds", 1) for name in options.columns], "selected")
+    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, "--seeds", 3)]
+    took = 0.0
+    for first in range(
+        0, options.seeds, 3
+    ):  # in threes, as long as there is time for all methods with three more seeds
+        round_began = time.perf_counter()
+        if round_began - began + 1.2 * took > options.seconds:
+            break
+        seeds = range(first, min(first + 3, options.seeds))
+        more = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in seeds]
+        wait([start("table", name, options.epochs, 1.0, *m) for m in more for name in options.columns], f"{seeds}")
+        took = time.perf_counter() - round_began
+    wait(jobs, "density")
+    for name in options.columns:
+        parts = sorted(options.out.glob(f"heads_{name}_*.json"))
+        write(options.out / f"heads_{name}.json", [run for p in parts for run in json.loads(p.read_text())["runs"]])
+        for path in parts:
+            path.unlink()
 
 
 PARTS = {"select": select, "table": table, "density": density}
@@ -317,27 +292,32 @@ PARTS = {"select": select, "table": table, "density": density}
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "report", "pictures"])
+    parser.add_argument("part", choices=[*PARTS, "all", "report", "pictures"])
     parser.add_argument("columns", nargs="*", default=list(COLUMNS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--suffix", default="", help="of the names of the files of `table`")
     parser.add_argument("--rows", type=int, default=None, help="use the first rows only")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--images", type=Path, default=Path(__file__).parent.parent / "docs" / "images")
-    parser.add_argument("--batch", type=int, default=250)
+    parser.add_argument("--batch", type=int, default=Training.batch)
     parser.add_argument("--selected", type=Path, default=RESULTS, help="where the files of `select` are")
     options = parser.parse_args(arguments)
-    if options.part == "report":
-        (options.out / "heads.md").write_text(report(options.out))
-        return
-    if options.part == "pictures":
-        pictures(options)
-        return
-    for name in options.columns:
-        PARTS[options.part](name, options)
+    if options.part == "all":
+        everything(options)
+    elif options.part in ("report", "pictures"):
+        from reproduce import head_report
+
+        head_report.write_page(options.out) if options.part == "report" else head_report.draw(
+            options.out, options.images
+        )
+    else:
+        for name in options.columns:
+            PARTS[options.part](name, options)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mixtura.checks.general import rank
 from mixtura.linalg import recording
 
 
-def head_rank(value: object, n_features: int) -> int:
-    """A rank of a low-rank head, from a number or "auto"."""
-    found = rank(value, n_features) if n_features > 0 else None
-    return min(10, max(1, n_features // 2)) if found is None else found
+def finite_rows(values: Tensor) -> None:
+    """Features to start a head from; a network gives a number for every feature."""
+    if not bool(values.isfinite().all()):
+        row = int((~values.isfinite()).any(1).nonzero()[0, 0])
+        raise ValueError(
+            f"X must hold finite features to start a head from; row {row} has one that is missing or infinite. Remove "
+            "such rows, or fit a MixtureClassifier, which takes NaN for missing."
+        )
+
+
+def head_sizes(rows: Tensor, n_classes: int, n_features: int, n_classes_of_head: int) -> None:
+    """Rows and classes for a head that is there already."""
+    if (rows.shape[1], n_classes) != (n_features, n_classes_of_head):
+        raise ValueError(
+            f"The head has {n_features} features and {n_classes_of_head} classes, but X and y have {rows.shape[1]} and "
+            f"{n_classes}; give rows of all its classes, or make another head with from_features."
+        )
 
 
 def head_features(values: Tensor, n_features: int, name: str) -> None:

@@ -17,6 +17,10 @@ from torch.nn import functional
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
 # The products start at this part of what the linear part adds to a score: a new head is nearly linear.
 QUADRATIC_SHARE = 0.1
+# Features are scaled so that the mean squares of their products add up to this: then a step of an optimiser that moves
+# every weight by as much moves scores by as much, whatever the number of features. Weights of order one separate ten
+# classes with two features, and ten features keep a standard deviation of about one.
+SIZE_OF_PRODUCTS = 50.0
 # Molchanov, Ashukha & Vetrov (2017), eq. 14: a fit of the divergence from the log-uniform prior.
 KL_SLOPE, KL_SHIFT, KL_STEEPNESS = 0.63576, 1.87320, 1.48695
 # Beyond these the divergence is flat, and the gradients of weights near zero would be all there is.
@@ -59,17 +63,23 @@ class FreeComponents(nn.Module):
         self.projection = None if projection is None else nn.Parameter(projection)
         self.reset_parameters()
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation that features should have."""
+        n_products = self.weight.shape[1] - self.n_features
+        return math.sqrt(SIZE_OF_PRODUCTS / n_products) if n_products else 1.0
+
     def reset_parameters(self) -> None:
         """The linear part as in nn.Linear; products and projections small, but not zero, where they would stay."""
         bound = 1 / math.sqrt(self.n_features)
         n_products = self.weight.shape[1] - self.n_features
         with torch.no_grad():
-            self.weight[:, : self.n_features].uniform_(-bound, bound)
+            self.weight[:, : self.n_features].uniform_(-bound, bound).div_(self.spread)
             self.bias.uniform_(-bound, bound)
             if n_products:
-                self.weight[:, self.n_features :].normal_(0, QUADRATIC_SHARE / math.sqrt(n_products))
+                self.weight[:, self.n_features :].normal_(0, QUADRATIC_SHARE / math.sqrt(n_products) / self.spread**2)
             if self.projection is not None:
-                self.projection.normal_(0, math.sqrt(QUADRATIC_SHARE / (self.n_features * self.rank)))
+                self.projection.normal_(0, math.sqrt(QUADRATIC_SHARE / (self.n_features * self.rank)) / self.spread)
 
     @property
     def quadratic(self) -> str:
@@ -154,11 +164,11 @@ def _log_alpha(weight: Tensor, log_variances: Tensor) -> Tensor:
 
 
 def _divergence(log_alpha: Tensor) -> Tensor:
-    fitted = KL_SLOPE * torch.sigmoid(KL_SHIFT + KL_STEEPNESS * log_alpha)
-    return (0.5 * functional.softplus(-log_alpha) - fitted + KL_SLOPE).sum()
+    missing = torch.sigmoid(-KL_STEEPNESS * log_alpha - KL_SHIFT)  # 1 - sigmoid(z) = sigmoid(-z)
+    return KL_SLOPE * missing.sum() - 0.5 * functional.logsigmoid(log_alpha).sum()
 
 
 def _noisy(values: Tensor, weight: Tensor, bias: Tensor | None, log_variances: Tensor) -> Tensor:
     means = at_least_single(functional.linear(values, weight, bias))
-    variances = at_least_single(functional.linear(values * values, log_variances.exp()))
+    variances = at_least_single(functional.linear(values * values, log_variances.clamp(max=LARGEST_LOG_ALPHA).exp()))
     return means + (variances + TINY).sqrt() * torch.randn_like(means)  # (local-reparametrisation)

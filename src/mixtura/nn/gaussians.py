@@ -37,6 +37,8 @@ class GaussianComponents(nn.Module):
         loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
         self.loadings = None if loadings is None else nn.Parameter(loadings)
 
+    spread = 1.0  # the standard deviation that features should have: the smallest variance is in these units
+
     def log_weights(self) -> Tensor:
         return self.bias.log_softmax(0)
 

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from mixtura import checks
+from mixtura.covariances import automatic_rank
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents, at_least_single
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.pruned import PrunedHead, pruned
-from mixtura.objectives import Conditional, Joint
-from mixtura.roles import Targets
+from mixtura.objectives import Conditional, Hybrid
+from mixtura.roles import Objective, Targets
+
+CONDITIONAL = Conditional()
 
 
 class MixtureHead(nn.Module):
@@ -57,14 +60,20 @@ class MixtureHead(nn.Module):
         self.n_classes = checks.count("n_classes", n_classes, 2)
         self.n_components = checks.count("n_components", n_components)
         self.density = checks.switch("density", density)
-        normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
-        self.normaliser = nn.BatchNorm1d(self.n_features, affine=False) if normalise else None
-        n_factors = checks.head_rank(rank, self.n_features) if quadratic == "low_rank" else 0
+        n_factors = checks.rank(rank, self.n_features) or max(1, automatic_rank(self.n_features))
         self.components = self._make_components(self.n_classes * self.n_components, quadratic, n_factors)
+        normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
+        self.normaliser = self._make_normaliser() if normalise else None
 
     def _make_components(self, n_components: int, quadratic: str, rank: int) -> FreeComponents | GaussianComponents:
         kind = GaussianComponents if self.density else FreeComponents
         return kind(self.n_features, n_components, quadratic, rank)
+
+    def _make_normaliser(self) -> nn.BatchNorm1d:
+        """Batch normalisation to a spread that is fixed."""
+        normaliser = nn.BatchNorm1d(self.n_features).requires_grad_(False)
+        nn.init.constant_(normaliser.weight, self.components.spread)
+        return normaliser
 
     @property
     def quadratic(self) -> str:
@@ -72,14 +81,13 @@ class MixtureHead(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """Logits (..., C) of features (..., D). Labels are taken, and not used, so that all heads look alike."""
-        checks.head_features(features, self.n_features, type(self).__name__)
-        scores = self.scores(features.reshape(-1, self.n_features))
-        return self._logits(scores).reshape(*features.shape[:-1], self.n_classes)
+        return self._logits(self.scores(features)).reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Scores (n, K) of the components, K = C n_components, sorted by class; log joints with density=True."""
-        rows = features if self.normaliser is None else self.normaliser(features)
-        return self.components(rows)
+        """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
+        checks.head_features(features, self.n_features, type(self).__name__)
+        rows = features.reshape(-1, self.n_features)
+        return self.components(rows if self.normaliser is None else self.normaliser(rows))
 
     def _logits(self, scores: Tensor) -> Tensor:
         if self.n_components == 1:
@@ -94,27 +102,26 @@ class MixtureHead(nn.Module):
     # ---- density=True ----
 
     def log_density(self, features: Tensor) -> Tensor:
-        """log p(features), (n, D) -> (n,); low where a row is unlike those of training. Needs density=True."""
+        """log p(features), (..., D) -> (...); low where a row is unlike those of training. Needs density=True."""
         self._check_density("log_density")
-        checks.head_features(features, self.n_features, type(self).__name__)
-        return self.scores(features).logsumexp(1) - self._log_scales()
+        normalised = self.scores(features).logsumexp(1)
+        return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
 
-    def hybrid_loss(self, features: Tensor, labels: Tensor, tradeoff: float = 0.1) -> Tensor:
-        """-[tradeoff log p(x, c) + (1 - tradeoff) log p(c | x)], mean over rows (n, D); label -1 is an unlabeled row.
+    def hybrid_loss(
+        self, features: Tensor, labels: Tensor, tradeoff: float = 0.1, discriminative: Objective = CONDITIONAL
+    ) -> Tensor:
+        """-[tradeoff log p(x, c) + (1 - tradeoff) discriminative], mean over rows (n, D); label -1 means unlabeled.
 
-        The density is that of the normalised features, whose variances are one: a network could raise that of
-        its raw features without end by shrinking them. Needs density=True.
+        The discriminative objective is log p(c | x), or another one such as `Margin(10)` of mixtura.objectives. The
+        density is that of the normalised features, whose variances are one: a network could raise that of its raw
+        features without end by shrinking them. Needs density=True.
         """
         self._check_density("hybrid_loss")
-        checks.head_features(features, self.n_features, type(self).__name__)
-        checks.head_labels(labels, len(features), self.n_classes, smallest=-1)
+        log_joint = self.scores(features).T  # (K, n)
+        checks.head_labels(labels, log_joint.shape[1], self.n_classes, smallest=-1)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
-        log_joint, targets = self.scores(features).T, Targets(class_of, labels)
-        joint, conditional = (part.evaluate(log_joint, targets).values for part in (Joint(), Conditional()))
-        return -(tradeoff * joint + (1 - tradeoff) * conditional).mean()
-
-    def _log_scales(self) -> Tensor:
-        return self.frame()[1].log().sum()
+        objective = Hybrid(tradeoff, discriminative)
+        return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
 
     def _check_density(self, method: str) -> None:
         if not self.density:
@@ -133,19 +140,33 @@ class MixtureHead(nn.Module):
         means, variances = self.normaliser.running_mean, self.normaliser.running_var
         assert means is not None
         assert variances is not None
-        return means, (variances + self.normaliser.eps).sqrt()
+        return means, (variances + self.normaliser.eps).sqrt() / self.normaliser.weight
 
     @classmethod
     def from_features(cls, X: Any, y: Any, n_components: int = 1, quadratic: str = "full", **options: Any) -> Self:
         """A head that starts from a mixture fitted to features X (n, D) and labels y, classes in sorted order.
 
         The mixture is MixtureClassifier's with its default prior, so that few rows per class will do: take
-        "low_rank" or "diagonal" in high dimensions. Options: rank, density, and the arguments of MixtureClassifier.
-        In evaluation the head predicts what the mixture predicts.
+        "low_rank" or "diagonal" in high dimensions. In evaluation the head predicts what the mixture predicts.
+        Options are those of the head (rank, density, threshold) and the arguments of MixtureClassifier.
         """
-        from mixtura.nn.conversion import from_features
+        from mixtura.nn.conversion import read_features
 
-        return from_features(cls, X, y, n_components, quadratic, options)
+        own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
+        rows, labels, n_classes = read_features(X, y)
+        head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
+        return head.refit(rows, labels, **options)
+
+    def refit(self, X: Any, y: Any, **options: Any) -> Self:
+        """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
+
+        A head with density=True that was trained together with its network has Gaussians as wide as dropout and
+        augmentation made the features; fitted anew to features in evaluation, it tells better what is unusual.
+        """
+        from mixtura.nn.conversion import refit
+
+        refit(self, X, y, options)
+        return self
 
     def to_estimator(self, classes: Any = None) -> Any:
         """A fitted MixtureClassifier with the probabilities of this head; its labels are `classes`, or 0, 1, ...

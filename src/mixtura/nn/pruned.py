@@ -16,28 +16,29 @@ if TYPE_CHECKING:
 
 
 class SparseMatrix(nn.Module):
-    """A matrix of which only the entries that are not zero are kept."""
+    """A matrix that keeps, and writes to a state dict, only the entries that are not zero."""
 
-    positions: Tensor
+    values: Tensor
+    positions: Tensor  # in the matrix row by row
+    dense: Tensor  # made of the others: small products are faster with it
 
     def __init__(self, dense: Tensor):
         super().__init__()
-        self.shape = tuple(dense.shape)
-        flat = dense.flatten()
-        kept = flat.nonzero()[:, 0]
-        self.values = nn.Parameter(flat[kept])
-        self.register_buffer("positions", kept)
+        self.register_buffer("positions", dense.flatten().nonzero()[:, 0])
+        self.register_buffer("values", dense.flatten()[self.positions])
+        self.register_buffer("dense", dense.clone(), persistent=False)
+        self.register_load_state_dict_post_hook(lambda module, _: module._fill())
 
-    def forward(self) -> Tensor:
-        empty = torch.zeros(self.shape[0] * self.shape[1], dtype=self.values.dtype, device=self.values.device)
-        return empty.index_put((self.positions,), self.values).reshape(self.shape)
+    def _fill(self) -> None:
+        self.dense.zero_().view(-1)[self.positions] = self.values
 
 
 class PrunedHead(nn.Module):
     """What `SparseMixtureHead.prune` returns: logits (..., C) of features (..., D), by the weights that are left.
 
     Features, products of features, projections and components without a weight are gone. The components of a class
-    that lost all weights have constant scores, and are one component with their sum (head-merge).
+    that lost all weights have constant scores, and are one component with their sum (head-merge). It is made for
+    prediction: gradients reach the features, and the weights stay as they are.
 
     Attributes:
         kept_features: the numbers of the features that are used.
@@ -45,37 +46,46 @@ class PrunedHead(nn.Module):
         n_components: components of each class that are left, the constant one counted.
     """
 
-    kept_features: Tensor  # (D',)
-    centre: Tensor  # (D',)
-    inverse_scale: Tensor  # (D',)
-    linear: Tensor  # which kept features have linear weights
-    pairs: Tensor  # (2, Q), which of them are multiplied
+    used: Tensor  # (D' + 1,), the features that are left, and any one for the constant
+    centre: Tensor  # (D' + 1,)
+    inverse_scale: Tensor  # (D' + 1,), zero for the constant
+    constant: Tensor  # (D' + 1,), zeros and a one
+    factors: Tensor  # (2, Q), the two of those whose product is a monomial
+    bias: Tensor  # (K',)
     owners: Tensor  # the component of each projection
     members: Tensor  # (C, M), the components of each class
 
     def __init__(self, head: SparseMixtureHead):
         super().__init__()
+        self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
             weight, bias, projection, class_of = _merged(head, *head.components.coefficients())
-        self.n_features, self.n_classes = head.n_features, head.n_classes
-        pairs, columns = _used_products(head, weight)
-        used = torch.cat((columns[columns < head.n_features], pairs.flatten()))
+        columns = (weight != 0).any(0).nonzero()[:, 0]
+        factors = _factors(head)[:, columns]  # D stands for the constant
+        in_use = [factors.flatten()]
         if projection is not None:
-            used = torch.cat((used, (projection != 0).any((0, 1)).nonzero()[:, 0]))
-        features = used.unique()
-        centre, scale = head.frame()
-        self.register_buffer("kept_features", features)
-        self.register_buffer("centre", centre[features].clone())
-        self.register_buffer("inverse_scale", 1 / scale[features])
-        place = torch.zeros(head.n_features, dtype=torch.int64, device=features.device)
+            in_use.append((projection != 0).any(1).any(0).nonzero()[:, 0])
+        features = torch.cat(in_use).unique()
+        features = features[features < head.n_features]
+        self._keep_frame(head, features)
+        place = torch.full((head.n_features + 1,), len(features), device=features.device)
         place[features] = torch.arange(len(features), device=features.device)
-        self.register_buffer("linear", place[columns[columns < head.n_features]])
-        self.register_buffer("pairs", place[pairs])
+        self.register_buffer("factors", place[factors])
         self.weight = SparseMatrix(weight[:, columns])
-        self.bias = nn.Parameter(bias)
+        self.register_buffer("bias", bias)
         self._keep_projections(projection, features)
         self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
         self.register_buffer("members", _members(class_of, self.n_classes))
+
+    def _keep_frame(self, head: SparseMixtureHead, features: Tensor) -> None:
+        """What brings the features that are left to their units, with a constant one after them."""
+        centre, scale = head.frame()
+        one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
+        one[-1] = 1
+        self.register_buffer("used", torch.cat((features, features[:1])))
+        self.register_buffer("centre", centre[self.used])
+        self.register_buffer("inverse_scale", (1 - one) / scale[self.used])
+        self.register_buffer("constant", one)
 
     def _keep_projections(self, projection: Tensor | None, features: Tensor) -> None:
         """Projections (K, R, D) without those of zeros, and the component that each adds to."""
@@ -84,8 +94,13 @@ class PrunedHead(nn.Module):
             return
         owners, factors = (projection != 0).any(-1).nonzero().unbind(1)
         if len(owners):
-            self.projection = SparseMatrix(projection[owners, factors][:, features])
+            kept = functional.pad(projection[owners, factors][:, features], (0, 1))
+            self.projection = SparseMatrix(kept)
             self.register_buffer("owners", owners)
+
+    @property
+    def kept_features(self) -> Tensor:
+        return self.used[:-1]
 
     @property
     def n_weights(self) -> int:
@@ -93,18 +108,21 @@ class PrunedHead(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         checks.head_features(features, self.n_features, type(self).__name__)
-        x = features.reshape(-1, self.n_features).index_select(1, self.kept_features)
-        x = (x - self.centre) * self.inverse_scale
-        products = x.index_select(1, self.pairs[0]) * x.index_select(1, self.pairs[1])
-        phi = torch.cat((x.index_select(1, self.linear), products), 1)
-        scores = functional.linear(phi, self.weight(), self.bias)
+        x = features.reshape(-1, self.n_features).index_select(1, self.used) - self.centre
+        x = torch.addcmul(self.constant, x, self.inverse_scale)  # (n, D' + 1)
+        phi = x.index_select(1, self.factors[0]) * x.index_select(1, self.factors[1])
+        scores = functional.linear(phi, self.weight.dense, self.bias)
         if self.projection is not None:
-            squares = 0.5 * functional.linear(x, self.projection()).square()
+            squares = 0.5 * functional.linear(x, self.projection.dense).square()
             scores = scores.index_add(1, self.owners, squares.to(scores.dtype))
-        if self.members.shape[1] > 1:
-            padded = functional.pad(scores, (0, 1), value=-torch.inf)
-            scores = at_least_single(padded[:, self.members]).logsumexp(-1)
-        return scores.reshape(*features.shape[:-1], self.n_classes)
+        return self._logits(scores).reshape(*features.shape[:-1], self.n_classes)
+
+    def _logits(self, scores: Tensor) -> Tensor:
+        if scores.shape[1] == self.n_classes:
+            return scores
+        if len(set(self.n_components)) > 1:
+            scores = functional.pad(scores, (0, 1), value=-torch.inf).index_select(1, self.members.flatten())
+        return at_least_single(scores.unflatten(1, self.members.shape)).logsumexp(-1)
 
 
 def pruned(head: SparseMixtureHead) -> PrunedHead:
@@ -138,12 +156,12 @@ def _merged(
     return weight[kept], bias[kept], None if by_component is None else by_component[kept], class_of[kept]
 
 
-def _used_products(head: SparseMixtureHead, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The factors (2, Q) of the products that some component uses, and the columns of weight that are used."""
-    columns = (weight != 0).any(0).nonzero()[:, 0]
-    products = columns[columns >= head.n_features] - head.n_features
-    pairs = head.components.monomials.pairs[:, products] if head.quadratic == "full" else products.expand(2, -1)
-    return pairs, columns
+def _factors(head: SparseMixtureHead) -> Tensor:
+    """The two factors of every monomial, (2, P): features, and the number after the last for a constant one."""
+    linear = torch.arange(head.n_features, device=head.components.bias.device)
+    single = torch.stack((linear, torch.full_like(linear, head.n_features)))
+    products = {"full": head.components.monomials.pairs, "none": single[:, :0]}
+    return torch.cat((single, products.get(head.quadratic, linear.expand(2, -1))), 1)
 
 
 def _members(class_of: Tensor, n_classes: int) -> Tensor:
