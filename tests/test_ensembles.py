@@ -333,5 +333,10 @@ def test_other_mistakes(ripley):
         "AveragedMixture needs all rows at once, to draw from them; pass an array, a tensor or a memory map instead of "
         "batches.",
     )
+    refused(
+        lambda: AveragedMixtureClassifier(MixtureClassifier(objective="conditional")).fit(X, y),
+        'The members of AveragedMixtureClassifier are trained together by solver="em", which maximises '
+        "objective=\"joint\"; got objective 'conditional' and solver='auto'.",
+    )
     fitted = AveragedMixture(n_estimators=2, random_state=0).fit(X)
     refused(lambda: fitted.reduce(0), "n_components must be a whole number of at least 1; got 0.")

@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 LEVELS = [
     {"roles", "moments", "checks", "linalg", "scratch"},
     {"covariances", "objectives", "priors"},
-    {"passes", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise", "reduction"},
+    {"passes", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise"},
     {"solvers"},
+    {"reduction"},
     {
         "estimators", "nn", "ensembles", "selection", "model_files", "datasets", "plotting", "cli",
         "__init__", "__main__",

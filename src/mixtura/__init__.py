@@ -2,7 +2,9 @@
 
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -15,7 +17,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AveragedMixture",
     "AveragedMixtureClassifier",
+    "DiscriminativeMixtureClassifier",
     "GaussianMixture",
+    "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "RelevanceVectorClassifier",

@@ -19,6 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators import GaussianMixture, MixtureClassifier
 from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
+from mixtura.estimators.classifier import is_auto
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.reading import Rows, is_batches
 from mixtura.initialise import describe
@@ -201,7 +202,7 @@ class AveragedMixture(DensityMixin, _Averaged):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
         """Fit all members."""
         base = self._checked_base(X, GaussianMixture)
-        base._validate_params()
+        base._check_arguments()
         rows, source = base._read_source(X, sample_weight)
         self._take_features(base)
         random_state = check_random_state(self.random_state)
@@ -210,7 +211,9 @@ class AveragedMixture(DensityMixin, _Averaged):
         with torch.no_grad():
             description = describe(source, 1, torch.Generator().manual_seed(0))
             checks.squareable(description.frame.centre, description.frame.radii)
-            solver = base._solver(description, source)
+            if is_auto(base.n_components) or is_auto(base.prior):
+                base, self.selection_ = base._chosen(source, description, random_state)
+            solver = base._solver(description)
             tasks = []
             for b in range(self.n_estimators):
                 seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
@@ -303,7 +306,12 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
-        rows, labels, weights = base._read_known(X, y, sample_weight, objective)
+        if (base._able_solvers(objective)[0] if base.solver == "auto" else base.solver) != "em":
+            raise ValueError(
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
+            )
+        rows, labels, weights = self._known(base, X, y, sample_weight)
         self._take_features(base)
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), random_state)
@@ -318,13 +326,19 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
                     base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
                     tasks.append(base._task(problem, seen, b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(problem.structure, tasks, all_rows, base)
+            results = self._train(problem.em_structure, tasks, all_rows, base)
+            results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
         self.classes_ = labels.classes
+        if problem.selection is not None:
+            self.selection_ = problem.selection
         self._keep(results, problem.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         if counts is not None:
             self._keep_unseen(rows, labels, counts, problem.description.frame)
         return self
+
+    def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
+        return base._read_known(X, y, sample_weight, base._objective())
 
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, frame: Frame) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean

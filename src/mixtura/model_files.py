@@ -29,7 +29,9 @@ from mixtura.covariances import (
 )
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -44,7 +46,9 @@ FORMAT_VERSION = 1
 ESTIMATORS = {
     "AveragedMixture": AveragedMixture,
     "AveragedMixtureClassifier": AveragedMixtureClassifier,
+    "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
+    "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
     "RelevanceVectorClassifier": RelevanceVectorClassifier,

@@ -73,6 +73,69 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
+    """The criterion of everything that was compared: a line for each prior over the number of components.
+
+    A bar is a standard error, the ring is what was chosen.
+
+    Arguments:
+        model: fitted with n_components="auto" or prior="auto".
+        ax: where to draw; None makes a new figure.
+    """
+    check_is_fitted(model)
+    selection = getattr(model, "selection_", None)
+    if selection is None:
+        raise ValueError(
+            f"plot_selection draws what was compared; this {type(model).__name__} has compared nothing. Fit it with "
+            'n_components="auto" or prior="auto".'
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for candidate in selection.candidates:
+        place = sum(candidate.n_components) / len(candidate.n_components)
+        lines.setdefault(str(candidate.prior), []).append((place, candidate.score, candidate.error))
+    for number, (name, points) in enumerate(lines.items()):
+        across, scores, errors = np.array(sorted(points)).T
+        style: Any = ("-", "--", ":")[number // len(COLOURS) % 3]
+        look: dict[str, Any] = {
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "capsize": 2,
+            "linewidth": 1.2,
+        }
+        ax.errorbar(across, scores, errors, color=_colour(number), linestyle=style, label=name, **look)
+    best = selection.best
+    place = sum(best.n_components) / len(best.n_components)
+    ax.plot(place, best.score, "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.5)
+    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " "))
+    return ax
+
+
+def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | None = None) -> Axes:
+    """Density of a model with two features, in shades, and rows.
+
+    Arguments:
+        model: a fitted model with `score_samples`.
+        X: rows.
+        ax: where to draw; None makes a new figure.
+        highest: the density that is black; None is the highest that is drawn.
+    """
+    check_is_fitted(model)
+    rows = np.asarray(X.cpu() if isinstance(X, torch.Tensor) else X, dtype=float)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"plot_density draws models of 2 features; X has the shape {rows.shape}.")
+    ax = plt.subplots()[1] if ax is None else ax
+    box = _box(rows[~np.isnan(rows).any(1)])
+    across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    density = np.exp(np.asarray(model.score_samples(torch.from_numpy(grid)).cpu())).reshape(GRID_POINTS, GRID_POINTS)
+    top = density.max() if highest is None else highest
+    ax.imshow(density, extent=(*box[0], *box[1]), origin="lower", aspect="auto", cmap="Greys", vmin=0, vmax=top)
+    ax.plot(*rows.T, ".", color=COLOURS[1], markersize=3)
+    ax.set(xlim=box[0], ylim=box[1], xlabel="feature 0", ylabel="feature 1")
+    return ax
+
+
 def _checked_mixture(model: Any) -> Mixture:
     check_is_fitted(model)
     mixture = getattr(model, "mixture_", None)

@@ -12,6 +12,7 @@ from mixtura.covariances import DiagonalCovariance, FullCovariance
 from mixtura.linalg import log_determinants, safe_cholesky
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
+from mixtura.solvers.together import Stack
 
 # Matrices of pairs that are held at a time, in numbers.
 PAIR_NUMBERS = 2**22
@@ -34,14 +35,8 @@ class _Parts:
 
     def unions(self, first: int, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The moments of component `first` and each of the others together: weights, means, spreads."""
-        total = self.weights[first] + self.weights[others]
-        share = self.weights[others] / total.clamp_min(1e-300)  # (m,)
-        off = self.means[others] - self.means[first]
-        means = self.means[first] + share.unsqueeze(-1) * off
-        apart = off.unsqueeze(-1) * off.unsqueeze(-2) if self.dense else off.square()
-        share = share.reshape(-1, *(1,) * (self.spreads.ndim - 1))
-        inner = self.spreads[first] + share * (self.spreads[others] - self.spreads[first])
-        return total, means, inner + share * (1 - share) * apart
+        weights, means, spreads = self.weights, self.means, self.spreads
+        return _union(weights[first], weights[others], means[first], means[others], spreads[first], spreads[others])
 
     def losses(self, first: int, others: Tensor, known: Tensor) -> Tensor:
         """By how much more the mixture may differ from the present one when they are merged (merge-loss), (m,):
@@ -69,6 +64,19 @@ class _Parts:
         self.weights[i], self.means[i], self.spreads[i] = weight[0], mean[0], spread[0]
         kept = torch.arange(len(self.weights), device=self.means.device) != j
         self.weights, self.means, self.spreads = self.weights[kept], self.means[kept], self.spreads[kept]
+
+
+def _union(
+    weight: Tensor, weights: Tensor, mean: Tensor, means: Tensor, spread: Tensor, spreads: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weight, mean and spread of two components together, for any number of pairs."""
+    total = weight + weights
+    share = (weights / total.clamp_min(1e-300)).unsqueeze(-1)
+    off = means - mean
+    dense = spreads.ndim > means.ndim
+    apart = off.unsqueeze(-1) * off.unsqueeze(-2) if dense else off.square()
+    part = share.unsqueeze(-1) if dense else share
+    return total, mean + share * off, spread + part * (spreads - spread) + part * (1 - part) * apart
 
 
 def _parts_of(mixture: Mixture, part: slice) -> _Parts:
@@ -117,21 +125,65 @@ def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
     table[:i, i] = found[:i]
 
 
-def merged_once(structure: Structure, mixture: Mixture) -> Mixture:
-    """The same mixture of one class with the cheapest pair merged, in its own structure: a start for one fewer.
+def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
+    """The members of a stack, with the cheapest pair merged in every class that has more than so many components.
 
-    Matrices and variances are those of the union. Factors, and matrices that components share, stay those of the
-    heavier one of the pair; a fit sets them right.
+    All members have the same numbers of components. Matrices and variances become those of the union; factors, and
+    matrices that components share, stay those of the heavier one of the pair. A fit sets them right.
     """
-    parts = _parts_of(mixture, slice(0, mixture.n_components))
-    table = parts.all_losses()
-    i, j = divmod(int(table.argmin()), len(table))
-    heavier = i if parts.weights[i] >= parts.weights[j] else j
-    order = [heavier if k == i else k for k in range(mixture.n_components) if k != j]
-    parts.merge(i, j)
-    chosen = torch.tensor(order, device=mixture.means.device)
-    covariance = _in_structure(structure, mixture.covariance, chosen, parts.spreads)
-    return Mixture(parts.weights.log(), parts.means, covariance, mixture.class_of[chosen])
+    mixture, n_members = stack.mixture, stack.n_members
+    inner = getattr(mixture.covariance, "inner", mixture.covariance)
+    diagonal = isinstance(inner, DiagonalCovariance)
+    spreads = mixture.covariance.variances() if diagonal else mixture.covariance.dense()
+    parts, chosen = [], []
+    for part, wanted in zip(mixture.class_slices, n_components, strict=True):
+        place = torch.arange(part.start, part.stop, device=mixture.means.device).unflatten(0, (n_members, -1))
+        own = [t[part].unflatten(0, (n_members, -1)) for t in (mixture.weights, mixture.means, spreads)]
+        if place.shape[1] > wanted:
+            own, kept = _merged(*own)
+            place = place.gather(1, kept)
+        parts.append([t.flatten(0, 1) for t in own])
+        chosen.append(place.flatten())
+    weights, means, united = (torch.cat(group) for group in zip(*parts, strict=True))
+    index = torch.cat(chosen)
+    covariance = _in_structure(stack.structure, mixture.covariance, index, united)
+    smaller = Mixture(weights.log(), means, covariance, mixture.class_of[index])
+    left = Stack(stack.structure, smaller, stack.member_of[index], n_members)
+    return [left.member(b) for b in range(n_members)]
+
+
+def _merged(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Weights (B, K), means (B, K, D) and spreads with the cheapest pair of each of B mixtures merged, (B, K - 1, ...),
+    and from which component each of them took its place."""
+    n_members, n = weights.shape
+    first, second = torch.triu_indices(n, n, 1, device=weights.device)
+    known = _log_determinants(spreads)
+    pairs = []
+    for i, j in zip(first.split(_at_a_time(spreads)), second.split(_at_a_time(spreads)), strict=True):
+        total, _, united = _union(weights[:, i], weights[:, j], means[:, i], means[:, j], spreads[:, i], spreads[:, j])
+        kept = weights[:, i] * known[:, i] + weights[:, j] * known[:, j]
+        pairs.append(total * _log_determinants(united) - kept)
+    best = torch.cat(pairs, 1).argmin(1)  # (B,)
+    i, j, members = first[best], second[best], torch.arange(n_members, device=weights.device)
+    at_i, at_j = (members, i), (members, j)
+    united = _union(weights[at_i], weights[at_j], means[at_i], means[at_j], spreads[at_i], spreads[at_j])
+    heavier = torch.where(weights[at_i] >= weights[at_j], i, j)
+    whole = [t.clone() for t in (weights, means, spreads)]
+    place = torch.arange(n, device=weights.device).repeat(n_members, 1)
+    for tensor, value in zip((*whole, place), (*united, heavier), strict=True):
+        tensor[at_i] = value
+    left = place.new_ones(n_members, n, dtype=torch.bool)
+    left[at_j] = False
+    return [t[left].unflatten(0, (n_members, n - 1)) for t in whole], place[left].unflatten(0, (n_members, n - 1))
+
+
+def _at_a_time(spreads: Tensor) -> int:
+    return max(1, PAIR_NUMBERS // spreads[:, 0].numel())
+
+
+def _log_determinants(spreads: Tensor) -> Tensor:
+    """Of matrices (B, K, D, D) or variances (B, K, D)."""
+    return log_determinants(safe_cholesky(spreads)[0]) if spreads.ndim == 4 else spreads.log().sum(-1)
 
 
 def _in_structure(structure: Structure, covariance: Covariance, chosen: Tensor, spreads: Tensor) -> Covariance:

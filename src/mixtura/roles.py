@@ -11,7 +11,7 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -55,6 +55,7 @@ class Outlook:
     expected: Tensor  # (D,), variances that components may be expected to have
     pooled: Tensor  # (D,), variances about the class means
     means: Tensor  # (K, D), the mean of the class of every component
+    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,13 @@ class Covariance(Protocol):
         """The covariances that maximise the expected log-likelihood.
 
         scatter is about the new means, its counts are the divisors; floor (D,) is the smallest variance.
+        """
+        ...
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Which components `updated` would give a positive definite matrix without a repair, (K,).
+
+        Differences of moments need not be the moments of anything.
         """
         ...
 

@@ -15,6 +15,10 @@ class RepairWarning(UserWarning):
     """Something degenerate in the data or in a component was mended so that the fit could go on."""
 
 
+class PriorWarning(UserWarning):
+    """A prior is so strong or so weak that nothing is learned."""
+
+
 class UnlabeledWarning(UserWarning):
     """Rows were taken as unlabeled because of their label."""
 
@@ -42,10 +46,10 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
-def positive(name: str, value: object) -> float:
+def positive(name: str, value: object, also: str = "") -> float:
     """A number above zero."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
     return float(value)
 
 
@@ -53,6 +57,13 @@ def fraction(name: str, value: object) -> float:
     """A number between 0 and 1, both left out."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
+def share(name: str, value: object, also: str = "") -> float:
+    """A number between 0 and 1, both included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
     return float(value)
 
 

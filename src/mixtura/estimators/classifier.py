@@ -14,7 +14,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.covariances import Full
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
@@ -28,21 +29,25 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, Joint
+from mixtura.objectives import OBJECTIVES, Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, run
+from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
+from mixtura.shards import Source
+from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
+from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {
     "joint": ("em", "gradient"),
-    "conditional": ("gradient",),
+    "conditional": ("baum_welch", "gradient"),
     "margin": ("gradient",),
-    "hybrid": ("gradient",),
+    "hybrid": ("gradient", "baum_welch"),
 }
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
+# A log posterior of the labels above this, per row, is that of classes without a doubtful row.
+SEPARATED = -1e-3
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+    selection: Selection | None = None
 
     @property
     def em_structure(self) -> Structure:
@@ -81,6 +87,10 @@ class Problem:
             memory_limit=self.memory_limit,
         )
 
+    def baum_welch(self) -> BaumWelch:
+        em = self.em(self.objective)
+        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
+
     @property
     def floor(self) -> Tensor:
         """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
@@ -101,15 +111,20 @@ class MixtureClassifier(ClassPredictions):
     weights in one likelihood; gives class probabilities and a density.
 
     Parameters:
-        n_components: components per class, an int or a dict class -> int.
+        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
+            `selection_` has what was compared.
         covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
             `Tied(Diagonal())`.
         rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
         objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
             object such as `Hybrid(0.5, Margin(10.0))`.
-        solver: "auto", "em" (for "joint"), "gradient", or a `Gradient` object with settings of its own.
-        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
-            likelihood; or a prior object, such as `priors.Shrinkage` (in the units of the rows) or `priors.Conjugate`.
+        solver: "auto", "em" (for "joint"), "baum_welch" (for "conditional" and hybrids), "gradient", or a `Gradient`
+            object with settings of its own.
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
+            n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
+            the rows) or `priors.Conjugate`.
+        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
+            "out_of_bag", "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -144,6 +159,7 @@ class MixtureClassifier(ClassPredictions):
         objective: Any = "joint",
         solver: Any = "auto",
         prior: Any = "default",
+        criterion: str = "auto",
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -164,6 +180,7 @@ class MixtureClassifier(ClassPredictions):
         self.objective = objective
         self.solver = solver
         self.prior = prior
+        self.criterion = criterion
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -192,10 +209,15 @@ class MixtureClassifier(ClassPredictions):
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
-            problem = self._problem(source, classes, objective)
-            best = best_of(self._n_starts(), lambda: self._fit_once(problem))
+            problem = self._settled(self._problem(source, classes, objective))
+            n_starts = self._n_starts() if problem.selection is None else 1
+            best = best_of(n_starts, lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
+
+    def _settled(self, problem: Problem) -> Problem:
+        """The problem with what the rows are to decide; a preset may look at them for that."""
+        return problem
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -215,11 +237,16 @@ class MixtureClassifier(ClassPredictions):
 
     def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
         """Names of the solvers that can maximise an objective, the preferred one first."""
-        return SOLVERS_OF.get(objective.name, ("gradient",) if objective.needs_denominator else ("em", "gradient"))
+        others = ("gradient", "baum_welch") if objective.needs_denominator else ("em", "gradient")
+        return SOLVERS_OF.get(objective.name, others)
 
-    def _takes_gradient(self, objective: Objective) -> bool:
-        chosen = self._able_solvers(objective)[0] if self.solver == "auto" else self.solver
-        return chosen == "gradient" or isinstance(chosen, Gradient)
+    def _solver_of(self, problem: Problem) -> str:
+        """The name of the solver; "auto" takes the preferred one that the covariances allow."""
+        if self.solver != "auto":
+            return "gradient" if isinstance(self.solver, Gradient) else self.solver
+        preferred = self._able_solvers(problem.objective)[0]
+        without_update = preferred == "baum_welch" and hasattr(problem.structure, "for_em")
+        return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
@@ -237,7 +264,8 @@ class MixtureClassifier(ClassPredictions):
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
-        checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
+        counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
+        checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
@@ -265,25 +293,49 @@ class MixtureClassifier(ClassPredictions):
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
+        checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
-        n_components = self._n_components(classes, description)
-        return Problem(
+        wanted, prior = self._wanted(classes)
+        fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
+        problem = Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=n_components,
+            n_components=fixed or [1] * len(classes),
             objective=objective,
-            prior=make_prior(self.prior, description, n_components),
+            prior=None,
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
+        if fixed is not None and not is_auto(prior):
+            return replace(problem, prior=make_prior(prior, description, fixed))
+        return self._selected(problem, fixed, prior)
 
-    def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
-        wanted = checks.components_per_class(self.n_components, classes.tolist())
+    def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
+        """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
+        last = getattr(self, "selection_", None) if self.warm_start else None
+        if last is None:
+            return self.n_components, self.prior
+        return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
+
+    def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
+        """The problem with what is "auto" chosen, by the log-loss of rows held out."""
+        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
+        method = self.init if isinstance(self.init, str) else "kmeans"
+        ground = Ground(
+            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
+        )
+        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
+        counts = list(found.best.n_components)
+        chosen = make_prior(found.best.prior, problem.description, counts)
+        return replace(problem, n_components=counts, prior=chosen, selection=found)
+
+    def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
+        wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
@@ -297,11 +349,11 @@ class MixtureClassifier(ClassPredictions):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        by_gradient = self._takes_gradient(problem.objective)
+        solver = self._solver_of(problem)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         start = self._given_start(problem)
-        if start is None or not by_gradient:
-            em = problem.em(Joint() if by_gradient else problem.objective)
+        if start is None or solver == "em":
+            em = problem.em(problem.objective if solver == "em" else Joint())
             if start is None:
                 start = self._new_start(problem, em)
             else:
@@ -309,20 +361,29 @@ class MixtureClassifier(ClassPredictions):
             with watcher(self.verbose, max_iter, type(self).__name__) as watch:
                 result = run(em, start, problem.source, max_iter, tol, watch)
             result = replace(result, mixture=problem.converted(result.mixture))
-            if not by_gradient or result.outcome is Outcome.INTERRUPTED:
+            if solver == "em" or result.outcome is Outcome.INTERRUPTED:
                 return result
             start = result.mixture
-        return self._follow(self._gradient(problem), start, problem, max_iter, tol)
+        if solver == "gradient":
+            return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
+        return self._separated(problem, start, max_iter, tol)
+
+    def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
+        """What extended Baum-Welch makes of a start."""
+        checks.has_update(problem.structure)
+        solver = problem.baum_welch()
+        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+            result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
+        return replace(result, mixture=result.mixture.mixture)
 
     def _task(self, problem: Problem, seen: Source, column: int) -> Task:
         """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
         _, generator = self._generator()
         description = describe(seen, len(problem.classes), generator)
-        own = replace(problem, source=seen, description=description, generator=generator)
-        weight = float(description.class_weights.sum()) + description.unlabeled_weight
+        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
         solver = problem.em(problem.objective)
         start = self._given_start(own)
-        return Task(solver, self._new_start(own, solver) if start is None else start, weight, column)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
@@ -331,14 +392,17 @@ class MixtureClassifier(ClassPredictions):
             settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
         )
 
-    def _follow(self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float) -> FitResult:
+    def _follow(
+        self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
+    ) -> tuple[Progress, FitResult]:
         """Epochs from a start; the history holds those of a checkpoint too."""
         progress = solver.start(start, problem.source)
         before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
-        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
-            result = run(solver, progress, problem.source, max(0, n_epochs - progress.epoch), tol, watch)
+        left = 0 if progress.finished else max(0, n_epochs - progress.epoch)
+        with watcher(self.verbose, left, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, left, tol, watch)
         after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
-        return replace(result, mixture=result.mixture.mixture, history=before + after)
+        return result.mixture, replace(result, mixture=result.mixture.mixture, history=before + after)
 
     def _given_start(self, problem: Problem) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""
@@ -351,8 +415,10 @@ class MixtureClassifier(ClassPredictions):
         given = given.to(problem.source.device)
         return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
 
-    def _new_start(self, problem: Problem, solver: EM) -> Mixture:
-        method = checks.one_of("init", self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+    def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
+        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if problem.selection is not None:
+            return problem.selection.start
         rough, assigned = starting_mixture(
             problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
@@ -381,9 +447,19 @@ class MixtureClassifier(ClassPredictions):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
+        if problem.selection is not None:
+            self.selection_ = problem.selection
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
+        if problem.prior is None and problem.objective.name == "conditional" and result.objective > SEPARATED:
+            warnings.warn(
+                "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
+                f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",
+                checks.RepairWarning,
+                stacklevel=3,
+            )
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
             warnings.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); "
@@ -393,26 +469,35 @@ class MixtureClassifier(ClassPredictions):
             )
 
 
+ALSO = ', "auto", None or a prior object'
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, ALSO)
+    return [value]
+
+
 def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
     """The prior that an argument asks for."""
     if value is None:
         return None
     if not isinstance(value, Prior):
-        is_recipe = isinstance(value, Shrinkage)
-        make = value.prior if is_recipe else PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")]
+        make = value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, ALSO)]
         value = make(description.outlook(n_components))
     checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
     return value.to(description.within.device) if isinstance(value, Conjugate) else value
-
-
-def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component."""
-    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
-    class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Assigned(), class_prior=None)
-    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
-    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    return replace(updated, log_weights=floored).with_class_prior(
-        solver.class_prior if solver.class_prior is not None else class_weights
-    )

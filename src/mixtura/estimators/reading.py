@@ -176,7 +176,7 @@ def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has
     free = values == -1
     if not free.any() or len(np.unique(values[present & ~free])) < 2:
         return nowhere
-    _warn_of_unlabeled(int(free.sum()), stacklevel=6)
+    _warn_of_unlabeled(int(free.sum()), stacklevel=7)
     return free
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.roles import Covariance, Outlook, PseudoMoments
 
-TARGETS = ("expected", "pooled")
+TARGETS = ("expected", "pooled", "covariance")
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,9 @@ class Shrinkage:
     Arguments:
         strength: pseudo-rows behind the covariances; None is `default_strength(D)`.
         scale: covariances are shrunk to this multiple of the variances.
-        variances: "expected", those that components may be expected to have (default-prior); or "pooled", those of the
-            rows about their class means.
+        variances: "expected", those that components may be expected to have (default-prior); "pooled", those of the
+            rows about their class means; or "covariance", the whole covariance matrix of the rows about their class
+            means, as much smaller as the components are parts of a class.
         mean_strength: pseudo-rows behind the mean of the class, which means are shrunk to; 0 leaves them free.
         concentration: of the Dirichlet prior on the weights; 1 is flat.
 
@@ -165,8 +166,19 @@ class Shrinkage:
         checks.non_negative("mean_strength", self.mean_strength)
         checks.concentration(self.concentration)
 
+    def __str__(self) -> str:
+        """In a few words, for tables and legends."""
+        rows = "default strength" if self.strength is None else f"{self.strength:g} rows"
+        words = [rows, f"{self.scale:g} x {self.variances}"]
+        if self.mean_strength:
+            words.append(f"means {self.mean_strength:g}")
+        if self.concentration != 1:
+            words.append(f"weights {self.concentration:g}")
+        return ", ".join(words)
+
     def prior(self, outlook: Outlook) -> Conjugate:
         """The prior for rows that look like this."""
         strength = default_strength(len(outlook.pooled)) if self.strength is None else self.strength
-        variances = self.scale * (outlook.expected if self.variances == "expected" else outlook.pooled)
+        targets = {"expected": lambda: outlook.expected, "pooled": lambda: outlook.pooled}
+        variances = self.scale * targets.get(self.variances, outlook.covariance)()
         return Conjugate(strength, variances, self.concentration, outlook.means, self.mean_strength)
