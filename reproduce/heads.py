@@ -30,7 +30,6 @@ import torch
 import mixtura
 from mixtura import MixtureClassifier
 from mixtura.datasets import load_fashion_mnist, load_mnist
-from mixtura.nn import MixtureHead
 from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
 
 RESULTS = Path(__file__).parent / "results"
@@ -239,7 +238,7 @@ def density(name: str, options: argparse.Namespace) -> None:
         known = features_of(trained.network, train.images).double()
         after = MixtureClassifier().fit(known, train.labels.cpu().numpy())
         found["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
-        anew = MixtureHead.from_features(known, train.labels, 2, density=True, random_state=seed).double().eval()
+        anew = trained.head.double().refit(known, train.labels, random_state=seed)
         with torch.no_grad():
             found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
         runs.append({"method": "density", "settings": settings, "seed": seed, **found})

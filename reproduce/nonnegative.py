@@ -287,27 +287,23 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
 
 def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...]) -> None:
     """Cross-validate the choices on the training rows alone; the codes are made anew in every fold's training part."""
-    if (RESULTS / f"{name}_choice.json").is_file():
-        print(f"{name}: keeping the choice of an earlier run")
-        return
-    folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"]))
+    path = RESULTS / f"{name}_choice.json"
+    known = json.loads(path.read_text())["rows"] if path.is_file() else []
+    found = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
+    grid = list(itertools.product(sizes, *CHOICES.values()))
+    missing = [choice for choice in grid if choice not in found]
+    folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"])) if missing else []
     parts = [
         coded({"X": data["X"][a], "y": data["y"][a], "X_test": data["X"][b], "y_test": data["y"][b]}, n_basis)[0]
         for a, b in folds
     ]
-    grid = list(itertools.product(sizes, *CHOICES.values()))
-    tasks = [delayed(_validated)(size, shared, sparsity, part) for size, shared, sparsity in grid for part in parts]
-    found = np.array(list(in_parallel(tasks, "generator"))).reshape(len(grid), len(parts), 2)
-    rows = [
-        {
-            "M": size,
-            "shared": shared,
-            "sparsity": sparsity,
-            "accuracy": each[:, 0].tolist(),
-            "loss": each[:, 1].tolist(),
-        }
-        for (size, shared, sparsity), each in zip(grid, found, strict=True)
-    ]
+    tasks = [delayed(_validated)(*choice, part) for choice in missing for part in parts]
+    results = np.array(list(in_parallel(tasks, "generator"))).reshape(len(missing), len(parts), 2).tolist()
+    for choice, each in zip(missing, results, strict=True):
+        accuracies, losses = zip(*each, strict=True)
+        found[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
+        found[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
+    rows = [found[choice] for choice in grid]
     chosen = {size: min((r for r in rows if r["M"] == size), key=lambda r: np.mean(r["loss"])) for size in sizes}
     lines = [
         f"# What cross-validation chooses on the training rows of {name}",

@@ -16,7 +16,7 @@ import torch
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from reproduce.sparse_table import RESULTS, machine, mean_and_error, splits
 
-RUNS = {"ripley": 1, "banana": 10, "titanic": 10, "breast_cancer": 10, "waveform": 5}
+RUNS = {"ripley": 1, "banana": 5, "titanic": 10, "breast_cancer": 10, "waveform": 5}
 MODELS = {
     "sparse mixture": lambda seed: SparseMixtureClassifier(random_state=seed),
     "relevance vector machine": lambda seed: RelevanceVectorClassifier(random_state=seed),

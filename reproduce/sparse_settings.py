@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -23,16 +23,17 @@ from mixtura.bases import Polynomial, standard_scaling
 from mixtura.estimators.sparse import compact
 from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
-from mixtura.solvers.newton import SparseNewton, State, starting_state
+from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.solvers.simplify import TRIAL_STEPS, simplifications
 from mixtura.sparse_mixture import class_scores
 from reproduce.sparse_table import RESULTS, machine, mean_and_error, splits
 
 # Data set: training splits, folds of each, starts of each.
-COMPONENTS = {"ripley": (1, 10, 4), "banana": (4, 3, 4), "titanic": (4, 3, 4), "breast_cancer": (5, 3, 4)}
-COLUMNS = {"waveform": (5, 2, 1), "german": (3, 2, 1), "image": (3, 2, 1)}
+COMPONENTS = {"ripley": (1, 10, 2), "banana": (2, 3, 2), "titanic": (2, 3, 2), "breast_cancer": (2, 3, 2)}
+COLUMNS = {"waveform": (5, 2, 2), "german": (3, 2, 2), "image": (3, 2, 2)}
+WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
 RISES = [0.0, 0.5, 1.0, 2.0, 4.0]
-STARTS = [15, 30, 60, 120, 240]
+STARTS = [15, 30, 60, 120]
 LIMIT = 2**28
 
 
@@ -59,7 +60,9 @@ def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.nd
     rows, labels = torch.from_numpy(np.asarray(X, float)), torch.from_numpy(np.searchsorted(problem.classes, y))
     found = {}
     for name in ("complete", "exact"):
-        at_mode, covariance, found[name] = SparseNewton(exact=name == "exact").posterior(state, evidence)
+        solver = SparseNewton(exact=name == "exact")
+        at_mode, found[name] = solver.settled(state, evidence)
+        at_mode, covariance = solver.posterior(at_mode, evidence)
         model = compact(problem.scaling, basis, at_mode.mixture, covariance)
         moderated = model.moderated_scores(rows).clamp_min(1e-15).log()
         found[f"moderated {name}"] = float(torch.nn.functional.nll_loss(moderated, labels))
@@ -73,13 +76,11 @@ def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.nd
     }
 
 
-def path(
-    state: State, problem: Problem, parts: tuple, solver: SparseNewton, judge: SparseNewton, score: Callable
-) -> list[dict]:
+def path(state: State, evidence: Evidence, solver: SparseNewton, judge: SparseNewton, score: Callable) -> list[dict]:
     """What is left after each component that leaves, as long as the judge's evidence does not fall."""
     found: list[dict] = []
     key = "exact" if judge.exact else "complete"
-    for _, simpler in simplifications(state, parts[0], solver, judge, TRIAL_STEPS):
+    for _, simpler in simplifications(state, evidence, solver, judge, TRIAL_STEPS):
         record = score(simpler)
         if found and record[key] < found[-1][key]:
             break
@@ -87,7 +88,7 @@ def path(
     return found
 
 
-def components(X, y, X_out, y_out, seed: int) -> dict:
+def components(X, y, X_out, y_out, seed: int, **_: object) -> dict:
     """One start with either Hessian, and its simplifications by either evidence."""
     problem = problem_of(X, y, False)
     assert problem.evidence is not None
@@ -102,18 +103,18 @@ def components(X, y, X_out, y_out, seed: int) -> dict:
     for name, solver in {"complete": SparseNewton(), "exact": SparseNewton(exact=True)}.items():
         begun = time.process_time()
         state = run(solver, start, problem.evidence, 2000, 0.0).mixture
-        found[f"seconds {name}"] = time.process_time() - begun
-        for judge in ("complete", "exact"):
-            if (name, judge) != ("exact", "complete"):
+        found[name] = {**score(state), "seconds": time.process_time() - begun}
+        if name == "complete":
+            for judge in ("complete", "exact"):
                 by = replace(solver, exact=judge == "exact")
-                found[f"{name} by {judge}"] = path(state, problem, parts, solver, by, score)
+                found[f"judged by {judge}"] = path(state, parts[0], solver, by, score)
     return found
 
 
-def columns(X, y, X_out, y_out, seed: int) -> dict:
-    """A working set from different numbers of columns, and the fit with all of them."""
+def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
+    """A working set from different numbers of columns, and perhaps the fit with all of them."""
     found = {}
-    for size in [*STARTS, None]:
+    for size in [*STARTS, None][: None if whole else -1]:
         problem = problem_of(X, y, size is not None)
         generator = torch.Generator().manual_seed(seed)
         responsibilities = starting_responsibilities(problem, generator)
@@ -133,10 +134,10 @@ def columns(X, y, X_out, y_out, seed: int) -> dict:
     return found
 
 
-def ended(records: list[dict], rise: float | None, key: str) -> dict:
-    """Where a path ends when the evidence must rise by so much; None: components never leave."""
+def ended(records: list[dict], rise: float, key: str) -> dict:
+    """Where a path ends when the evidence must rise by so much."""
     place = 0
-    while rise is not None and place + 1 < len(records) and records[place + 1][key] >= records[place][key] + rise:
+    while place + 1 < len(records) and records[place + 1][key] >= records[place][key] + rise:
         place += 1
     return records[place]
 
@@ -157,25 +158,24 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (weights left) by how components leave; ± is the standard error",
+        "Mean log-loss of held-out rows (weights left) by how components leave after a fit with the complete",
     ]
-    lines += ["of the difference to the first column over folds and starts.", ""]
-    rules = [("complete by complete", None), *[("complete by complete", rise) for rise in RISES]]
-    rules += [("complete by exact", rise) for rise in RISES] + [("exact by exact", None)]
-    rules += [("exact by exact", rise) for rise in RISES]
-    lines += [row(["fit by judge", "least rise", *COMPONENTS, "mean"]), row(["---"] * (3 + len(COMPONENTS)))]
-    for name, rise in rules:
+    lines += [
+        "Hessian; ± is the standard error of the difference to the first line over folds and starts. The last line is a"
+    ]
+    lines += ["fit with the exact Hessian.", ""]
+    lines += [row(["judge", "least rise", *COMPONENTS, "mean"]), row(["---"] * (3 + len(COMPONENTS)))]
+    rules = [("complete", None), *((judge, rise) for judge in ("complete", "exact") for rise in RISES), ("exact", None)]
+    for judge, rise in rules:
         cells, means = [], []
         for data in COMPONENTS:
             runs = list(found["components"].get(data, {}).values())
-            if not runs:
-                continue
-            ends = [ended(record[name], rise, name.split()[-1]) for record in runs]
-            base = [record["complete by complete"][0]["loss"] for record in runs]
-            differences = [end["loss"] - first for end, first in zip(ends, base, strict=True)]
+            ends = [run[judge] if rise is None else ended(run[f"judged by {judge}"], rise, judge) for run in runs]
+            differences = [end["loss"] - run["complete"]["loss"] for end, run in zip(ends, runs, strict=True)]
             means.append(np.mean([end["loss"] for end in ends]))
             weights = np.mean([end["weights"] for end in ends])
             cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({weights:.1f})")
+        name = "exact Hessian" if (judge, rise) == ("exact", None) else judge
         lines.append(row([name, "never" if rise is None else rise, *cells, f"{np.mean(means):.4f}"]))
     return [*lines, ""]
 
@@ -184,23 +184,18 @@ def starts_table(found: dict) -> list[str]:
     lines = [
         "## Starts",
         "",
-        "Mean held-out log-loss of the start that the evidence chooses among those of a fold, fits with the",
+        "Mean held-out log-loss and error of the start that the evidence chooses among those of a fold, and of",
     ]
-    lines += ["complete Hessian, before any component leaves.", ""]
+    lines += ["all starts; fits with the complete Hessian, before any component leaves.", ""]
     lines += [row(["chosen by", *COMPONENTS]), row(["---"] * (1 + len(COMPONENTS)))]
-    for key in ("mean of all starts", "complete", "exact", "best in hindsight"):
+    for key in ("all starts", "complete", "exact"):
         cells = []
         for data in COMPONENTS:
-            losses = []
+            chosen = []
             for records in by_start(found["components"].get(data, {})).values():
-                firsts = [record["complete by complete"][0] for record in records]
-                if key == "mean of all starts":
-                    losses.append(np.mean([first["loss"] for first in firsts]))
-                elif key == "best in hindsight":
-                    losses.append(min(first["loss"] for first in firsts))
-                else:
-                    losses.append(max(firsts, key=lambda first: first[key])["loss"])
-            cells.append(f"{np.mean(losses):.4f}" if losses else "")
+                fits = [record["complete"] for record in records]
+                chosen += fits if key == "all starts" else [max(fits, key=lambda fit: fit[key])]
+            cells.append(f"{np.mean([c['loss'] for c in chosen]):.4f}, {np.mean([c['error'] for c in chosen]):.1f} %")
         lines.append(row([key, *cells]))
     return [*lines, ""]
 
@@ -214,8 +209,8 @@ def moderation_table(found: dict) -> list[str]:
     lines += ["moderated with the covariance of either Hessian.", ""]
     lines += [row(["probabilities", *COMPONENTS]), row(["---"] * (1 + len(COMPONENTS)))]
     for key in ("loss", "moderated complete", "moderated exact"):
-        firsts = [[r["complete by complete"][0][key] for r in runs.values()] for runs in found["components"].values()]
-        lines.append(row(["plug-in" if key == "loss" else key, *(f"{np.mean(values):.4f}" for values in firsts)]))
+        losses = [[r["complete"][key] for r in found["components"][data].values()] for data in COMPONENTS]
+        lines.append(row(["plug-in" if key == "loss" else key, *(f"{np.mean(values):.4f}" for values in losses)]))
     return [*lines, ""]
 
 
@@ -227,18 +222,18 @@ def columns_table(found: dict) -> list[str]:
         "",
     ]
     lines += [row(["columns", *COLUMNS]), row(["---"] * (1 + len(COLUMNS)))]
-    for size in [*map(str, STARTS), "all"]:
-        cells = []
-        for data in COLUMNS:
-            runs = [record[size] for record in found["columns"].get(data, {}).values()]
-            if not runs:
-                continue
-            values = {key: np.mean([run[key] for run in runs]) for key in ("complete", "loss", "weights", "seconds")}
-            cells.append(
-                f"{values['complete']:.2f}, {values['loss']:.4f}, {values['weights']:.1f}, {values['seconds']:.1f} s"
-            )
-        lines.append(row([size, *cells]))
-    return [*lines, ""]
+    for size in map(str, STARTS):
+        lines.append(row([size, *(columns_cell(found["columns"].get(data, {}).values(), size) for data in COLUMNS)]))
+    some = [found["columns"]["waveform"][key] for key in WITH_ALL]
+    lines += ["", f"Of Waveform, the {len(some)} fits that were made with all columns too:", ""]
+    lines += [row(["columns", "waveform"]), row(["---"] * 2)]
+    return [*lines, *(row([size, columns_cell(some, size)]) for size in [*map(str, STARTS), "all"]), ""]
+
+
+def columns_cell(records: Iterable[dict], size: str) -> str:
+    runs = [record[size] for record in records]
+    values = {key: np.mean([run[key] for run in runs]) for key in ("complete", "loss", "weights", "seconds")}
+    return f"{values['complete']:.2f}, {values['loss']:.4f}, {values['weights']:.1f}, {values['seconds']:.1f} s"
 
 
 def as_markdown(found: dict) -> str:
@@ -267,10 +262,11 @@ def main() -> None:
             runs = found[part].setdefault(name, {})
             for fold, rows in folds(name, n_splits, n_folds):
                 for seed in range(n_starts):
-                    if f"{fold}/{seed}" not in runs:
+                    key = f"{fold}/{seed}"
+                    if key not in runs:
                         begun = time.time()
-                        runs[f"{fold}/{seed}"] = measure(*rows, seed)
-                        print(part, name, fold, seed, round(time.time() - begun, 1), flush=True)
+                        runs[key] = measure(*rows, seed, whole=name == "waveform" and key in WITH_ALL)
+                        print(part, name, key, round(time.time() - begun, 1), flush=True)
                         file.write_text(json.dumps(found, indent=1))
     file.with_suffix(".md").write_text(as_markdown(found))
 

@@ -55,7 +55,8 @@ ARGUMENTS = [
     ),
     (
         {"objective": Conditional(), "solver": "em"},
-        "solver must be one of 'auto', 'gradient' or a Gradient object, for objective \"conditional\"; got 'em'.",
+        "solver must be one of 'auto', 'baum_welch', 'gradient' or a Gradient object, for objective \"conditional\"; "
+        "got 'em'.",
     ),
     (
         {"objective": "conditional", "unlabeled": 2},

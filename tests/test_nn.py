@@ -473,6 +473,17 @@ def test_from_features_works_with_fifty_rows_per_class_at_2048_dimensions():
     assert (logits.argmax(1).numpy() == y).mean() > 0.9
 
 
+def test_refitting_is_starting_from_features():
+    x, y = rows_and_labels()
+    head = train(MixtureHead(D, C, 2, density=True), x, y, n_steps=3)
+    assert head.refit(x, y, random_state=0) is head
+    anew = MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
+    assert_close(head(x), anew(x), 1e-5)
+    assert head.log_density(x).mean() > train(MixtureHead(D, C, 2, density=True), x, y).log_density(x).mean()
+    with pytest.raises(ValueError, match=r"The head has 5 features and 3 classes, but X and y have 5 and 2; give rows"):
+        head.refit(x[y < 2], y[y < 2])
+
+
 def test_from_features_fills_a_class_with_few_rows():
     x, y = rows_and_labels(30)
     few = torch.cat((torch.arange(30)[y != 0], torch.arange(30)[y == 0][:1]))

@@ -23,6 +23,7 @@ from cases import (
 )
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import PriorWarning
+from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.passes import locate
@@ -234,3 +235,20 @@ def test_priors_that_let_nothing_be_learned_are_announced(estimator, rng):
     X[:10] = 50.0
     with pytest.warns(PriorWarning, match="so weak that a variance fell to"):
         clone(estimator).set_params(prior=Shrinkage(1e-7)).fit(X, y)
+
+
+def test_the_pooled_covariance_of_a_description(rng):
+    X, y = rng.normal(size=(4000, 3)) @ rng.normal(size=(3, 3)), rng.integers(0, 2, 4000)
+    X[y == 1] += [5.0, 0, -5]
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.from_numpy(y)
+    pooled = sum(np.cov(X[y == c].T, bias=True) * (y == c).mean() for c in (0, 1))
+    whole = describe(TensorSource(torch.from_numpy(X), labels), 2, generator)
+    assert_close(whole.covariance, pooled, 3e-3)
+    assert_close(whole.covariance.diagonal(), whole.within)
+    assert_close(whole.outlook([3, 1]).covariance(), whole.covariance * 2 ** (-2 / 3))
+    X[rng.random(X.shape) < 0.3] = np.nan
+    holed = describe(TensorSource(torch.from_numpy(X), labels), 2, generator).covariance
+    assert_close(holed, pooled, 0.15)
+    few = describe(TensorSource(torch.from_numpy(X[:3]), labels[:3]), 2, generator).covariance
+    assert torch.linalg.eigvalsh(few)[0] > 0

@@ -17,6 +17,7 @@ import mixtura
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley
+from mixtura.solvers import SparseNewton
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = {"n_components": 2, "n_init": 1, "max_iter": 300, "random_state": 0}
@@ -50,8 +51,8 @@ def expected_failures(estimator) -> dict[str, str]:
 @parametrize_with_checks(
     [
         RelevanceVectorClassifier(max_iter=30),
-        SparseMixtureClassifier(2, n_init=1, max_iter=10),
-        SparseMixtureClassifier(2, n_init=1, max_iter=10, kernel=None),
+        SparseMixtureClassifier(2, n_init=1, max_iter=20),
+        SparseMixtureClassifier(2, n_init=1, max_iter=20, kernel=None),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -157,7 +158,7 @@ class TestKernels:
         np.testing.assert_allclose(of_matrix, by_name.predict_proba(X), atol=1e-6)
 
     def test_a_working_set_needs_no_square_matrix(self):
-        X, y = make_ripley(1000, random_state=0)
+        X, y = make_ripley(500, random_state=0)
         model = RelevanceVectorClassifier(gamma=2.0, memory_limit="4 MB", random_state=0).fit(X, y)
         assert model.converged_
         assert model.score(X, y) > 0.88
@@ -219,11 +220,34 @@ class TestFiles:
         np.testing.assert_array_equal(copy.predict_proba(ripley[0]), fitted.predict_proba(ripley[0]))
 
 
+class TestInterruption:
+    @pytest.mark.parametrize("n_steps", [5, 310], ids=["fit", "trials"])
+    def test_what_is_there_is_kept(self, ripley, monkeypatch, n_steps):
+        step, calls = SparseNewton.step, []
+
+        def interrupted(self, *arguments):
+            calls.append(1)
+            if len(calls) > n_steps:
+                raise KeyboardInterrupt
+            return step(self, *arguments)
+
+        monkeypatch.setattr(SparseNewton, "step", interrupted)
+        model = SparseMixtureClassifier(**QUICK)
+        with pytest.raises(KeyboardInterrupt):
+            quietly(model.fit, *ripley)
+        assert model.n_iter_ == min(n_steps, 300)
+        assert model.predict(ripley[0]).shape == (120,)
+
+
 class TestHardData:
-    def test_components_that_are_not_needed_leave(self, rng):
-        X = np.concatenate([rng.normal(0, 1, (100, 2)), rng.normal([2, 1], 1, (100, 2))])
+    @pytest.mark.parametrize("scales", [(1.0, 1.0), (0.4, 2.0)], ids=["round", "long"])
+    def test_components_that_are_not_needed_leave(self, rng, scales):
+        X = np.concatenate([rng.normal(0, 1, (100, 2)), rng.normal([2, 1], scales, (100, 2))])
         model = SparseMixtureClassifier(10, n_init=1, random_state=0).fit(X, np.repeat([0, 1], 100))
         assert model.n_components_.tolist() == [1, 1]
+        published = clone(model).set_params(component_trials=False).fit(X, np.repeat([0, 1], 100))
+        assert published.n_components_.sum() > 2
+        assert published.log_evidence_ <= model.log_evidence_
 
     def test_separable_classes_keep_finite_weights(self, rng):
         X = np.concatenate([rng.normal(-5, 0.5, (50, 2)), rng.normal(5, 0.5, (50, 2))])
@@ -272,6 +296,7 @@ BAD = [
     ({"max_iter": 0}, "max_iter must be a whole number of at least 1; got 0."),
     ({"tol": -1}, "tol must be a number of at least 0; got -1."),
     ({"scaling": "yes"}, "scaling must be True or False; got 'yes'."),
+    ({"component_trials": 2}, "component_trials must be True or False; got 2."),
     ({"working_set": "never"}, "working_set must be one of 'auto', True or False; got 'never'."),
 ]
 

@@ -2,6 +2,7 @@
 
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
     MixtureClassifier,
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AveragedMixture",
     "AveragedMixtureClassifier",
+    "DiscriminativeMixtureClassifier",
     "GaussianMixture",
     "HybridMixtureClassifier",
     "MixtureClassifier",

@@ -306,7 +306,7 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
-        if base._takes_gradient(objective):
+        if (base._able_solvers(objective)[0] if base.solver == "auto" else base.solver) != "em":
             raise ValueError(
                 f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
                 f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'

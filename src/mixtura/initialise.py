@@ -79,29 +79,24 @@ class Description:
     def covariance(self) -> Tensor:
         """The covariance about the class means, pooled, (D, D): its variances are `within`.
 
-        Correlations are those of cells that are observed together; a little is taken from them where rows are few, so
-        that the matrix is positive definite.
+        Correlations are those of cells that are observed together, made a little smaller where rows are few or pairs of
+        cells rare, so that the matrix is positive definite.
         """
         scales, size = self.within.sqrt(), len(self.within)
-        products, seen = torch.zeros_like(self.within.expand(size, size)), 0.0
-        pairs = torch.zeros_like(products)
+        products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
+        pairs, n_rows = torch.zeros_like(products), 0
         for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
             observed = (~rows.isnan()).double() * self.varies
-            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * self.varies
-            products = products + (deviations * weights.unsqueeze(-1)).T @ deviations
-            pairs = pairs + (observed * weights.unsqueeze(-1)).T @ observed
-            seen += len(rows)
-        correlations = products / pairs.clamp_min(1e-300)
-        roots = correlations.diagonal().clamp_min(1e-300).sqrt()
-        correlations = correlations / roots / roots.unsqueeze(-1)
-        correlations = torch.where(correlations.isfinite(), correlations, 0.0).clamp(-1, 1)
-        correlations.fill_diagonal_(1.0)
-        keep = seen / (seen + 1.0 + size)
-        lowest = float(torch.linalg.eigvalsh(correlations)[0]) if self.n_missing else 0.0
-        keep = min(keep, 0.99 / (1 - min(lowest, 0.0)))  # pairs of cells that are rarely seen together
-        correlations = keep * correlations
-        correlations.fill_diagonal_(1.0)
-        return correlations * scales * scales.unsqueeze(-1)
+            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * observed
+            products += (deviations * weights.unsqueeze(-1)).T @ deviations
+            pairs += (observed * weights.unsqueeze(-1)).T @ observed
+            n_rows += len(rows)
+        moments = products / pairs.clamp_min(1e-300)
+        roots = moments.diagonal().clamp_min(1e-300).sqrt()
+        correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
+        lowest = float(torch.linalg.eigvalsh(correlations)[0])
+        kept = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
+        return (kept * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:

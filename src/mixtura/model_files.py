@@ -29,6 +29,7 @@ from mixtura.covariances import (
 )
 from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
     MixtureClassifier,
@@ -45,6 +46,7 @@ FORMAT_VERSION = 1
 ESTIMATORS = {
     "AveragedMixture": AveragedMixture,
     "AveragedMixtureClassifier": AveragedMixtureClassifier,
+    "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
     "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,

@@ -185,14 +185,20 @@ class SignedMoments:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add."""
+    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add.
+
+    `denominator_counts` (K,) are there if asked for, zero without a denominator.
+    """
 
     value: float
     weight: float
     moments: SignedMoments
+    denominator_counts: Tensor | None = None
 
     def __add__(self, other: Summary) -> Summary:
-        return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments)
+        mine, others = self.denominator_counts, other.denominator_counts
+        counts = None if mine is None or others is None else mine + others
+        return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
 
     @property
     def mean_value(self) -> float:

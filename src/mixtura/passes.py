@@ -360,12 +360,14 @@ def summarise(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     both_sides: bool = False,
     scratch: Scratch | None = None,
+    count_denominator: bool = False,
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
     Arguments:
         both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
         scratch: buffers to use again from pass to pass, for the first thread.
+        count_denominator: also count the denominator by itself, which costs far less than its moments.
     """
     with threads_for(mixture.n_components * mixture.n_features**3):
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
@@ -376,11 +378,13 @@ def summarise(
         log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
         found = objective.evaluate(log_joint, chunk.targets)
         values, numerator, denominator = found.values, found.numerator, found.denominator
-        if not keep_apart and denominator is not None:
-            numerator, denominator = numerator - denominator, None
         if chunk.weights is not None:
             values, numerator = values * chunk.weights, numerator * chunk.weights
             denominator = None if denominator is None else denominator * chunk.weights
+        if count_denominator and denominator is not None:
+            total.count(denominator)
+        if not keep_apart and denominator is not None:
+            numerator, denominator = numerator - denominator, None
         total.value = total.value + values.sum(-1, dtype=torch.float64)
         total.weight += len(chunk.rows) if chunk.weights is None else float(chunk.weights.sum(dtype=torch.float64))
         accumulate(total.sums[0], numerator)
@@ -402,7 +406,11 @@ def summarise(
         first.add(other)
     value: Any = first.value  # a number, or one for each of several objectives
     value = float(value) if torch.as_tensor(value).ndim == 0 else value
-    return Summary(value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+    moments = SignedMoments(*(evaluator.moments(sums) for sums in first.sums))
+    counts = first.denominator_counts
+    if count_denominator and counts is None:
+        counts = torch.zeros_like(mixture.log_weights)
+    return Summary(value, first.weight, moments, counts)
 
 
 class _PerThread:
@@ -430,8 +438,16 @@ class _Total:
     scratch: Scratch = field(default_factory=Scratch)
     value: Any = 0.0
     weight: float = 0.0
+    denominator_counts: Tensor | None = None
+
+    def count(self, denominator: Tensor) -> None:
+        """Add the denominators (K, n) of a chunk."""
+        counts = denominator.sum(1, dtype=torch.float64)
+        self.denominator_counts = counts if self.denominator_counts is None else self.denominator_counts + counts
 
     def add(self, other: _Total) -> None:
+        if other.denominator_counts is not None:
+            self.count(other.denominator_counts.unsqueeze(1))
         self.value += other.value
         self.weight += other.weight
         for total, part in zip(self.sums, other.sums, strict=True):

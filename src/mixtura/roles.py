@@ -222,6 +222,13 @@ class Covariance(Protocol):
         """
         ...
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Which components `updated` would give a positive definite matrix without a repair, (K,).
+
+        Differences of moments need not be the moments of anything.
+        """
+        ...
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         """One zero-mean draw for each entry of components: (n,) -> (n, D)."""
         ...

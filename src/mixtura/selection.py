@@ -3,7 +3,7 @@
 All candidates are trained together, as members of one stack (solvers/together.py): a fold or a bootstrap replicate is a
 column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
 level the cheapest pair of each member is merged, so that the next level starts close to where it ends. Elongated
-clusters, which k-means cuts into pieces, are put together again on the way down.
+clusters, which k-means cuts into pieces, are put together again on the way down (selection-path).
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def choose(ground: Ground, priors: Sequence[Any], n_components: Sequence[int] | 
     Arguments:
         priors: Shrinkage, prior objects, or None.
         n_components: of each class; None walks down from many to one.
-        criterion: "log_loss" and "held_out" (log p(x, c)) by cross-validation, "out_of_bag" (log-loss, or log p(x) where
-            there is one class), "bic", "icl".
+        criterion: "log_loss" and "held_out" (log p(x, c)) by cross-validation; "out_of_bag", the log-loss, or log p(x)
+            where there is one class; "bic", "icl".
     """
     checks.one_of("criterion", criterion, CRITERIA)
     rows, columns = _prepared(ground, criterion)
@@ -391,7 +391,7 @@ class _Judge:
         return self.mean(self.losses(levels, p) - self.losses(others, p))
 
     def _information(self, levels: list[_Level], p: int) -> float:
-        """BIC or ICL per row: (-2 log L + n_parameters log n [+ 2 entropy of the components]) / n."""
+        """BIC or ICL per row (information-criteria)."""
         total = weight = 0.0
         for c, level in enumerate(levels):
             assert level.seen is not None

@@ -18,6 +18,15 @@ def finite_rows(values: Tensor) -> None:
         )
 
 
+def head_sizes(rows: Tensor, n_classes: int, n_features: int, n_classes_of_head: int) -> None:
+    """Rows and classes for a head that is there already."""
+    if (rows.shape[1], n_classes) != (n_features, n_classes_of_head):
+        raise ValueError(
+            f"The head has {n_features} features and {n_classes_of_head} classes, but X and y have {rows.shape[1]} and "
+            f"{n_classes}; give rows of all its classes, or make another head with from_features."
+        )
+
+
 def head_features(values: Tensor, n_features: int, name: str) -> None:
     """Features (..., D) of floating point for the head of this name."""
     if not isinstance(values, Tensor):

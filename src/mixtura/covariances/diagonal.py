@@ -153,6 +153,10 @@ class DiagonalCovariance:
         entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
         return replace(self, entries=_averaged(entries) if self.spherical else entries)
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        return (scatter.counts + pseudo.covariance_count > 0) & (scatter.seconds[0] + prior > 0).all(-1)
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(
             len(components), self.n_features, generator=generator, dtype=self.entries.dtype, device=generator.device

@@ -165,6 +165,11 @@ class FullCovariance:
         torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
         return FullCovariance.safe(matrices)
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        (prior,) = image(DENSE, pseudo.scatter, self.n_components)
+        failures = torch.linalg.cholesky_ex(scatter.seconds[0] + prior)[1]  # of the lower triangles
+        return (scatter.counts + pseudo.covariance_count > 0) & (failures == 0)
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(
             len(components), self.n_features, 1, generator=generator, dtype=self.matrices.dtype, device=generator.device

@@ -323,6 +323,19 @@ class LowRankCovariance:
             torch.where(alive.unsqueeze(-1), loadings, self.loadings),
         )
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Whether (factor-update) meets a Cholesky factor and leaves positive uniquenesses: with n the count,
+
+        diag C > diag C V (n I + V' C V)^-1 V' C, where C is the scatter matrix itself.
+        """
+        counts = scatter.counts + pseudo.covariance_count
+        priors = image(scatter.form, pseudo.scatter, self.n_components)
+        diagonals, projected = (a + b for a, b in zip(scatter.seconds, priors, strict=True))
+        gram = self.projections.mT @ projected + torch.diag_embed(counts.unsqueeze(-1).expand(-1, self.rank))
+        factors, failures = torch.linalg.cholesky_ex(gram)
+        explained = linalg.solve_lower(factors, projected.mT).square().sum(-2)
+        return (counts > 0) & (failures == 0) & (diagonals > explained).all(-1)
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         shape = (len(components), self.n_features + self.rank)
         noise = torch.randn(*shape, generator=generator, dtype=self.columns.dtype, device=generator.device)

@@ -138,9 +138,14 @@ class TiedCovariance:
         return self._spread.conditional_moments(conditioned, weights)
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> TiedCovariance:
+        return replace(self, inner=self.inner.updated(self._pooled(scatter), pseudo, floor))
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        return self.inner.definite(self._pooled(scatter), pseudo)[self.groups]
+
+    def _pooled(self, scatter: Moments) -> Moments:
         # Scatters are about each component's own mean, so they simply add (tied-update); the prior is counted once.
-        pooled = replace(scatter.pooled(self.groups, self.n_groups), form=self.inner.form)
-        return replace(self, inner=self.inner.updated(pooled, pseudo, floor))
+        return replace(scatter.pooled(self.groups, self.n_groups), form=self.inner.form)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         return self.inner.sample(self.groups[components], generator)

@@ -34,18 +34,20 @@ from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
 from mixtura.shards import Source
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
+from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {
     "joint": ("em", "gradient"),
-    "conditional": ("gradient",),
+    "conditional": ("baum_welch", "gradient"),
     "margin": ("gradient",),
-    "hybrid": ("gradient",),
+    "hybrid": ("gradient", "baum_welch"),
 }
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
+# A log posterior of the labels above this, per row, is that of classes without a doubtful row.
+SEPARATED = -1e-3
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,10 @@ class Problem:
             memory_limit=self.memory_limit,
         )
 
+    def baum_welch(self) -> BaumWelch:
+        em = self.em(self.objective)
+        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
+
     @property
     def floor(self) -> Tensor:
         """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
@@ -112,7 +118,8 @@ class MixtureClassifier(ClassPredictions):
         rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
         objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
             object such as `Hybrid(0.5, Margin(10.0))`.
-        solver: "auto", "em" (for "joint"), "gradient", or a `Gradient` object with settings of its own.
+        solver: "auto", "em" (for "joint"), "baum_welch" (for "conditional" and hybrids), "gradient", or a `Gradient`
+            object with settings of its own.
         prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
             n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
             the rows) or `priors.Conjugate`.
@@ -202,11 +209,15 @@ class MixtureClassifier(ClassPredictions):
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
-            problem = self._problem(source, classes, objective)
+            problem = self._settled(self._problem(source, classes, objective))
             n_starts = self._n_starts() if problem.selection is None else 1
             best = best_of(n_starts, lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
+
+    def _settled(self, problem: Problem) -> Problem:
+        """The problem with what the rows are to decide; a preset may look at them for that."""
+        return problem
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -226,11 +237,16 @@ class MixtureClassifier(ClassPredictions):
 
     def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
         """Names of the solvers that can maximise an objective, the preferred one first."""
-        return SOLVERS_OF.get(objective.name, ("gradient",) if objective.needs_denominator else ("em", "gradient"))
+        others = ("gradient", "baum_welch") if objective.needs_denominator else ("em", "gradient")
+        return SOLVERS_OF.get(objective.name, others)
 
-    def _takes_gradient(self, objective: Objective) -> bool:
-        chosen = self._able_solvers(objective)[0] if self.solver == "auto" else self.solver
-        return chosen == "gradient" or isinstance(chosen, Gradient)
+    def _solver_of(self, problem: Problem) -> str:
+        """The name of the solver; "auto" takes the preferred one that the covariances allow."""
+        if self.solver != "auto":
+            return "gradient" if isinstance(self.solver, Gradient) else self.solver
+        preferred = self._able_solvers(problem.objective)[0]
+        without_update = preferred == "baum_welch" and hasattr(problem.structure, "for_em")
+        return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
@@ -333,11 +349,11 @@ class MixtureClassifier(ClassPredictions):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        by_gradient = self._takes_gradient(problem.objective)
+        solver = self._solver_of(problem)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         start = self._given_start(problem)
-        if start is None or not by_gradient:
-            em = problem.em(Joint() if by_gradient else problem.objective)
+        if start is None or solver == "em":
+            em = problem.em(problem.objective if solver == "em" else Joint())
             if start is None:
                 start = self._new_start(problem, em)
             else:
@@ -345,10 +361,20 @@ class MixtureClassifier(ClassPredictions):
             with watcher(self.verbose, max_iter, type(self).__name__) as watch:
                 result = run(em, start, problem.source, max_iter, tol, watch)
             result = replace(result, mixture=problem.converted(result.mixture))
-            if not by_gradient or result.outcome is Outcome.INTERRUPTED:
+            if solver == "em" or result.outcome is Outcome.INTERRUPTED:
                 return result
             start = result.mixture
-        return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
+        if solver == "gradient":
+            return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
+        return self._separated(problem, start, max_iter, tol)
+
+    def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
+        """What extended Baum-Welch makes of a start."""
+        checks.has_update(problem.structure)
+        solver = problem.baum_welch()
+        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+            result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
+        return replace(result, mixture=result.mixture.mixture)
 
     def _task(self, problem: Problem, seen: Source, column: int) -> Task:
         """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
@@ -389,8 +415,8 @@ class MixtureClassifier(ClassPredictions):
         given = given.to(problem.source.device)
         return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
 
-    def _new_start(self, problem: Problem, solver: EM) -> Mixture:
-        method = checks.one_of("init", self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+    def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
+        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
         if problem.selection is not None:
             return problem.selection.start
         rough, assigned = starting_mixture(
@@ -427,6 +453,13 @@ class MixtureClassifier(ClassPredictions):
         warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
+        if problem.prior is None and problem.objective.name == "conditional" and result.objective > SEPARATED:
+            warnings.warn(
+                "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
+                f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",
+                checks.RepairWarning,
+                stacklevel=3,
+            )
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
             warnings.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); "

@@ -206,9 +206,6 @@ class HybridMixtureClassifier(MixtureClassifier):
             other = Margin(1.0 if _is_auto(self.margin) else float(self.margin))
         return Hybrid(tradeoff, other, weight)
 
-    def _takes_gradient(self, objective: Objective) -> bool:
-        return True
-
     # ---- rows kept out ---------------------------------------------------------------------------------------------
 
     def _split(

@@ -92,6 +92,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
+        component_trials: whether components are left out in turn at the end, and stay out where the evidence does not
+            fall (component-trial); False is the published algorithm.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -126,6 +128,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         coef0: float = 1.0,
         scaling: bool = True,
         hessian: str = "complete",
+        component_trials: bool = True,
         n_init: int = 3,
         max_iter: int = 5000,
         tol: float = 1e-5,
@@ -143,6 +146,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.coef0 = coef0
         self.scaling = scaling
         self.hessian = hessian
+        self.component_trials = component_trials
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -188,6 +192,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         checks.count("n_init", self.n_init)
         checks.kernel(self.kernel, KERNELS)
         checks.switch("scaling", self.scaling)
+        checks.switch("component_trials", self.component_trials)
         exact = checks.one_of("hessian", self.hessian, ("complete", "exact")) == "exact"
         return SparseNewton(exact=exact, tolerance=checks.non_negative("tol", self.tol))
 
@@ -241,16 +246,22 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
-        if result.outcome is not Outcome.INTERRUPTED:
-            state = simplified(state, evidence, solver, int(self.max_iter))
-        state, covariance, self.log_evidence_ = solver.posterior(state, evidence)
+        interrupted = result.outcome is Outcome.INTERRUPTED
+        try:
+            if self.component_trials and not interrupted:
+                state = simplified(state, evidence, solver, int(self.max_iter))
+        except KeyboardInterrupt:  # the fit itself is complete
+            interrupted = True
+        state, self.log_evidence_ = solver.settled(state, evidence)
+        # The complete Hessian makes the posterior too narrow; it is good for pruning, not for doubt.
+        state, covariance = replace(solver, exact=True).posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
         self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
         self.classes_ = problem.classes
         self.history_ = list(result.history)
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
-        if result.outcome is Outcome.INTERRUPTED:
+        if interrupted:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
             warnings.warn(

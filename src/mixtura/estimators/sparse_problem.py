@@ -28,9 +28,9 @@ from mixtura.initialise import cluster, nearest
 from mixtura.solvers.newton import Evidence, State
 from mixtura.solvers.working_set import Candidates, WorkingState
 
-# Beyond this many rows of a Hessian a fit with all columns takes minutes (1265 on Waveform: 23 s a start against
-# 5 s with a working set, at the same error), and columns are added as the evidence asks for them.
-LARGEST_HESSIAN = 1250
+# Beyond this many rows of a Hessian a start with all columns takes ten seconds and more, and columns are added as the
+# evidence asks for them, which takes less than one (reproduce/results/sparse_settings.md).
+LARGEST_HESSIAN = 1000
 KERNELS = ("polynomial", "rbf", "precomputed")
 
 

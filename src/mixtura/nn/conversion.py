@@ -22,7 +22,6 @@ from mixtura.covariances import (
 from mixtura.estimators import MixtureClassifier
 from mixtura.linalg import safe_cholesky
 from mixtura.mixture import Mixture
-from mixtura.nn.components import QUADRATICS
 from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
 from mixtura.roles import Covariance, Structure
 
@@ -36,36 +35,28 @@ MOST_FEATURES_FULL = 512
 # ---- from features ---------------------------------------------------------------------------------------------------
 
 
-def from_features(kind: Any, X: Any, y: Any, n_components: int, quadratic: str, options: dict[str, Any]) -> Any:
-    """See MixtureHead.from_features."""
-    checks.one_of("quadratic", quadratic, QUADRATICS)
-    checks.count("n_components", n_components)
-    own = {name: options.pop(name) for name in ("density", "threshold") if name in options}
-    rank = options.pop("rank", "auto")
-    rows = torch.as_tensor(X)
+def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
+    """Rows in float64, labels, and the number of classes."""
+    rows = torch.as_tensor(X).detach()
     checks.rows(rows, None, "from_features")
-    rows = rows.detach().double()
     checks.finite_rows(rows)
-    head = _empty_head(kind, rows, y, n_components, quadratic, rank, own)
-    if head.normaliser is not None:
-        head.normaliser.running_mean.copy_(rows.mean(0))
-        head.normaliser.running_var.copy_(rows.var(0, correction=0))
-    centre, scale = (part.double() for part in head.frame())
-    model = MixtureClassifier(n_components, covariance_type=_structure(head), **options)
-    mixture = model.fit((rows - centre) / scale, _as_labels(y)).mixture_
+    labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    return rows.double(), labels, max(2, len(checks.distinct(labels)))
+
+
+def refit(head: MixtureHead, X: Any, y: Any, options: dict[str, Any]) -> None:
+    """See MixtureHead.refit."""
+    rows, labels, n_classes = read_features(X, y)
+    checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
+    normaliser = head.normaliser
+    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
+        normaliser.running_mean.copy_(rows.mean(0))
+        normaliser.running_var.copy_(rows.var(0, correction=0))
+    centre, scale = (part.to(rows) for part in head.frame())
+    model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
+    mixture = model.fit((rows - centre) / scale, labels).mixture_
     with torch.no_grad():
-        _start(head, _evened(mixture, n_components))
-    return head
-
-
-def _as_labels(y: Any) -> Any:
-    return y.detach().cpu().numpy() if isinstance(y, Tensor) else y
-
-
-def _empty_head(kind: Any, rows: Tensor, y: Any, n_components: int, quadratic: str, rank: Any, own: dict) -> Any:
-    n_classes = len(checks.distinct(np.asarray(_as_labels(y))))
-    head = kind(rows.shape[1], max(n_classes, 2), n_components, quadratic, rank=rank, **own)
-    return head.to(device=rows.device)
+        _start(head, _evened(mixture, head.n_components))
 
 
 def _structure(head: MixtureHead) -> Structure:

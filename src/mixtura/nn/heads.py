@@ -147,12 +147,26 @@ class MixtureHead(nn.Module):
         """A head that starts from a mixture fitted to features X (n, D) and labels y, classes in sorted order.
 
         The mixture is MixtureClassifier's with its default prior, so that few rows per class will do: take
-        "low_rank" or "diagonal" in high dimensions. Options: rank, density, and the arguments of MixtureClassifier.
-        In evaluation the head predicts what the mixture predicts.
+        "low_rank" or "diagonal" in high dimensions. In evaluation the head predicts what the mixture predicts.
+        Options are those of the head (rank, density, threshold) and the arguments of MixtureClassifier.
         """
-        from mixtura.nn.conversion import from_features
+        from mixtura.nn.conversion import read_features
 
-        return from_features(cls, X, y, n_components, quadratic, options)
+        own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
+        rows, labels, n_classes = read_features(X, y)
+        head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
+        return head.refit(rows, labels, **options)
+
+    def refit(self, X: Any, y: Any, **options: Any) -> Self:
+        """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
+
+        A head with density=True that was trained together with its network has Gaussians as wide as dropout and
+        augmentation made the features; fitted anew to features in evaluation, it tells better what is unusual.
+        """
+        from mixtura.nn.conversion import refit
+
+        refit(self, X, y, options)
+        return self
 
     def to_estimator(self, classes: Any = None) -> Any:
         """A fitted MixtureClassifier with the probabilities of this head; its labels are `classes`, or 0, 1, ...

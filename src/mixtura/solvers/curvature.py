@@ -7,7 +7,6 @@ numbers (feature-form).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -49,50 +48,52 @@ class Factored(Protocol):
 
 
 class Curvature(Protocol):
-    """Linear predictors of pairs, and their gradients and Hessians."""
+    """Linear predictors of pairs, and their gradients and Hessians; of use as long as the pairs stay."""
+
+    components: Tensor  # (P,), of the pairs
 
     def predict(self, values: Tensor) -> Tensor:
         """(P,) -> (K, N)"""
         ...
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        """(K, N) -> (P,)"""
+        """Sums over rows by their weights: (K, N) -> (P,)"""
         ...
 
-    def factored(self, share: Share, weights: Tensor) -> Factored: ...
-
-
-def hessian(columns: Tensor, components: Tensor, share: Share, weights: Tensor) -> Tensor:
-    """Minus second derivatives over columns (Q, N) that belong to components (Q,), (Q, Q).
-
-    (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
-    (exact-hessian)     minus the same with responsibilities in place of posteriors.
-    """
-    same = components.unsqueeze(1) == components
-    p = share.posteriors[components] * columns
-    weighted = weights * p
-    total = same * (weighted @ columns.T) - weighted @ p.T
-    if share.responsibilities is not None:
-        r = share.responsibilities[components] * columns
-        weighted = weights * r
-        total -= same * (weighted @ columns.T) - weighted @ r.T
-    return 0.5 * (total + total.T)
+    def factored(self, share: Share, precisions: Tensor) -> Factored: ...
 
 
 class DirectCurvature:
     """In the space of the pairs: one row and column for each."""
 
-    def __init__(self, mixture: SparseMixture, columns: Tensor):
-        self.mixture, self.columns = mixture, columns  # (P, N)
+    def __init__(self, mixture: SparseMixture, columns: Tensor, weights: Tensor):
+        self.components, self.columns = mixture.components, columns  # (P,), (P, N)
+        self.members = mixture.members.T.contiguous()  # (K, P)
+        self.same = mixture.members @ self.members  # (P, P), one for pairs of one component
+        self.weighted = columns * weights
 
     def predict(self, values: Tensor) -> Tensor:
-        return (values.unsqueeze(1) * self.mixture.members).T @ self.columns
+        return (self.members * values) @ self.columns
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return ((self.columns @ residuals.T) * self.mixture.members).sum(1)
+        return (residuals.index_select(0, self.components) * self.weighted).sum(1)
 
-    def factored(self, share: Share, weights: Tensor) -> DirectFactored:
-        return DirectFactored(hessian(self.columns, self.mixture.components, share, weights), self.mixture.precisions)
+    def hessian(self, share: Share) -> Tensor:
+        """Minus second derivatives, (P, P).
+
+        (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
+        (exact-hessian)     minus the same with responsibilities in place of posteriors.
+        """
+        total = self._complete(share.posteriors)
+        return total if share.responsibilities is None else total - self._complete(share.responsibilities)
+
+    def _complete(self, posteriors: Tensor) -> Tensor:
+        p = posteriors.index_select(0, self.components)  # (P, N); faster than by brackets, and often asked for
+        weighted = p * self.weighted
+        return torch.addmm(self.same * (weighted @ self.columns.T), weighted, (p * self.columns).T, alpha=-1)
+
+    def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
+        return DirectFactored(self.hessian(share), precisions)
 
 
 class DirectFactored:
@@ -100,8 +101,9 @@ class DirectFactored:
 
     def __init__(self, matrix: Tensor, precisions: Tensor):
         self.precisions = precisions
-        whole = matrix + torch.diag(precisions)
-        self.factor, info = torch.linalg.cholesky_ex(whole)
+        whole = matrix
+        whole.diagonal().add_(precisions)
+        self.factor, info = torch.linalg.cholesky_ex(whole)  # of the lower half: rounding of the other does not count
         self.is_positive = int(info) == 0
         if not self.is_positive:
             self.factor, _ = safe_cholesky(whole + torch.diag((-whole.diagonal()).clamp_min(0) + 1e-12))
@@ -124,8 +126,9 @@ class DirectFactored:
 class FeatureCurvature:
     """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
 
-    def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor):
-        self.mixture, self.features, self.maps = mixture, features, maps  # (R, N), (R, P)
+    def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor, weights: Tensor):
+        self.components, self.members = mixture.components, mixture.members
+        self.features, self.maps, self.weights = features, maps, weights  # (R, N), (R, P), (N,)
         sizes = mixture.members.sum(0).long().tolist()
         self.live = [k for k, size in enumerate(sizes) if size > 0]
         edges = torch.tensor([0, *sizes]).cumsum(0).tolist()
@@ -135,35 +138,31 @@ class FeatureCurvature:
         )[mixture.components]  # (P,)
 
     def predict(self, values: Tensor) -> Tensor:
-        return ((self.maps * values) @ self.mixture.members).T @ self.features
+        return ((self.maps * values) @ self.members).T @ self.features
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return self.back(self.features @ residuals.T, self.mixture.components)
+        return self.back(self.features @ (residuals * self.weights).T, self.components)
 
     def back(self, vectors: Tensor, components: Tensor) -> Tensor:
         """Derivatives by features (R, K) to derivatives by values (P,)."""
         return (self.maps * vectors[:, components]).sum(0)
 
-    @cached_property
-    def spreads(self) -> Tensor:
+    def spreads(self, precisions: Tensor) -> Tensor:
         """U precisions^-1 U' of every live component, (K', R, R)."""
-        scaled = self.maps / self.mixture.precisions
+        scaled = self.maps / precisions
         return torch.stack([scaled[:, part] @ self.maps[:, part].T for part in self.parts])
 
-    def factored(self, share: Share, weights: Tensor) -> FeatureFactored:
-        n_live, size = len(self.live), len(self.features)
-        matrix = self._hessian(share.posteriors, weights)
+    def factored(self, share: Share, precisions: Tensor) -> FeatureFactored:
+        matrix = self._hessian(share.posteriors)
         if share.responsibilities is not None:
-            matrix = matrix - self._hessian(share.responsibilities, weights)
-        blocks = matrix.view(n_live * size, n_live, size).transpose(0, 1)  # (K', Q, R)
-        product = (blocks @ self.spreads).transpose(0, 1).reshape(n_live * size, n_live * size)
-        return FeatureFactored(self, matrix, product)
+            matrix = matrix - self._hessian(share.responsibilities)
+        return FeatureFactored(self, matrix, precisions)
 
-    def _hessian(self, posteriors: Tensor, weights: Tensor) -> Tensor:
+    def _hessian(self, posteriors: Tensor) -> Tensor:
         """(complete-hessian) of the features, (Q, Q) with Q = live components x features."""
         size, n_rows = self.features.shape
         p = (posteriors[self.live].unsqueeze(1) * self.features).view(-1, n_rows)  # (Q, N)
-        weighted = weights * p
+        weighted = self.weights * p
         total = -(weighted @ p.T)
         own = (self.features @ weighted.T).view(size, len(self.live), size)
         total.view(len(self.live), size, len(self.live), size).diagonal(dim1=0, dim2=2).add_(own.transpose(1, 2))
@@ -173,15 +172,19 @@ class FeatureCurvature:
 class FeatureFactored:
     """T = (I + H S)^-1 H, with which A^-1 = P^-1 - P^-1 U' T U P^-1 for precisions P (feature-form)."""
 
-    def __init__(self, curvature: FeatureCurvature, matrix: Tensor, product: Tensor):
-        self.curvature, self.matrix = curvature, matrix
+    def __init__(self, curvature: FeatureCurvature, matrix: Tensor, precisions: Tensor):
+        self.curvature, self.matrix, self.precisions = curvature, matrix, precisions
+        self.spreads = curvature.spreads(precisions)
+        n_live, size = len(curvature.live), len(curvature.features)
+        blocks = matrix.view(n_live * size, n_live, size).transpose(0, 1)  # (K', Q, R)
+        product = (blocks @ self.spreads).transpose(0, 1).reshape(n_live * size, n_live * size)
         product.diagonal().add_(1)
         self.factors, self.pivots = torch.linalg.lu_factor(product)
 
     @property
     def is_positive(self) -> bool:
         """Whether I + L' H L has a Cholesky factor, with L L' = S."""
-        spreads = self.curvature.spreads
+        spreads = self.spreads
         lower, _ = safe_cholesky(spreads + 1e-12 * torch.diag_embed(spreads.diagonal(dim1=1, dim2=2) + 1e-300))
         whole = torch.block_diag(*lower)
         symmetric = whole.T @ self.matrix @ whole
@@ -193,12 +196,13 @@ class FeatureFactored:
         return self.factors.diagonal().abs().log().sum()
 
     def solve(self, gradient: Tensor) -> Tensor:
-        mixture, maps = self.curvature.mixture, self.curvature.maps
-        scaled = gradient / mixture.precisions
-        up = ((maps * scaled) @ mixture.members)[:, self.curvature.live].T.reshape(-1, 1)  # (Q, 1)
+        scaled = gradient / self.precisions
+        up = ((self.curvature.maps * scaled) @ self.curvature.members)[:, self.curvature.live].T.reshape(
+            -1, 1
+        )  # (Q, 1)
         down = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix @ up)
         down = down.view(len(self.curvature.live), -1).T
-        return scaled - self.curvature.back(down, self.curvature.places) / mixture.precisions
+        return scaled - self.curvature.back(down, self.curvature.places) / self.precisions
 
     @property
     def determined(self) -> Tensor:
@@ -208,7 +212,7 @@ class FeatureFactored:
         blocks = inner.view(n_live, size, n_live, size).diagonal(dim1=0, dim2=2)  # (R, R, K')
         maps, parts = self.curvature.maps, self.curvature.parts
         found = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
-        return torch.cat(found) / self.curvature.mixture.precisions
+        return torch.cat(found) / self.precisions
 
     def covariance(self) -> Tensor:
         raise NotImplementedError  # the posterior is asked for when few pairs are left, in their own space

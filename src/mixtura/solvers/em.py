@@ -64,19 +64,8 @@ class EM:
 
     def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
         """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
-        pseudo, pulls = self.pseudo_moments, self.pseudo_moments.mean_counts
-        pulled = bool((pulls > 0).any())
-        firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
-        if pulled:
-            firsts = firsts + pulls * (pseudo.mean - moments.reference)
-            divisors = divisors + pulls
-        moved = moments.reference + firsts / divisors.clamp_min(1e-300)
-        means = torch.where(divisors > 0, moved, mixture.means)
-        scatter = moments.about(means)
-        if pulled:
-            off = means - pseudo.mean
-            scatter = scatter.plus_scatter(scatter.form.outer(pulls * off, off))
-            scatter = replace(scatter, counts=scatter.counts + (pulls > 0).squeeze(-1))
+        pseudo = self.pseudo_moments
+        means, scatter = placed(mixture, moments, pseudo)
         covariance = self._covariance(mixture, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
         return Mixture(log_weights, means, covariance, mixture.class_of)
@@ -104,10 +93,33 @@ class EM:
     @cached_property
     def pseudo_moments(self) -> PseudoMoments:
         """What the prior adds to moments, and the ridge."""
-        if self.prior is None:
-            zeros = torch.zeros_like(self.floor)
-            return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros, self.ridge)
-        return replace(self.prior.pseudo_moments(len(self.floor)), ridge=self.ridge)
+        return replace(pseudo_moments_of(self.prior, self.floor), ridge=self.ridge)
+
+
+def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
+    """What a prior, or none, adds; floor (D,) says how many features there are, and where."""
+    if prior is None:
+        zeros = torch.zeros_like(floor)
+        return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros)
+    return prior.pseudo_moments(len(floor))
+
+
+def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
+    """The means that moments ask for, and the scatter about them (map-update); without rows a mean stays."""
+    pulls = pseudo.mean_counts
+    pulled = bool((pulls > 0).any())
+    firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
+    if pulled:
+        firsts = firsts + pulls * (pseudo.mean - moments.reference)
+        divisors = divisors + pulls
+    moved = moments.reference + firsts / divisors.clamp_min(1e-300)
+    means = torch.where(divisors > 0, moved, mixture.means)
+    scatter = moments.about(means)
+    if pulled:
+        off = means - pseudo.mean
+        scatter = scatter.plus_scatter(scatter.form.outer(pulls * off, off))
+        scatter = replace(scatter, counts=scatter.counts + (pulls > 0).squeeze(-1))
+    return means, scatter
 
 
 def repairs_of(mixture: Mixture) -> tuple[str, ...]:

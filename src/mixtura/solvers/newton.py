@@ -6,6 +6,7 @@ Newton inside), the curvature there, new precisions, new weights; then pairs and
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from mixtura.priors.sparse import Relevance
 from mixtura.roles import Step
-from mixtura.solvers.curvature import Curvature, DirectCurvature, FeatureCurvature, Share
+from mixtura.solvers.curvature import Curvature, DirectCurvature, Factored, FeatureCurvature, Share
 from mixtura.sparse_mixture import SparseMixture
 
 # As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
@@ -24,7 +25,7 @@ RESPONSIBILITY_TOLERANCE = 1e-3
 MOST_NEWTON_STEPS = 100
 MOST_ROUNDS = 200
 # A component of less weight within its class leaves.
-SMALLEST_WEIGHT = 1e-5
+LOG_SMALLEST_WEIGHT = math.log(1e-5)
 # Components of a class whose log joints differ by less than this at every row are one; looked at now and then.
 EQUAL = 1e-2
 MERGE_INTERVAL = 20
@@ -56,6 +57,7 @@ class State:
     responsibilities: Tensor
     n_components_at_start: int
     n_steps: int = 0
+    curvature: Curvature | None = None  # of the last step: still good while the pairs are the same
 
 
 @dataclass(frozen=True)
@@ -91,18 +93,20 @@ class SparseNewton:
         assert isinstance(evidence, Evidence)
         if state.mixture.n_pairs == 0:
             return Step(state, self._log_likelihood_without_pairs(state, evidence), converged=True)
-        curvature = _curvature(state.mixture, evidence)
+        curvature = state.curvature
+        if curvature is None or curvature.components is not state.mixture.components:
+            curvature = _curvature(state.mixture, evidence)
         mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, evidence, curvature)
+        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
         likelihood = log_likelihood(mode.posteriors, evidence, state.mixture.class_of)
         before = state.mixture
         penalty = self.prior.log_density(mode.values, before.precisions)
         log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
         precisions = self.prior.updated(mode.values, before.precisions, found.determined)
-        change = float((precisions - before.precisions).square().sum())
+        change = float(torch.linalg.vector_norm(precisions - before.precisions)) ** 2
         weights = _weights(responsibilities, evidence, before.class_of)
         moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
-        after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1)
+        after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
         after = self._shrunk(after, evidence)
         value = float(log_evidence) / float(evidence.weights.sum())
         return Step(after, value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
@@ -133,25 +137,24 @@ class SparseNewton:
         for _ in range(MOST_NEWTON_STEPS):
             log_joint = mixture.log_weights.unsqueeze(1) + curvature.predict(values)
             posteriors = log_joint.softmax(0)
-            residuals = (responsibilities - posteriors) * evidence.weights
-            gradient = curvature.gradient(residuals) - mixture.precisions * values  # (newton-gradient), HU21 eq. 12, 14
-            norm = float(gradient.norm())
+            pull = curvature.gradient(responsibilities - posteriors)
+            gradient = torch.addcmul(pull, mixture.precisions, values, value=-1)  # (newton-gradient), HU21 eq. 12, 14
+            norm = float(torch.linalg.vector_norm(gradient))
             if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
                 break
             if norm > previous:
                 values, rate, previous = start, 0.5 * rate, float("inf")
                 continue
-            share = Share(posteriors)
-            values = values + rate * curvature.factored(share, evidence.weights).solve(gradient)
+            values = values + rate * curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
             previous = norm
         return Mode(values, log_joint, posteriors)  # pyright: ignore[reportPossiblyUnboundVariable]
 
-    def _laplace(self, mode: Mode, responsibilities: Tensor, evidence: Evidence, curvature: Curvature) -> Any:
+    def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
         if self.exact:
-            found = curvature.factored(Share(mode.posteriors, responsibilities), evidence.weights)
+            found = curvature.factored(Share(mode.posteriors, responsibilities), precisions)
             if found.is_positive:
                 return found
-        return curvature.factored(Share(mode.posteriors), evidence.weights)
+        return curvature.factored(Share(mode.posteriors), precisions)
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
         posteriors = state.mixture.log_weights.softmax(0).unsqueeze(1)
@@ -161,39 +164,48 @@ class SparseNewton:
     def _shrunk(self, state: State, evidence: Evidence) -> State:
         """Without pairs of the largest precision, components of no weight, and components that equal others."""
         mixture = state.mixture
-        kept = self.prior.relevant(mixture.precisions)
-        if not bool(kept.all()):
+        if not self.prior.relevant(mixture.precisions.amax()):
+            kept = self.prior.relevant(mixture.precisions)
             state = replace(state, mixture=with_pairs(mixture, kept))
-        light = state.mixture.log_weights.exp() <= SMALLEST_WEIGHT
-        if bool(light.any()):
+            state = merged_empty(state) if self.merge else state
+        light = state.mixture.log_weights <= LOG_SMALLEST_WEIGHT
+        if light.any():
             state = without_components(state, light, evidence)
-        if self.merge:
-            state = merged_empty(state)
-            if state.n_steps % MERGE_INTERVAL == 0:
-                state = merged_equal(state, evidence)
+        if self.merge and state.n_steps % MERGE_INTERVAL == 0:
+            state = merged_equal(state, evidence)
         return state
 
-    def posterior(self, state: State, evidence: Evidence) -> tuple[State, Tensor, float]:
-        """The state at its mode, the covariance of its values (P, P), and the log evidence."""
+    def settled(self, state: State, evidence: Evidence) -> tuple[State, float]:
+        """The state at its mode, and the log evidence there."""
+        if state.mixture.n_pairs == 0:
+            return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
+        moved, found, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
+        penalty = self.prior.log_density(moved.mixture.values, moved.mixture.precisions)
+        return moved, float(likelihood + penalty - 0.5 * found.log_determinant)  # (laplace-evidence)
+
+    def posterior(self, state: State, evidence: Evidence) -> tuple[State, Tensor]:
+        """The state at its mode, and the covariance of its values (P, P)."""
         mixture = state.mixture
         if mixture.n_pairs == 0:
-            value = self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
-            return state, mixture.values.new_zeros(0, 0), value
-        curvature = DirectCurvature(mixture, evidence.columns(mixture.columns))
+            return state, mixture.values.new_zeros(0, 0)
+        direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
+        moved, found, _ = self._at_mode(state, evidence, direct)
+        return moved, found.covariance()
+
+    def _at_mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[State, Factored, Tensor]:
         mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, evidence, curvature)
-        moved = replace(state, mixture=replace(mixture, values=mode.values), responsibilities=responsibilities)
-        penalty = self.prior.log_density(mode.values, mixture.precisions)
+        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
+        mixture = replace(state.mixture, values=mode.values)
         likelihood = log_likelihood(mode.posteriors, evidence, mixture.class_of)
-        return moved, found.covariance(), float(likelihood + penalty - 0.5 * found.log_determinant)
+        return replace(state, mixture=mixture, responsibilities=responsibilities), found, likelihood
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
     """In the space of the features while there are more pairs than features of the components that have pairs."""
     n_live = int((mixture.members.sum(0) > 0).sum())
     if evidence.maps is None or mixture.n_pairs <= n_live * len(evidence.maps):
-        return DirectCurvature(mixture, evidence.columns(mixture.columns))
-    return FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns])
+        return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
+    return FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], evidence.weights)
 
 
 def _own(labels: Tensor, class_of: Tensor) -> Tensor:

@@ -10,38 +10,41 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from mixtura.solvers.loop import run
+from mixtura.solvers.loop import Outcome, run
 from mixtura.solvers.newton import Evidence, SparseNewton, State, without_components
 from mixtura.sparse_mixture import SparseMixture
 
-# Precision updates of a trial: weights that are not needed have mostly gone by then.
+# Precision updates after which trials are compared, and of the one that is pursued: most weights that are not needed
+# have gone by then.
+FIRST_STEPS = 30
 TRIAL_STEPS = 200
-# In nats; less is within the error of Laplace's approximation.
-LEAST_RISE = 1.0
 
 
-def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int = TRIAL_STEPS) -> State:
-    """The state, without components as long as leaving one out raises the log evidence clearly."""
+def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int) -> State:
+    """The state, without components as long as leaving one out does not lower the log evidence."""
     steps = simplifications(state, evidence, solver, solver, min(most_steps, TRIAL_STEPS))
     best, state = next(steps)
+    n_components = state.mixture.n_components
     for value, simpler in steps:
-        if value < best + LEAST_RISE:
+        if value < best:
             break
         best, state = value, simpler
-    return state
+    if state.mixture.n_components == n_components:
+        return state
+    return _fitted(state, evidence, solver, most_steps)
 
 
 def simplifications(
     state: State, evidence: Evidence, solver: SparseNewton, judge: SparseNewton, n_steps: int
 ) -> Iterator[tuple[float, State]]:
     """The judge's log evidence and the state, then with one component less after another: the one missed least."""
-    state, _, value = judge.posterior(state, evidence)
+    state, value = judge.settled(state, evidence)
     yield value, state
     while spare := _spare(state.mixture):
-        trials = [judge.posterior(_without(state, k, evidence, solver, n_steps), evidence) for k in spare]
-        state, _, value = max(trials, key=lambda found: found[2])
+        trials = [_without(state, k, evidence, solver, min(n_steps, FIRST_STEPS)) for k in spare]
+        best = max(trials, key=lambda trial: judge.settled(trial, evidence)[1])
+        state, value = judge.settled(_fitted(best, evidence, solver, n_steps), evidence)
         yield value, state
 
 
@@ -55,17 +58,22 @@ def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_s
     """The state after a fit without component k."""
     gone = torch.zeros(state.mixture.n_components, dtype=torch.bool, device=state.responsibilities.device)
     gone[k] = True
-    columns = state.mixture.columns.unique()
     trial = without_components(state, gone, evidence)
-    trial = replace(trial, mixture=_reopened(trial.mixture, columns))
-    return run(solver, trial, evidence, n_steps, 0.0).mixture
+    trial = replace(trial, mixture=_reopened(trial.mixture, evidence.n_columns))
+    return _fitted(trial, evidence, solver, n_steps)
 
 
-def _reopened(mixture: SparseMixture, columns: Tensor) -> SparseMixture:
-    """All components but the last may use all of these columns again: what is new is zero with precision one."""
-    components = torch.arange(mixture.n_components - 1, device=columns.device).repeat_interleave(len(columns))
-    repeated = columns.repeat(mixture.n_components - 1)
-    n_columns = int(columns.max()) + 1 if len(columns) else 1
+def _fitted(state: State, evidence: Evidence, solver: SparseNewton, n_steps: int) -> State:
+    result = run(solver, state, evidence, n_steps, 0.0)
+    if result.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result.mixture
+
+
+def _reopened(mixture: SparseMixture, n_columns: int) -> SparseMixture:
+    """All components but the last may use all columns again: what is new is zero with precision one."""
+    components = torch.arange(mixture.n_components - 1, device=mixture.values.device).repeat_interleave(n_columns)
+    columns = torch.arange(n_columns, device=mixture.values.device).repeat(mixture.n_components - 1)
     values = mixture.coefficients(n_columns)
     shifted = values - values[-1]  # the last component is the reference again: only differences count
     precisions = torch.ones_like(values)
@@ -73,7 +81,7 @@ def _reopened(mixture: SparseMixture, columns: Tensor) -> SparseMixture:
     return replace(
         mixture,
         components=components,
-        columns=repeated,
-        values=shifted[components, repeated],
-        precisions=precisions[components, repeated],
+        columns=columns,
+        values=shifted[components, columns],
+        precisions=precisions[components, columns],
     )
