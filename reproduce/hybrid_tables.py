@@ -112,7 +112,8 @@ def main() -> None:
     results = merged(sys.argv[1:])
     plot_missing(results)
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    epochs = {name: len(run["curve"]) - 1 for name in PAPER for run in results.get(name, {}).get("LM", {}).values()}
+    runs = [run for name in PAPER for run in results.get(name, {}).get("LM", {}).values()]
+    epochs = sorted({len(run["curve"]) - 1 for run in runs})
     lines = [
         "# Hybrid training: Roth, Peharz, Tschiatschek & Pernkopf (2018)",
         "",
@@ -125,7 +126,7 @@ def main() -> None:
         "",
         "Steps, margins, trade-offs, ranks and components are those of the authors' program for the hybrids; LM and",
         "CLL take the same with a trade-off of 0, as settings of their own are not published. The variants are drawn",
-        f"anew and take the settings of Basic; epochs: {epochs}.",
+        f"anew and take the settings of Basic; epochs: {', '.join(map(str, epochs))} (the paper has 500 for variants).",
         "An error is that of the epoch with the best validation error.",
         "",
         "## Further rows, and settings compared on validation rows",

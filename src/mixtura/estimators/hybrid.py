@@ -82,6 +82,7 @@ class HybridMixtureClassifier(MixtureClassifier):
 
     objective = "hybrid"
     solver = "gradient"
+    _saved = ("tradeoff_", "margin_", "n_epochs_")  # saved with the model
     tradeoff_: float
     margin_: float | None
     n_epochs_: int
