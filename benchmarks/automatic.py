@@ -40,7 +40,7 @@ def as_markdown(found: dict) -> str:
     lines = [
         "# Default and automatic settings",
         "",
-        "Written by `python -m benchmarks.automatic`: five shuffled folds, mean",
+        "Written by `python -m benchmarks.automatic`: five shuffled folds,",
     ]
     lines += [f"mean over {found['seeds']} seeds.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
