@@ -19,13 +19,13 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 from sklearn.naive_bayes import GaussianNB
-from torch import Tensor
 
 from benchmarks.__main__ import machine
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_anisotropic, make_rings, make_ripley, make_waveform
 from mixtura.initialise import Description
 from mixtura.priors import PRIORS, Conjugate
+from mixtura.roles import Outlook
 
 RESULTS = Path(__file__).parent / "results"
 STRENGTHS = (0.3, 1, 3, 5)
@@ -57,8 +57,8 @@ class PooledVariances:
         Description.spread = self.spread  # type: ignore[method-assign]
 
 
-def with_strength(per_feature: float) -> Callable[[Tensor], Conjugate]:
-    return lambda variances: Conjugate(max(2.0, per_feature * len(variances)), variances)
+def with_strength(per_feature: float) -> Callable[[Outlook], Conjugate]:
+    return lambda outlook: Conjugate(max(2.0, per_feature * len(outlook.expected)), outlook.expected)
 
 
 def calibration_error(probabilities: np.ndarray, numbers: np.ndarray) -> float:

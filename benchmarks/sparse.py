@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from reproduce.sparse_table import home, machine, splits
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.bases import Polynomial, standard_scaling
@@ -34,6 +33,7 @@ from mixtura.estimators.sparse_problem import make_problem, starting_responsibil
 from mixtura.solvers import run
 from mixtura.solvers.newton import SparseNewton, starting_state
 from mixtura.sparse_mixture import class_scores
+from reproduce.sparse_table import home, machine, splits
 
 RESULTS = Path(__file__).parent / "results"
 TABLES = Path(__file__).parent.parent / "reproduce" / "results"

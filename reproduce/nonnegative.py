@@ -1,26 +1,32 @@
-"""python -m reproduce.nonnegative [usps cbcl speed pictures more]: tables of Liu, Zheng & Zheng (2006) beside ours.
+"""python -m reproduce.nonnegative [choose usps cbcl speed pictures]: tables of Liu, Zheng & Zheng (2006) beside ours.
 
-Data: set MIXTURA_DATA to the folder of usps.npz and cbcl_faces.npz. Every setting is either the paper's or a default of
-the library; test rows are used for accuracies only. Each line of a table is written as soon as it is done.
+Data: set MIXTURA_DATA to the folder of usps.npz and cbcl_faces.npz. Every setting is the paper's, a default of the
+library, or chosen by cross-validation on the training rows ("choose", to be run first); test rows are used for
+accuracies only. Each line of a table is written as soon as it is done. MIXTURA_JOBS lines are measured at a time, each
+on one thread.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy
 import sklearn
 import torch
+from joblib import Parallel, delayed
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
@@ -30,8 +36,11 @@ from mixtura.datasets import load_cbcl_faces, load_usps
 from mixtura.estimators.nonnegative import QuietNMF
 
 RESULTS = Path(__file__).parent / "results"
+JOBS = int(os.environ.get("MIXTURA_JOBS", "1"))
+# What cross-validation chooses from, for each number of bases.
+CHOICES = {"shared": (True, False), "sparsity": (0.0, 0.3, 1.0, 3.0)}
 STARTS = range(5)
-FEW = range(3)  # for the slow rows without any sparsity
+FEW = range(3)
 # LZZ06, table 2: M -> lambda -> accuracy on training and test rows, in per cent.
 USPS_PAPER = {
     24: {0.0: (88.74, 84.55), 0.1: (88.78, 84.55), 0.2: (88.80, 84.60), 0.3: (88.76, 84.60)},
@@ -84,24 +93,30 @@ def coded(data: dict[str, np.ndarray], n_basis: int) -> tuple[dict[str, np.ndarr
 # ---- fits ------------------------------------------------------------------------------------------------------------
 
 
-def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], starts: Any = STARTS) -> dict[str, Any]:
-    """Accuracies in per cent over starts, number of weights and bases, seconds of one fit."""
-    found: dict[str, list[Any]] = {key: [] for key in ("train", "test", "by_class", "weights", "bases", "iterations")}
+def in_parallel(tasks: list[Any], order: str = "generator_unordered") -> Iterator[Any]:
+    return cast(Iterator[Any], Parallel(JOBS, return_as=order)(tasks))
+
+
+def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], start: int) -> dict[str, Any]:
+    """Accuracies in per cent from one start, number of weights and bases, seconds of the fit."""
+    if JOBS > 1:
+        torch.set_num_threads(1)
     began = time.perf_counter()
-    for start in starts:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = make(start).fit(data["X"], data["y"])
-        predicted = model.predict(data["X_test"])
-        right = predicted == data["y_test"]
-        found["train"].append(100 * model.score(data["X"], data["y"]))
-        found["test"].append(100 * float(right.mean()))
-        found["by_class"].append([100 * float(right[data["y_test"] == c].mean()) for c in np.unique(data["y"])])
-        if isinstance(model, NonnegativeMixtureClassifier):
-            found["weights"].append(int(model.n_components_.sum()))
-            found["bases"].append(int(model.n_bases_))
-            found["iterations"].append(int(model.n_iter_))
-    return {**found, "seconds": (time.perf_counter() - began) / len(found["test"])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = make(start).fit(data["X"], data["y"])
+    seconds = time.perf_counter() - began
+    right = model.predict(data["X_test"]) == data["y_test"]
+    found = {
+        "train": 100 * model.score(data["X"], data["y"]),
+        "test": 100 * float(right.mean()),
+        "by_class": [100 * float(right[data["y_test"] == c].mean()) for c in np.unique(data["y"])],
+        "seconds": seconds,
+    }
+    if isinstance(model, NonnegativeMixtureClassifier):
+        sizes = {"weights": model.n_components_.sum(), "bases": model.n_bases_, "iterations": model.n_iter_}
+        found.update({key: int(value) for key, value in sizes.items()})
+    return found
 
 
 def published(n_bases: int, penalty: float, shared: bool) -> Callable[[int], Any]:
@@ -136,7 +151,7 @@ def machine() -> dict[str, str]:
     versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
     return {
         "processor": model,
-        "threads": str(torch.get_num_threads()),
+        "threads": str(1 if JOBS > 1 else torch.get_num_threads()),
         "python": platform.python_version(),
         "mixtura": mixtura.__version__,
         "scipy": scipy.__version__,
@@ -144,10 +159,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def mean_and_error(values: list[float]) -> str:
+def mean_and_error(values: list[float], digits: int = 2) -> str:
     if len(values) < 2:
-        return f"{values[0]:.2f}"
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.2f}"
+        return f"{values[0]:.{digits}f}"
+    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
 
 
 def save(name: str, found: dict[str, Any], text: list[str]) -> None:
@@ -169,7 +184,7 @@ def usps_text(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         paper = row.get("paper") or ("", "")
         ours = row["measured"]
-        sizes = [f"{np.mean(ours[key]):.0f}" if ours[key] else "" for key in ("weights", "bases", "iterations")]
+        sizes = [f"{np.mean(ours[key]):.0f}" if key in ours else "" for key in ("weights", "bases", "iterations")]
         cells = [
             row["rule"],
             row["M"],
@@ -178,7 +193,7 @@ def usps_text(rows: list[dict[str, Any]]) -> list[str]:
             mean_and_error(ours["train"]),
             mean_and_error(ours["test"]),
         ]
-        lines.append("| " + " | ".join(str(c) for c in [*cells, *sizes, f"{ours['seconds']:.1f}"]) + " |")
+        lines.append("| " + " | ".join(str(c) for c in [*cells, *sizes, f"{np.mean(ours['seconds']):.1f}"]) + " |")
     return lines
 
 
@@ -196,21 +211,23 @@ def cbcl_text(rows: list[dict[str, Any]]) -> list[str]:
         paper = row.get("paper") or ("", "")
         ours = row["measured"]
         others, faces = ([each[c] for each in ours["by_class"]] for c in (0, 1))
-        sizes = [f"{np.mean(ours[key]):.0f}" if ours[key] else "" for key in ("weights", "bases", "iterations")]
+        sizes = [f"{np.mean(ours[key]):.0f}" if key in ours else "" for key in ("weights", "bases", "iterations")]
         means = [mean_and_error(values) for values in (faces, others, ours["test"])]
-        cells = [row["rule"], row["M"], row["penalty"], *paper, *means, *sizes, f"{ours['seconds']:.1f}"]
+        cells = [row["rule"], row["M"], row["penalty"], *paper, *means, *sizes, f"{np.mean(ours['seconds']):.1f}"]
         lines.append("| " + " | ".join(str(c) for c in cells) + " |")
     return lines
 
 
 class Table:
-    """Rows of a table, written after every one; rows that an earlier run wrote are kept and not measured again."""
+    """Lines of a table, written after every one; lines that an earlier run wrote are kept and not measured again."""
 
     def __init__(self, name: str, data: dict[str, np.ndarray], n_basis: int, text: Callable[[Any], list[str]]):
         self.name, self.text, self.data = name, text, data
         self.codes, self.coder = coded(data, n_basis)
         path = RESULTS / f"{name}.json"
-        self.rows = json.loads(path.read_text())["rows"] if path.is_file() else []
+        known = json.loads(path.read_text())["rows"] if path.is_file() else []
+        self.known = {(row["rule"], row["M"], row["penalty"]): row for row in known}
+        self.lines: dict[tuple[str, str, str], Any] = {}  # in the order of the table
 
     def add(
         self,
@@ -222,14 +239,31 @@ class Table:
         starts: Any = STARTS,
         coded: bool = True,
     ) -> None:
-        if any((row["rule"], row["M"], row["penalty"]) == (rule, size, penalty) for row in self.rows):
-            return
-        result = measured(make, self.codes if coded else self.data, starts)
-        self.rows.append({"rule": rule, "M": size, "penalty": penalty, "paper": figures, "measured": result})
-        save(self.name, {"rows": self.rows}, self.text(self.rows))
-        print(
-            self.name, rule, size, penalty, f"{np.mean(result['test']):.2f}", f"{result['seconds']:.1f} s", flush=True
-        )
+        line = {"rule": rule, "M": size, "penalty": penalty, "paper": figures}
+        self.lines[rule, size, penalty] = line, make, starts, coded
+
+    def write(self) -> None:
+        """Measure the lines that are not known yet."""
+        missing = {key: line for key, line in self.lines.items() if key not in self.known}
+        tasks = [
+            delayed(_measured)(key, start, make, self.codes if coded else self.data)
+            for key, (_, make, starts, coded) in missing.items()
+            for start in starts
+        ]
+        found: dict[Any, dict[int, Any]] = {key: {} for key in missing}
+        self._save()
+        for key, start, result in in_parallel(tasks):
+            found[key][start] = result
+            line, _, starts, _ = missing[key]
+            if len(found[key]) == len(starts):
+                each = [found[key][start] for start in starts]
+                self.known[key] = {**line, "measured": {name: [e[name] for e in each] for name in each[0]}}
+                self._save()
+                print(self.name, *key, mean_and_error([e["test"] for e in each]), flush=True)
+
+    def _save(self) -> None:
+        rows = [self.known[key] for key in self.lines if key in self.known]
+        save(self.name, {"rows": rows}, self.text(rows))
 
     def add_published(self, paper: dict[int, dict[float, tuple[float, float]]]) -> None:
         for size, row in paper.items():
@@ -247,46 +281,116 @@ class Table:
         )
 
 
+def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> tuple[Any, int, Any]:
+    return key, start, measured(make, data, start)
+
+
+def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...]) -> None:
+    """Cross-validate the choices on the training rows alone; the codes are made anew in every fold's training part."""
+    path = RESULTS / f"{name}_choice.json"
+    known = json.loads(path.read_text())["rows"] if path.is_file() else []
+    found = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
+    grid = list(itertools.product(sizes, *CHOICES.values()))
+    missing = [choice for choice in grid if choice not in found]
+    folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"])) if missing else []
+    parts = [
+        coded({"X": data["X"][a], "y": data["y"][a], "X_test": data["X"][b], "y_test": data["y"][b]}, n_basis)[0]
+        for a, b in folds
+    ]
+    tasks = [delayed(_validated)(*choice, part) for choice in missing for part in parts]
+    results = np.array(list(in_parallel(tasks, "generator"))).reshape(len(missing), len(parts), 2).tolist()
+    for choice, each in zip(missing, results, strict=True):
+        accuracies, losses = zip(*each, strict=True)
+        found[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
+        found[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
+    rows = [found[choice] for choice in grid]
+    chosen = {size: min((r for r in rows if r["M"] == size), key=lambda r: np.mean(r["loss"])) for size in sizes}
+    lines = [
+        f"# What cross-validation chooses on the training rows of {name}",
+        "Mean and standard error over four folds; of each M the smallest log-loss is chosen.",
+        "",
+        "| M | bases | sparsity | accuracy % | log-loss | chosen |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        cells = [r["M"], "shared" if r["shared"] else "per class", f"{r['sparsity']:g}", mean_and_error(r["accuracy"])]
+        cells += [mean_and_error(r["loss"], 3), "yes" if chosen[r["M"]] is r else ""]
+        lines.append("| " + " | ".join(str(c) for c in cells) + " |")
+    save(f"{name}_choice", {"rows": rows, "chosen": list(chosen.values())}, lines)
+    print("\n".join(lines), flush=True)
+
+
+def _validated(size: int, shared: bool, sparsity: float, part: dict[str, np.ndarray]) -> tuple[float, float]:
+    if JOBS > 1:
+        torch.set_num_threads(1)
+    model = default(size, sparsity, shared=shared)(0).fit(part["X"], part["y"])
+    shares = model.predict_proba(part["X_test"])[np.arange(len(part["y_test"])), part["y_test"]]
+    loss = -np.log(np.maximum(shares, np.finfo(float).tiny)).mean()
+    return 100 * model.score(part["X_test"], part["y_test"]), float(loss)
+
+
+def run_choose() -> None:
+    choose("usps", usps(), 100, tuple(USPS_PAPER))
+    choose("cbcl", cbcl(), 80, tuple(CBCL_PAPER))
+
+
+def add_chosen(table: Table) -> None:
+    """The settings that cross-validation on the training rows chose, one for every M of the paper."""
+    path = RESULTS / f"{table.name}_choice.json"
+    if not path.is_file():
+        print(f"{table.name}: run 'choose' first for the lines whose settings are chosen by cross-validation")
+        return
+    for c in json.loads(path.read_text())["chosen"]:
+        size = f"{c['M']} {'shared' if c['shared'] else 'per class'}"
+        table.add(
+            "chosen on training rows",
+            size,
+            f"shares {c['sparsity']:g}",
+            default(c["M"], c["sparsity"], shared=c["shared"]),
+        )
+
+
 def to_the_end(n_bases: int) -> Callable[[int], Any]:
     return default(n_bases, 0.0, shared=True, solver="accelerated", early_stopping=False, max_iter=300)
 
 
 def run_usps() -> None:
     table = Table("usps", usps(), 100, usps_text)
-    table.add("defaults", "48 per class", "shares 1", default(48, 1.0))
+    add_chosen(table)
+    for size in (48, 24):
+        table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
     table.add_published(USPS_PAPER)
+    for size, paper in USPS_PAPER.items():
+        for penalty in (*paper, 1.0):
+            make = default(size, penalty, shared=True)
+            table.add("acting penalty", f"{size} shared", f"shares {penalty:g}", make)
+    table.add("acting penalty", "48 per class", "shares 0", default(48, 0.0))
+    table.add("acting penalty", "48 per class", "shares 3", default(48, 3.0))
+    for size in (24, 48):
+        table.add("published, 100 iterations", f"{size} per class", "sum 0", published(size, 0.0, shared=False))
+        table.add("accelerated, to convergence", f"{size} shared", "shares 0", to_the_end(size))
     table.add_others()
-    table.add("published, 100 iterations", "48 per class", "sum 0", published(48, 0.0, shared=False))
-    table.add("accelerated, to convergence", "48 shared", "shares 0", to_the_end(48))
-    table.add("defaults", "48 per class", "shares 0", default(48, 0.0), starts=FEW)
+    table.write()
 
 
 def run_cbcl() -> None:
     table = Table("cbcl", cbcl(), 80, cbcl_text)
-    for size in (48, 24, 8):
+    add_chosen(table)
+    for size in CBCL_PAPER:
         table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
     table.add_published(CBCL_PAPER)
+    for size, paper in CBCL_PAPER.items():
+        for penalty in paper:
+            table.add("acting penalty", f"{size} shared", f"shares {penalty:g}", default(size, penalty, shared=True))
+    table.add("acting penalty", "48 per class", "shares 0", default(48, 0.0))
+    table.add("accelerated, to convergence", "48 shared", "shares 0", to_the_end(48))
     table.add_others()
+    table.write()
 
 
 def run_pictures() -> None:
     picture("usps", Table("usps", usps(), 100, usps_text), 24, (16, 16))
     picture("cbcl", Table("cbcl", cbcl(), 80, cbcl_text), 24, (19, 19))
-
-
-def run_more() -> None:
-    """Rows that take longest."""
-    table = Table("usps", usps(), 100, usps_text)
-    table.add("defaults", "24 per class", "shares 1", default(24, 1.0))
-    table.add("published, 100 iterations", "24 per class", "sum 0", published(24, 0.0, shared=False))
-    table.add("defaults", "48 shared", "shares 1", default(48, 1.0, shared=True))
-    table.add("defaults", "48 per class", "shares 3", default(48, 3.0))
-    table.add("defaults", "48 shared", "shares 0", default(48, 0.0, shared=True), starts=FEW)
-    table = Table("cbcl", cbcl(), 80, cbcl_text)
-    for size in (16, 32):
-        table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
-    table.add("accelerated, to convergence", "48 shared", "shares 0", to_the_end(48))
-    table.add("defaults", "48 per class", "shares 0", default(48, 0.0), starts=FEW)
 
 
 def picture(name: str, table: Table, n_bases: int, shape: tuple[int, int]) -> None:
@@ -323,7 +427,7 @@ def run_speed() -> None:
     print("\n".join(lines))
 
 
-RUNS = {"usps": run_usps, "cbcl": run_cbcl, "speed": run_speed, "pictures": run_pictures, "more": run_more}
+RUNS = {"choose": run_choose, "usps": run_usps, "cbcl": run_cbcl, "speed": run_speed, "pictures": run_pictures}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or RUNS:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import reference
-from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
+from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.mixture import Mixture
-from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.passes import TOLERANCES, Frame
 from mixtura.priors import Conjugate
 from mixtura.priors.shares import SparseShares
@@ -42,7 +42,7 @@ class CovarianceCase:
     structure: Structure
     tensors: Callable[..., dict[str, np.ndarray]]
     dense: Callable[[dict[str, np.ndarray]], np.ndarray]
-    restricted: Callable[[dict[str, np.ndarray]], Callable[..., np.ndarray]]
+    restricted: Callable[[dict[str, np.ndarray]], Callable[..., np.ndarray]] | None
     n_parameters: Callable[[int, int], int]
 
     def groups(self, tensors) -> np.ndarray:
@@ -65,6 +65,23 @@ def spherical_tensors(rng, class_of, size):
 
 def diagonal_dense(tensors):
     return np.array([np.diag(entries) for entries in tensors["entries"]])
+
+
+def low_rank_precision(rank: int) -> CovarianceCase:
+    """There is no update to be restricted: EM fits another structure."""
+
+    def tensors(rng, class_of, size):
+        n_components = len(class_of)
+        return {
+            "precisions": rng.uniform(0.5, 2.0, (n_components, size)),
+            "directions": 0.7 * rng.normal(size=(n_components, size, rank)),
+        }
+
+    def dense(t):
+        parts = zip(t["precisions"], t["directions"], strict=True)
+        return np.array([np.linalg.inv(np.diag(d) + s @ s.T) for d, s in parts])
+
+    return CovarianceCase(LowRankPrecision(rank), tensors, dense, None, low_rank(rank).n_parameters)
 
 
 def low_rank(rank: int) -> CovarianceCase:
@@ -129,8 +146,13 @@ COVARIANCES = {
     "tied_per_class": tied(FULL, per_class=True),
     "low_rank_1": low_rank(1),
     "low_rank_2": low_rank(2),
+    "low_rank_precision_1": low_rank_precision(1),
+    "low_rank_precision_2": low_rank_precision(2),
 }
 every_covariance = pytest.mark.parametrize("case", COVARIANCES.values(), ids=COVARIANCES)
+# Those with a closed update, which EM needs.
+UPDATED = {name: case for name, case in COVARIANCES.items() if case.restricted is not None}
+every_updated_covariance = pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
 
 
 # ---- objectives, priors, solvers ---------------------------------------------------------------------------------
@@ -140,29 +162,22 @@ OBJECTIVES: dict[str, tuple[Objective, Callable[..., Any]]] = {
     "joint": (Joint(), reference.joint),
     "marginal": (Marginal(), reference.marginal),
     "conditional": (Conditional(), reference.conditional),
+    "margin": (Margin(), reference.margin()),
+    "hybrid": (Hybrid(), reference.hybrid(0.5, reference.margin())),
+    "wide_margin": (Margin(8.0, 2.0), reference.margin(8.0, 2.0)),
+    "hybrid_conditional": (Hybrid(0.2, Conditional(), 3.0), reference.hybrid(0.2, reference.conditional, 3.0)),
+    "hybrid_generative": (Hybrid(1.0, Margin(), 0.3), reference.hybrid(1.0, reference.margin(), 0.3)),
+    "hybrid_discriminative": (Hybrid(0.0, Margin(5.0)), reference.hybrid(0.0, reference.margin(5.0))),
 }
 every_objective = pytest.mark.parametrize(("objective", "twin_objective"), OBJECTIVES.values(), ids=OBJECTIVES)
 
 VARIANCES = np.array([0.5, 2.0, 1.0, 1.5])  # what the priors below shrink to
 
 
-@dataclass(frozen=True)
-class PulledMeans:
-    """A conjugate prior that also pulls the means, mean_k ~ N(mean, Sigma_k / count): the whole of (map-update)."""
-
-    base: Conjugate
-    count: float
-    mean: float
-
-    def pseudo_moments(self, n_features: int):
-        base = self.base.pseudo_moments(n_features)
-        return replace(base, mean_count=self.count, mean=torch.full_like(base.mean, self.mean))
-
-    def log_density(self, log_weights, means, covariance) -> float:
-        precisions = torch.linalg.inv(covariance.dense())
-        distances = torch.einsum("ki,kij,kj->k", means - self.mean, precisions, means - self.mean)
-        pulls = -0.5 * (covariance.log_determinants + self.count * distances).sum()
-        return self.base.log_density(log_weights, means, covariance) + float(pulls)
+MATRIX = np.diag(VARIANCES) + 0.3
+PLACES = np.array(
+    [[0.5, -0.5, 0.0, 1.0], [0.5, -0.5, 0.0, 1.0], [0.0, 0.0, 0.2, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0, 0, 0]]
+)
 
 
 # The prior from variances (D,), and its twin.
@@ -170,9 +185,19 @@ PRIORS = {
     "no_prior": (lambda variances: None, None),
     "conjugate": (lambda variances: Conjugate(5.5, variances), reference.ConjugatePrior(5.5, VARIANCES)),
     "dirichlet": (lambda variances: Conjugate(2.0, variances, 3.0), reference.ConjugatePrior(2.0, VARIANCES, 3.0)),
+    "matrix": (
+        lambda variances: Conjugate(2.0, torch.from_numpy(MATRIX).to(variances.device)),
+        reference.ConjugatePrior(2.0, MATRIX),
+    ),
     "pulled_means": (
-        lambda variances: PulledMeans(Conjugate(2.0, variances), 3.0, 0.5),
+        lambda variances: Conjugate(2.0, variances, mean=torch.full_like(variances, 0.5), mean_strength=3.0),
         reference.ConjugatePrior(2.0, VARIANCES, mean_count=3.0, mean=0.5),
+    ),
+    "everything": (
+        lambda variances: Conjugate.wishart(
+            4.0, variances, 2.0, mean=torch.from_numpy(PLACES).to(variances.device), eta=1.5
+        ),
+        reference.ConjugatePrior(3.0, VARIANCES * 2 / 3, 2.0, mean_count=1.5, mean=PLACES),
     ),
 }
 every_prior = pytest.mark.parametrize(("make_prior", "twin_prior"), PRIORS.values(), ids=PRIORS)

@@ -87,6 +87,37 @@ def conditional(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
     return value - logsumexp(a), numerator, softmax(a)
 
 
+def margin(wanted=1.0, sharpness=10.0):
+    """The large margin: minus what the log joint of the class lacks to be `wanted` ahead of all others."""
+
+    def of_row(a, class_of, share):
+        value, numerator, denominator = 0.0, np.zeros_like(a), np.zeros_like(a)
+        scores = np.array([logsumexp(a[class_of == c]) for c in range(class_of.max() + 1)])
+        for c in np.flatnonzero(np.nan_to_num(share)):
+            others = np.delete(np.arange(len(scores)), c)
+            shortfall = wanted - scores[c] + logsumexp(sharpness * scores[others]) / sharpness
+            if shortfall <= 0:
+                continue
+            value -= share[c] * shortfall
+            numerator[class_of == c] += share[c] * softmax(a[class_of == c])
+            for other, part in zip(others, softmax(sharpness * scores[others]), strict=True):
+                denominator[class_of == other] += share[c] * part * softmax(a[class_of == other])
+        return value, numerator, denominator
+
+    return of_row
+
+
+def hybrid(tradeoff, discriminative, unlabeled_weight=1.0):
+    """tradeoff * likelihood + (1 - tradeoff) * discriminative."""
+
+    def of_row(a, class_of, share):
+        first, second = joint(a, class_of, share), discriminative(a, class_of, share)
+        factor = tradeoff * (unlabeled_weight if np.isnan(share).any() else 1.0)
+        return tuple(factor * one + (1 - tradeoff) * other for one, other in zip(first, second, strict=True))
+
+    return of_row
+
+
 def shares_of(labels, shares, n_rows, n_classes) -> np.ndarray:
     """What is known of the classes as one matrix (N, C), with a row of NaN where nothing is."""
     if shares is not None:
@@ -146,23 +177,31 @@ def evaluated(twin: Twin, data, objective) -> Evaluated:
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """(OT95) strength pseudo-rows of diagonal variances (D,), a Dirichlet concentration, means N(mean, Sigma / eta)."""
+    """(OT95) strength pseudo-rows of a matrix (D, D) or its diagonal (D,), a Dirichlet concentration, means
+    N(mean, Sigma / eta) about one place (D,) or one for every component (K, D)."""
 
     strength: float
     variances: np.ndarray
     concentration: float = 1.0
     mean_count: float = 0.0  # eta
-    mean: float = 0.0
+    mean: np.ndarray | float = 0.0
+
+    @property
+    def matrix(self) -> np.ndarray:
+        return np.diag(self.variances) if self.variances.ndim == 1 else self.variances
 
     def log_density(self, twin: Twin, groups) -> float:
         """Up to a constant; components of one group share a matrix, which counts once."""
         value = (self.concentration - 1) * np.log(twin.weights).sum()
         for matrix in twin.covariances[np.unique(groups, return_index=True)[1]]:
-            trace = np.trace(np.linalg.inv(matrix) @ np.diag(self.variances))
+            trace = np.trace(np.linalg.inv(matrix) @ self.matrix)
             value -= 0.5 * self.strength * (np.linalg.slogdet(matrix)[1] + trace)
         if self.mean_count:
-            where = np.full(twin.means.shape[1], self.mean)
-            value += sum(log_density(m, where, matrix / self.mean_count) for _, m, matrix in twin)
+            places = np.broadcast_to(self.mean, twin.means.shape)
+            value += sum(
+                log_density(m, place, matrix / self.mean_count)
+                for (_, m, matrix), place in zip(twin, places, strict=True)
+            )
         return value
 
 
@@ -171,14 +210,17 @@ def em_update(rows, responsibilities, twin: Twin, groups, restricted, prior: Con
     sums = moments(rows, responsibilities, twin, np.zeros_like(twin.means))
     prior = prior or ConjugatePrior(0.0, np.zeros(twin.means.shape[1]))
     weights = sums.counts + prior.concentration - 1
-    means = (sums.firsts + prior.mean_count * prior.mean) / (sums.counts + prior.mean_count)[:, None]
+    places = np.broadcast_to(prior.mean, twin.means.shape)
+    means = (sums.firsts + prior.mean_count * places) / (sums.counts + prior.mean_count)[:, None]
     scatters, n_groups = [], groups.max() + 1
-    for count, first, second, mean in zip(sums.counts, sums.firsts, sums.seconds, means, strict=True):
+    for count, first, second, mean, off in zip(
+        sums.counts, sums.firsts, sums.seconds, means, means - places, strict=True
+    ):
         about = second - np.outer(first, mean) - np.outer(mean, first) + count * np.outer(mean, mean)
-        scatters.append(about + prior.mean_count * np.outer(mean - prior.mean, mean - prior.mean))
+        scatters.append(about + prior.mean_count * np.outer(off, off))
     own = sums.counts + (prior.mean_count > 0)
     pooled = [sum(s for s, g in zip(scatters, groups, strict=True) if g == which) for which in range(n_groups)]
-    pooled = np.array(pooled) + prior.strength * np.diag(prior.variances)
+    pooled = np.array(pooled) + prior.strength * prior.matrix
     counts = np.array([own[groups == g].sum() for g in range(n_groups)]) + prior.strength
     fitted = restricted(pooled / counts[:, None, None])
     return Twin(weights / weights.sum(), means, fitted[groups], twin.class_of)

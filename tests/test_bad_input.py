@@ -40,8 +40,8 @@ ARGUMENTS = [
     ({"n_components": {0: 1, 1: 2, 2: 0}}, "n_components[2] must be a whole number of at least 1; got 0."),
     (
         {"covariance_type": "round"},
-        "The 'covariance_type' parameter must be one of 'full', 'tied', 'diag', 'spherical', 'low_rank', or a "
-        "structure such as mixtura.covariances.Tied; got 'round' instead.",
+        "The 'covariance_type' parameter must be one of 'full', 'tied', 'diag', 'spherical', 'low_rank', "
+        "'low_rank_precision', or a structure such as mixtura.covariances.Tied; got 'round' instead.",
     ),
     ({"covariance_type": 3}, "The 'covariance_type' parameter must be one of ...; got 3 instead."),
     ({"covariance_type": "low_rank", "rank": 0}, 'rank must be "auto" or a whole number of at least 1; got 0.'),
@@ -49,13 +49,24 @@ ARGUMENTS = [
         {"covariance_type": "low_rank", "rank": 9},
         'rank must not exceed the number of features, 4; got 9. Lower it, or use covariance_type="full".',
     ),
-    ({"objective": "beauty"}, "objective must be one of 'joint' or an objective object; got 'beauty'."),
     (
-        {"objective": Conditional()},
-        "objective 'conditional' compares the classes, which solver='em' cannot maximise, and there is no other here "
-        "yet; use objective='joint'.",
+        {"objective": "beauty"},
+        "objective must be one of 'joint', 'conditional', 'margin', 'hybrid' or an objective object; got 'beauty'.",
     ),
-    ({"solver": "magic"}, "solver must be one of 'auto', 'em' for objective \"joint\"; got 'magic'."),
+    (
+        {"objective": Conditional(), "solver": "em"},
+        "solver must be one of 'auto', 'baum_welch', 'gradient' or a Gradient object, for objective \"conditional\"; "
+        "got 'em'.",
+    ),
+    (
+        {"objective": "conditional", "unlabeled": 2},
+        "50 rows are unlabeled, but objective 'conditional' only separates classes and cannot use them; use "
+        "HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out.",
+    ),
+    (
+        {"solver": "magic"},
+        "solver must be one of 'auto', 'em', 'gradient' or a Gradient object, for objective \"joint\"; got 'magic'.",
+    ),
     ({"prior": "strong"}, "prior must be one of 'default'..., None or a prior object; got 'strong'."),
     ({"prior": 3.0}, "prior must be one of 'default'..., None or a prior object; got 3.0."),
     (

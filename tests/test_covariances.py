@@ -11,14 +11,16 @@ from cases import (
     N_FEATURES,
     assert_close,
     every_covariance,
+    every_updated_covariance,
     image,
     low_rank,
+    low_rank_precision,
     random_covariance,
     tensor,
     with_missing_cells,
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
-from mixtura.covariances import FullCovariance, LowRank, Spherical, automatic_rank
+from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
 from mixtura.moments import Moments
 from mixtura.roles import PseudoMoments
 from mixtura.scratch import Scratch
@@ -137,6 +139,7 @@ def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
     scores, features = product.expand(tensor(rows.T.copy(), device), slice(1, 4), Scratch())
     pairs = list(zip(means, case.dense(tensors), strict=True))[1:4]
     assert_close(scores, [[reference.log_density(row, m, s) for row in rows] for m, s in pairs])
+    assert_close(product.scores(tensor(rows.T.copy(), device), slice(1, 4), Scratch()), scores)
     assert features.shape[0] <= product.n_features
     weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
     product.accumulate(sums, features, tensor(weights, device), slice(1, 4))
@@ -206,7 +209,7 @@ def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, de
 # ---- updates -----------------------------------------------------------------------------------------------------
 
 
-@every_covariance
+@every_updated_covariance
 def test_an_update_fits_the_structure_to_the_scatter(case, rng, device):
     covariance, tensors = random_covariance(case, rng, device)
     matrices = COVARIANCES["full"].tensors(rng, CLASS_OF, N_FEATURES)["matrices"]
@@ -218,7 +221,7 @@ def test_an_update_fits_the_structure_to_the_scatter(case, rng, device):
     assert_close(updated.dense(), case.restricted(tensors)(np.array(pooled))[groups])
 
 
-@every_covariance
+@every_updated_covariance
 def test_components_without_rows_keep_their_matrices(case, rng, device):
     covariance, _ = random_covariance(case, rng, device)
     zeros = torch.zeros(N_COMPONENTS, N_FEATURES, N_FEATURES, dtype=torch.float64, device=device)
@@ -227,7 +230,7 @@ def test_components_without_rows_keep_their_matrices(case, rng, device):
     assert_close(updated.dense(), covariance.dense(), 1e-15)
 
 
-@every_covariance
+@every_updated_covariance
 def test_no_variance_falls_below_the_floor(case, rng, device):
     covariance, _ = random_covariance(case, rng, device)
     counts = torch.full((N_COMPONENTS,), 9.0, dtype=torch.float64, device=device)
@@ -238,7 +241,7 @@ def test_no_variance_falls_below_the_floor(case, rng, device):
     assert torch.isfinite(updated.log_determinants).all()
 
 
-@every_covariance
+@every_updated_covariance
 def test_a_ridge_is_added_to_every_variance(case, rng, device):
     """Exactly so where the structure is closed under it; a factor analyser takes it as part of the scatter."""
     covariance, tensors = random_covariance(case, rng, device)
@@ -329,3 +332,102 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
     sums = product.zeros()
     product.accumulate(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
     assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
+
+
+def test_many_monomials_are_made_in_blocks(rng, device):
+    size = 24  # 324 monomials
+    factors = rng.normal(size=(3, size, 2 * size))
+    covariance = FullCovariance(tensor(factors @ factors.transpose(0, 2, 1) / size, device))
+    product = covariance.product(tensor(rng.normal(size=(3, size)), device))
+    assert product.n_passing < product.n_features
+    scratch = Scratch()
+    for n_rows in (7, 5, 7):  # buffers are used again
+        centred = tensor(rng.normal(size=(size, n_rows)), device)
+        expected, _ = product.expand(centred, slice(1, 3), Scratch())
+        assert_close(product.scores(centred, slice(1, 3), scratch), expected)
+
+
+# ---- what optimisers move ----------------------------------------------------------------------------------------
+
+
+@every_covariance
+def test_scaled_covariances_are_those_of_scaled_rows(case, rng, device):
+    covariance, tensors = random_covariance(case, rng, device)
+    scales = np.full(N_FEATURES, 3.0) if is_spherical(case) else np.array([0.5, 2.0, 10.0, 1.0])
+    expected = case.dense(tensors) * np.outer(scales, scales)
+    assert_close(covariance.scaled(tensor(scales, device)).dense(), expected)
+
+
+@every_covariance
+def test_unconstrained_numbers_give_the_covariance_back(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    assert_close(covariance.constrained(covariance.unconstrained()).dense(), covariance.dense(), 1e-7)
+
+
+@every_covariance
+def test_any_numbers_are_a_covariance(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    free = {name: tensor(rng.normal(0, 3, part.shape), device) for name, part in covariance.unconstrained().items()}
+    assert (torch.linalg.eigvalsh(covariance.constrained(free).dense()) > 0).all()
+
+
+@every_covariance
+def test_quadratics_are_the_precisions(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    found = covariance.quadratic(covariance.unconstrained())
+    precisions = torch.zeros_like(covariance.dense())
+    if found.diagonals is not None:
+        precisions = precisions + torch.diag_embed(found.diagonals)
+    if found.factors is not None:
+        precisions = precisions + found.sign * found.factors @ found.factors.mT
+    assert_close(precisions, torch.linalg.inv(covariance.dense()), 1e-7)
+    assert_close(found.log_determinants, -covariance.log_determinants, 1e-7)
+
+
+@every_covariance
+def test_quadratics_can_be_differentiated(case, rng, device):
+    """Of a function of the precisions and determinants, as an objective is."""
+    covariance, _ = random_covariance(case, rng, device)
+    free = covariance.unconstrained()
+    directions = {name: tensor(rng.normal(size=part.shape), device) for name, part in free.items()}
+    pull = tensor(rng.normal(size=(N_COMPONENTS, N_FEATURES, N_FEATURES)), device)
+
+    def value(t: torch.Tensor) -> torch.Tensor:
+        found = covariance.quadratic({name: part + t * directions[name] for name, part in free.items()})
+        total = (found.log_determinants * pull[:, 0, 0]).sum()
+        if found.diagonals is not None:
+            total = total + (found.diagonals * pull.diagonal(dim1=1, dim2=2)).sum()
+        if found.factors is not None:
+            total = total + found.sign * (found.factors @ found.factors.mT * pull).sum()
+        return total
+
+    t, h = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True), 1e-5
+    (slope,) = torch.autograd.grad(value(t), t)
+    with torch.no_grad():
+        assert_close(slope, (value(t + h) - value(t - h)) / (2 * h), 1e-6, 10.0)
+
+
+@pytest.mark.parametrize("structure", [LowRank(2), LowRankPrecision(2)], ids=["covariance", "precision"])
+def test_leading_directions_of_a_matrix_of_that_kind_are_found(structure, rng, device):
+    diagonals = np.full((3, 6), 0.7)
+    columns = np.linalg.qr(rng.normal(size=(3, 6, 6)))[0][:, :, :2] * 2.0
+    made = structure.from_tensors(
+        {name: tensor(part, device) for name, part in zip(tensor_names(structure), (diagonals, columns), strict=True)}
+    )
+    found = structure.converted(FullCovariance(made.dense()))
+    assert type(found) is type(made)
+    assert found.of_precision == made.of_precision
+    ratio = found.dense().diagonal(dim1=1, dim2=2) / made.dense().diagonal(dim1=1, dim2=2)
+    assert (abs(ratio.log()) < 0.7).all()
+    assert structure.converted(made) is made
+
+
+def tensor_names(structure) -> tuple[str, str]:
+    return ("uniquenesses", "loadings") if isinstance(structure, LowRank) else ("precisions", "directions")
+
+
+def test_low_rank_precisions_say_that_they_have_no_update(rng, device):
+    covariance, _ = random_covariance(low_rank_precision(1), rng, device)
+    scatter = scatter_of(covariance, covariance.dense(), torch.ones(N_COMPONENTS, dtype=torch.float64, device=device))
+    with pytest.raises(NotImplementedError, match=r"no closed update.*solver='gradient'"):
+        covariance.updated(scatter, nothing_added(device), torch.zeros(N_FEATURES, dtype=torch.float64, device=device))

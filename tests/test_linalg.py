@@ -97,3 +97,49 @@ def test_invert_many_leaves_its_argument_alone(generator):
     before = stack.clone()
     linalg.invert_many(stack)
     assert torch.equal(stack, before)
+
+
+# ---- many small matrices -----------------------------------------------------------------------------------------
+
+
+def test_inverse_factors(generator, device):
+    matrices = positive_definite(7, 5, generator)
+    inverse, log_determinants = linalg.inverse_factors(matrices)
+    assert torch.equal(inverse, inverse.tril())
+    identity = torch.eye(5, dtype=torch.float64, device=device).expand(7, 5, 5)
+    torch.testing.assert_close(inverse @ matrices @ inverse.mT, identity)
+    torch.testing.assert_close(log_determinants, torch.logdet(matrices))
+
+
+def test_low_rank_inverses_and_their_gradients(rng, device):
+    pull = torch.as_tensor(rng.normal(size=(3, 6, 6)), device=device)
+    diagonals = torch.as_tensor(rng.uniform(0.5, 2, (3, 6)), device=device).requires_grad_()
+    columns = torch.as_tensor(rng.normal(size=(3, 6, 2)), device=device).requires_grad_()
+
+    def plain(diagonals, columns):
+        left = columns / diagonals.unsqueeze(-1)
+        factors = torch.linalg.cholesky(torch.eye(2, dtype=torch.float64, device=device) + columns.mT @ left)
+        return torch.linalg.solve_triangular(factors, left.mT, upper=False).mT, torch.logdet(factors @ factors.mT)
+
+    def value(inverse):
+        found, log_determinants = inverse(diagonals, columns)
+        return (found @ found.mT * pull).sum() + (log_determinants * pull[:, 0, 0]).sum()
+
+    torch.testing.assert_close(value(linalg.low_rank_inverse), value(plain))
+    first, second = (torch.autograd.grad(value(way), (diagonals, columns)) for way in (linalg.low_rank_inverse, plain))
+    torch.testing.assert_close(first, second)
+    alone = linalg.low_rank_log_determinants(diagonals, columns)
+    torch.testing.assert_close(alone, plain(diagonals, columns)[1])
+    found, expected = (
+        torch.autograd.grad((way * pull[:, 0, 0]).sum(), (diagonals, columns))
+        for way in (alone, plain(diagonals, columns)[1])
+    )
+    torch.testing.assert_close(found, expected)
+    full = torch.diag_embed(diagonals) + columns @ columns.mT
+    inverse, _ = linalg.low_rank_inverse(diagonals, columns)
+    torch.testing.assert_close(torch.diag_embed(1 / diagonals) - inverse @ inverse.mT, torch.linalg.inv(full))
+
+
+def test_inverse_softplus(device):
+    values = torch.tensor([1e-8, 1e-3, 1.0, 50.0, 1e4], dtype=torch.float64, device=device)
+    torch.testing.assert_close(torch.nn.functional.softplus(linalg.inverse_softplus(values)), values)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 N_CLASSES, N_FEATURES, N_BASES = 3, 5, 4
 every_solver = pytest.mark.parametrize("make_solver", NONNEGATIVE_SOLVERS.values(), ids=NONNEGATIVE_SOLVERS)
 every_layout = pytest.mark.parametrize("layout", ["dense", "sparse"])
-every_sharing = pytest.mark.parametrize("shared", [True, False], ids=["shared", "private"])
+every_sharing = pytest.mark.parametrize("sharing", ["shared", "private", "uneven"])
 every_strength = pytest.mark.parametrize("strength", [0.0, 2.0], ids=["plain", "penalised"])
 
 
@@ -55,9 +55,10 @@ def data(rng):
     return Counts(rng)
 
 
-def random_mixture(rng, shared=True, n_bases=N_BASES, scale=0.3) -> LogLinearMixture:
-    class_of = np.repeat(np.arange(N_CLASSES), n_bases)
-    basis_of = np.tile(np.arange(n_bases), N_CLASSES) if shared else np.arange(N_CLASSES * n_bases)
+def random_mixture(rng, sharing="shared", n_bases=N_BASES, scale=0.3) -> LogLinearMixture:
+    """Bases that all classes share, as many private ones for each, or most of them one class's own."""
+    class_of = np.repeat(np.arange(N_CLASSES), [2, n_bases + 1, 2] if sharing == "uneven" else n_bases)
+    basis_of = np.tile(np.arange(n_bases), N_CLASSES) if sharing == "shared" else np.arange(len(class_of))
     coefficients = rng.normal(0, scale, (basis_of.max() + 1, N_FEATURES))
     log_weights = rng.normal(0, 1, len(class_of))
     parts = (torch.from_numpy(part) for part in (log_weights, coefficients, class_of, basis_of))
@@ -80,8 +81,8 @@ def test_the_table_is_the_registry():
 
 @every_sharing
 @every_layout
-def test_probabilities_equal_the_twin(rng, data, shared, layout):
-    mixture = random_mixture(rng, shared)
+def test_probabilities_equal_the_twin(rng, data, sharing, layout):
+    mixture = random_mixture(rng, sharing)
     rows = torch.from_numpy(data.rows) if layout == "dense" else _as_csr(sparse.csr_matrix(data.rows))
     expected = reference.probabilities(data.rows, raw_weights(mixture), mixture.coefficients.numpy())
     assert_close(mixture.log_probabilities(rows).exp(), expected)
@@ -91,7 +92,7 @@ def test_probabilities_equal_the_twin(rng, data, shared, layout):
 
 
 def test_probabilities_too_small_for_a_quotient_are_taken_in_logs(rng):
-    mixture = random_mixture(rng, shared=False, n_bases=1)
+    mixture = random_mixture(rng, sharing="private", n_bases=1)
     coefficients = torch.zeros_like(mixture.coefficients)
     coefficients[0, 0] = 2000.0
     mixture = replace(mixture, coefficients=coefficients, log_weights=torch.zeros_like(mixture.log_weights))
@@ -133,8 +134,8 @@ def test_removed_weights_leave_the_tensors(rng):
 
 @every_sharing
 @every_layout
-def test_an_iteration_equals_the_twin(rng, data, shared, layout):
-    mixture = random_mixture(rng, shared)
+def test_an_iteration_equals_the_twin(rng, data, sharing, layout):
+    mixture = random_mixture(rng, sharing)
     solver, rows = Multiplicative(), data.labeled(layout)
     step = solver.step(solver.start(mixture), rows)
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
@@ -149,9 +150,9 @@ def test_an_iteration_equals_the_twin(rng, data, shared, layout):
 @every_sharing
 @every_strength
 @pytest.mark.parametrize("step", [10**6, 13], ids=["one chunk", "chunks"])
-def test_no_step_lowers_the_objective(rng, data, make_solver, layout, shared, strength, step):
+def test_no_step_lowers_the_objective(rng, data, make_solver, layout, sharing, strength, step):
     solver, rows = make_solver(strength, first_removal=15), data.labeled(layout, step)
-    progress, values = solver.start(random_mixture(rng, shared)), []
+    progress, values = solver.start(random_mixture(rng, sharing)), []
     for _ in range(60):
         taken = solver.step(progress, rows)
         progress = taken.mixture
@@ -164,8 +165,8 @@ def test_no_step_lowers_the_objective(rng, data, make_solver, layout, shared, st
 @every_solver
 @every_sharing
 @every_strength
-def test_chunks_and_layout_change_nothing(rng, data, make_solver, shared, strength):
-    start = random_mixture(rng, shared)
+def test_chunks_and_layout_change_nothing(rng, data, make_solver, sharing, strength):
+    start = random_mixture(rng, sharing)
     found = []
     for layout, step in (("dense", 10**6), ("dense", 13), ("sparse", 10**6), ("sparse", 13)):
         solver, rows = make_solver(strength, first_removal=5), data.labeled(layout, step)
@@ -180,9 +181,9 @@ def test_chunks_and_layout_change_nothing(rng, data, make_solver, shared, streng
 
 @every_sharing
 @every_strength
-def test_the_gradient_equals_differences(rng, data, shared, strength):
+def test_the_gradient_equals_differences(rng, data, sharing, strength):
     solver, rows = Accelerated(SparseShares(strength)), data.labeled()
-    mixture = random_mixture(rng, shared)
+    mixture = random_mixture(rng, sharing)
     here = packed(mixture, rows.means)
     value, gradient = solver.evaluate(mixture, rows)
     plain = reference.log_likelihood(
@@ -198,8 +199,8 @@ def test_the_gradient_equals_differences(rng, data, shared, strength):
 
 
 @every_sharing
-def test_the_accelerated_solver_is_not_behind_the_plain_rule(rng, data, shared):
-    start, rows = random_mixture(rng, shared), data.labeled()
+def test_the_accelerated_solver_is_not_behind_the_plain_rule(rng, data, sharing):
+    start, rows = random_mixture(rng, sharing), data.labeled()
     plain, fast = Multiplicative(), Accelerated()
     slow = run(plain, plain.start(start), rows, max_iter=500, tol=0)
     quick = run(fast, fast.start(start), rows, max_iter=50, tol=0)
@@ -211,7 +212,7 @@ def test_both_solvers_find_the_one_maximum_of_private_single_bases(rng, data):
     rows = data.labeled()
     found = []
     for solver, n_steps in ((Multiplicative(), 2500), (Accelerated(), 60)):
-        start = random_mixture(np.random.default_rng(3), shared=False, n_bases=1)
+        start = random_mixture(np.random.default_rng(3), sharing="private", n_bases=1)
         found.append(run(solver, solver.start(start), rows, max_iter=n_steps, tol=0).mixture.mixture)
     probabilities = [mixture.log_probabilities(torch.from_numpy(data.rows)).exp() for mixture in found]
     assert_close(probabilities[0], probabilities[1], 2e-2)
@@ -259,8 +260,8 @@ def test_savings_are_differences_of_the_penalty(rng):
 
 
 @every_sharing
-def test_the_bound_of_a_removal_holds(rng, data, shared):
-    mixture, rows = random_mixture(rng, shared), data.labeled()
+def test_the_bound_of_a_removal_holds(rng, data, sharing):
+    mixture, rows = random_mixture(rng, sharing), data.labeled()
     before, bounds = log_likelihood(mixture, rows), losses_without(mixture, rows)
     for k in range(mixture.n_components):
         chosen = torch.arange(mixture.n_components) != k
@@ -269,8 +270,8 @@ def test_the_bound_of_a_removal_holds(rng, data, shared):
 
 
 @every_sharing
-def test_idle_weights_go_and_the_objective_does_not_fall(rng, data, shared):
-    mixture, rows, penalty = random_mixture(rng, shared, scale=0.01), data.labeled(), SparseShares(1.0)
+def test_idle_weights_go_and_the_objective_does_not_fall(rng, data, sharing):
+    mixture, rows, penalty = random_mixture(rng, sharing, scale=0.01), data.labeled(), SparseShares(1.0)
     value = log_likelihood(mixture, rows) - penalty.value(mixture.shares)
     smaller = without_idle_weights(mixture, rows, penalty, value)
     assert smaller.n_components < mixture.n_components
@@ -280,8 +281,8 @@ def test_idle_weights_go_and_the_objective_does_not_fall(rng, data, shared):
 
 @every_solver
 @every_sharing
-def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, shared):
-    start, rows = random_mixture(rng, shared), data.labeled()
+def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, sharing):
+    start, rows = random_mixture(rng, sharing), data.labeled()
     sizes = []
     for strength in (0.0, 1.0, 100.0):
         solver = make_solver(strength, first_removal=20)
@@ -294,8 +295,8 @@ def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, shared):
 
 
 @every_sharing
-def test_the_published_rule_equals_the_twin(rng, data, shared):
-    mixture, solver = random_mixture(rng, shared), Multiplicative(sum_penalty=0.7)
+def test_the_published_rule_equals_the_twin(rng, data, sharing):
+    mixture, solver = random_mixture(rng, sharing), Multiplicative(sum_penalty=0.7)
     step = solver.step(solver.start(mixture), data.labeled())
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
     weights, coefficients = reference.iteration(*known, sum_penalty=0.7)
@@ -310,7 +311,7 @@ def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
     rows, found, totals = data.labeled(), [], []
     for strength in (0.0, 0.3, 5.0):
         solver = Multiplicative(sum_penalty=strength)
-        progress = solver.start(random_mixture(np.random.default_rng(3), shared=False, n_bases=1))
+        progress = solver.start(random_mixture(np.random.default_rng(3), sharing="private", n_bases=1))
         values, sums = [], []
         for _ in range(700):
             step = solver.step(progress, rows)

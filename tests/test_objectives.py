@@ -7,7 +7,7 @@ import torch
 import reference
 from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 from mixtura.objectives import OBJECTIVES as REGISTRY
-from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors, shares
 from mixtura.roles import Targets
 
 N_ROWS, N_CLASSES = 12, 3
@@ -41,7 +41,7 @@ def log_joint(rng, device):
 
 
 def test_every_objective_of_the_registry_is_in_the_table():
-    assert {name: objective for name, (objective, _) in OBJECTIVES.items()} == REGISTRY
+    assert {name: OBJECTIVES[name][0] for name in REGISTRY} == REGISTRY
 
 
 @every_objective
@@ -62,7 +62,8 @@ def test_values_and_responsibilities_equal_the_twin(objective, twin_objective, k
 def test_signed_responsibilities_are_the_gradient(objective, twin_objective, known, log_joint, rng, device):
     targets, _ = targets_of(known, rng, device)
     variable = log_joint.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(objective.evaluate(variable, targets).values.sum(), variable)
+    value = objective.evaluate(variable, targets).values.sum() + 0 * variable.sum()  # a margin may ask for nothing
+    (gradient,) = torch.autograd.grad(value, variable)
     assert_close(objective.evaluate(log_joint.clone(), targets).signed, gradient)
 
 
@@ -134,6 +135,28 @@ def test_an_unlabeled_row_tells_nothing_of_its_class(log_joint, rng, device):
     assert_close(found.signed, np.zeros((len(CLASS_OF), N_ROWS)))
 
 
+def test_a_row_with_the_margin_asks_for_nothing(device):
+    log_joint = torch.tensor([[0.0], [-3.0]], dtype=torch.float64, device=device)
+    targets = Targets(torch.tensor([0, 1], device=device), torch.tensor([0], device=device))
+    ahead, short = (Margin(margin).evaluate(log_joint, targets) for margin in (2.9, 3.5))
+    assert (ahead.values == 0).all()
+    assert (ahead.signed == 0).all()
+    assert_close(short.values, [-0.5])
+    assert_close(short.signed, [[1.0], [-1.0]])
+
+
+@pytest.mark.parametrize("discriminative", [Conditional(), Margin(4.0)])
+def test_the_slider_goes_from_the_likelihood_to_the_other_objective(discriminative, log_joint, rng, device):
+    targets, _ = targets_of("some", rng, device)
+    ends = [(1.0, Joint()), (0.0, discriminative)]
+    for tradeoff, expected in ends:
+        found, alone = (o.evaluate(log_joint, targets) for o in (Hybrid(tradeoff, discriminative), expected))
+        assert_close(found.values, alone.values)
+        assert_close(found.signed, alone.signed)
+        hybrid = Hybrid(tradeoff, discriminative)
+        assert (hybrid.own_class_only, hybrid.has_density) == (alone.denominator is None, alone.denominator is None)
+
+
 @every_objective
 def test_far_log_joints_neither_overflow_nor_vanish(objective, twin_objective, log_joint, rng, device):
     targets, _ = targets_of("some", rng, device)
@@ -158,3 +181,10 @@ def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_res
         assert found.values[5] == -torch.inf
         assert (found.numerator[:, 5] == 0).all()
         assert torch.isfinite(found.values).sum() == N_ROWS - 1
+
+
+def test_shares_are_the_posteriors(rng, device):
+    log_joint = torch.tensor(rng.normal(size=(4, 6)), device=device)
+    log_joint[:, 2] = -torch.inf  # a row that no component explains
+    log_joint[1, 3] = -torch.inf
+    assert_close(shares(log_joint), posteriors(log_joint)[1])

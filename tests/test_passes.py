@@ -452,3 +452,14 @@ def test_a_column_without_observed_cells_lies_at_zero(device):
 def test_no_rows_lie_at_zero(device):
     frame = locate(TensorSource(torch.zeros(0, 2, dtype=torch.float64, device=device)))
     assert (frame.centre.tolist(), frame.radii.tolist()) == ([0.0, 0.0], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("n_rows", [1, 1000, 1027])
+@pytest.mark.parametrize("missing", [False, True])
+def test_extremes_of_narrow_rows(n_rows, missing, rng, device):
+    rows = rng.normal(size=(n_rows, 3))
+    rows[:, 2][: n_rows if missing else 0] = np.nan
+    low, high = extremes(tensor(rows, device))
+    assert_close(low[:2], rows[:, :2].min(0))
+    assert_close(high[:2], rows[:, :2].max(0))
+    assert (low[2] > high[2]) == missing

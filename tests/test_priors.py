@@ -2,11 +2,36 @@
 
 import numpy as np
 import pytest
+import torch
+from sklearn.base import clone
 
 import reference
-from cases import COVARIANCES, PRIORS, VARIANCES, assert_close, every_covariance, random_mixture, tensor
+from cases import (
+    COVARIANCES,
+    KINDS,
+    MATRIX,
+    PLACES,
+    PRIORS,
+    VARIANCES,
+    assert_close,
+    em,
+    every_covariance,
+    every_updated_covariance,
+    random_data,
+    random_mixture,
+    tensor,
+)
+from mixtura import GaussianMixture, MixtureClassifier
+from mixtura.checks import PriorWarning
+from mixtura.initialise import describe
+from mixtura.mixture import Mixture
+from mixtura.objectives import Assigned
+from mixtura.passes import locate
 from mixtura.priors import PRIORS as REGISTRY
-from mixtura.priors import Conjugate, default_strength
+from mixtura.priors import Conjugate, Shrinkage, default_strength, log_terms
+from mixtura.roles import Outlook
+from mixtura.shards import TensorSource
+from test_bad_input import refused
 
 proper_priors = pytest.mark.parametrize(
     ("make_prior", "twin_prior"),
@@ -45,8 +70,185 @@ def test_a_strong_prior_is_a_count_and_a_scatter(device):
     assert_close(pseudo.scatter, 7.0 * VARIANCES)
 
 
+def outlook(device) -> Outlook:
+    return Outlook(
+        tensor(VARIANCES, device), tensor(3 * VARIANCES, device), tensor(PLACES, device), lambda: tensor(MATRIX, device)
+    )
+
+
 def test_default_prior_shrinks_to_the_variances_given(device):
-    prior = REGISTRY["default"](tensor(VARIANCES, device))
+    prior = REGISTRY["default"](outlook(device))
     pseudo = prior.pseudo_moments(len(VARIANCES))
     assert pseudo.covariance_count == default_strength(len(VARIANCES)) > 0
     assert_close(pseudo.scatter / pseudo.covariance_count, VARIANCES)
+
+
+@every_updated_covariance
+@proper_priors
+def test_the_gradient_is_zero_where_updates_stay(case, make_prior, twin_prior, rng, device):
+    """With responsibilities that are given, updates end where likelihood + log prior has no slope, by autograd."""
+    mixture = random_mixture(case, rng, device)
+    rows = tensor(random_data(KINDS["complete"], rng, n_rows=60).rows, device)
+    shares = torch.softmax(tensor(rng.normal(size=(60, 5)), device), 1)
+    source = TensorSource(rows, shares=shares)
+    prior = make_prior(tensor(VARIANCES, device))
+    solver = em(locate(source), prior, Assigned())
+    for _ in range(2):
+        mixture = solver.step(mixture, source).mixture
+    free = {name: part.clone() for name, part in mixture.covariance.tensors().items()}
+    leaves = [part.requires_grad_() for part in free.values() if part.is_floating_point()]
+    logits, means = mixture.log_weights.clone().requires_grad_(), mixture.means.clone().requires_grad_()
+    moved = Mixture(logits.log_softmax(0), means, case.structure.from_tensors(free), mixture.class_of)
+    distances = moved.covariance.squared_distances(rows - means.unsqueeze(1))  # (K, n)
+    densities = moved.log_weights.unsqueeze(-1) - 0.5 * (moved.covariance.log_determinants.unsqueeze(-1) + distances)
+    terms = log_terms(prior.pseudo_moments(4), moved.log_weights, means, moved.covariance)
+    value = (shares.T * densities).sum() + terms[0].sum() + terms[1].sum()
+    slopes = torch.autograd.grad(value, [logits, means, *leaves])
+    if "entries" in free and case.restricted({}) is reference.as_spherical:  # one number, whose slope is the sum
+        slopes = (*slopes[:2], slopes[2].sum(-1))
+    for slope in slopes[:2] if "loadings" in free else slopes:  # factors reach their maximum over many steps only
+        assert slope.abs().max() < 1e-8
+
+
+def test_the_penalty_of_the_paper(rng, device):
+    """Sigma = (S + 2 beta I) / (N + 1), OT95 eq. 7 with their neutral values."""
+    X = rng.normal(size=(30, 3))
+    model = GaussianMixture(prior=Conjugate.penalty(0.2, 3)).fit(X)
+    scatter = (X - X.mean(0)).T @ (X - X.mean(0))
+    assert_close(model.covariances_[0], (scatter + 0.4 * np.eye(3)) / 31)
+
+
+def test_names_of_the_paper(rng, device):
+    """OT95 eq. 6 and 7 in full, and with a matrix for beta."""
+    X, beta, place = rng.normal(size=(30, 3)), np.diag([0.2, 0.3, 0.4]) + 0.1, np.array([1.0, 0, -1])
+    model = GaussianMixture(prior=Conjugate.wishart(5.0, beta, mean=place, eta=2.0)).fit(X)
+    mean = (X.sum(0) + 2 * place) / 32
+    scatter = (X - mean).T @ (X - mean) + 2 * np.outer(mean - place, mean - place)
+    assert_close(model.means_[0], mean)
+    assert_close(model.covariances_[0], (scatter + 2 * beta) / (30 + 2 * 5 - 3))
+
+
+def test_priors_in_single_precision_are_taken_in_double(rng):
+    X = rng.normal(size=(40, 3)).astype(np.float32)
+    for variances in (torch.ones(3), np.ones(3, np.float32), [1, 1, 1], torch.eye(3)):
+        prior = Conjugate(2.0, variances, mean=torch.zeros(3), mean_strength=1.0)
+        assert prior.variances.dtype == prior.mean.dtype == torch.float64
+        fitted = MixtureClassifier(prior=prior).fit(X, X[:, 0] > 0)
+        assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+def test_shrinkage_is_in_the_units_of_the_rows(device):
+    prior = Shrinkage(strength=3.0, scale=2.0, variances="pooled", mean_strength=4.0).prior(outlook(device))
+    pseudo = prior.pseudo_moments(4)
+    assert (pseudo.covariance_count, pseudo.mean_count) == (3.0, 4.0)
+    assert_close(pseudo.scatter, 3.0 * 2.0 * 3 * VARIANCES)
+    assert_close(pseudo.mean, PLACES)
+
+
+def test_shrinkage_draws_means_to_those_of_their_class(rng):
+    X = np.concatenate([rng.normal(c, 1, (40, 2)) for c in (0, 10, 100, 110)])
+    y = np.repeat([0, 0, 1, 1], 40)
+    means = np.array([X[y == c].mean(0) for c in (0, 1)])[[0, 0, 1, 1]]
+    free, held = (
+        MixtureClassifier(2, prior=Shrinkage(mean_strength=eta), random_state=0).fit(X, y).mixture_.means
+        for eta in (0.0, 2e4)
+    )
+    assert (abs(free.numpy() - means) > 4).all()
+    assert_close(held, means, 1e-2)
+
+
+REFUSED = [
+    (lambda: Conjugate(0.0, [1.0]), "strength must be a number above 0; got 0.0."),
+    (lambda: Conjugate(-2, [1.0]), "strength must be a number above 0; got -2."),
+    (lambda: Conjugate(1.0, [1.0, -0.5]), "variances must be above 0; the smallest is -0.5."),
+    (lambda: Conjugate(1.0, [1.0, float("nan")]), "variances must be finite; got nan."),
+    (lambda: Conjugate(1.0, "wide"), "variances must hold numbers; it could not be read as such: ..."),
+    (
+        lambda: Conjugate(1.0, np.ones((2, 3))),
+        "variances must be one variance per feature (D,) or a matrix (D, D); got shape (2, 3).",
+    ),
+    (
+        lambda: Conjugate(1.0, [[1.0, 2.0], [2.0, 1.0]]),
+        "variances must be a positive definite matrix; its smallest eigenvalue is -1. Pass the variances alone, (D,), "
+        "or add to the diagonal.",
+    ),
+    (
+        lambda: Conjugate(1.0, [[1.0, 0.5], [0.0, 1.0]]),
+        "variances must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.",
+    ),
+    (
+        lambda: Conjugate(1.0, [1.0], concentration=0.5),
+        "concentration must be a number of at least 1; got 0.5. Below 1 the prior is infinite where a weight is zero, "
+        "and there is no maximum to find; 1 leaves the weights alone.",
+    ),
+    (
+        lambda: Conjugate(1.0, [1.0], mean=[0.0], mean_strength=-1),
+        "mean_strength must be a number of at least 0; got -1.",
+    ),
+    (
+        lambda: Conjugate(1.0, [1.0], mean_strength=2.0),
+        "mean_strength=2 shrinks the means, but mean is not given; pass mean, or use Shrinkage, which takes the means "
+        "of the classes.",
+    ),
+    (
+        lambda: Conjugate(1.0, [1.0, 1.0], mean=[1.0]),
+        "mean must have one number for each of the 2 features of variances, (D,) or (K, D); got shape (1,).",
+    ),
+    (
+        lambda: Conjugate.wishart(1.0, [1.0, 1.0]),
+        "alpha must be above D / 2 = 1 for 2 features and eta=0; got 1. Below that the prior has no covariance to "
+        "shrink to.",
+    ),
+    (
+        lambda: Conjugate.wishart(1.5, [1.0, 1.0], mean=[0.0, 0.0], eta=1.0),
+        "alpha must be above (D + 1) / 2 = 1.5 for 2 features and eta=1; got 1.5. Below that the prior has no "
+        "covariance to shrink to.",
+    ),
+    (lambda: Conjugate.penalty(0.0, 2), "beta must be a number above 0; got 0.0."),
+    (lambda: Shrinkage(strength=0), "strength must be a number above 0; got 0."),
+    (lambda: Shrinkage(scale=-1.0), "scale must be a number above 0; got -1.0."),
+    (lambda: Shrinkage(variances="wide"), "variances must be one of 'expected', 'pooled', 'covariance'; got 'wide'."),
+    (
+        lambda: GaussianMixture(prior=Conjugate(1.0, [1.0])).fit(np.eye(3)),
+        "The prior is for 1 features, but X has 3; make one of that size.",
+    ),
+    (
+        lambda: GaussianMixture(2, prior=Conjugate(1.0, [1.0] * 3, mean=np.eye(3), mean_strength=1.0)).fit(np.eye(3)),
+        "The prior has 3 means for 2 components; give one mean (D,) for all, or use Shrinkage, which takes the means "
+        "of the classes.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), REFUSED, ids=[text[:40] for _, text in REFUSED])
+def test_bad_priors(call, text):
+    refused(call, text)
+
+
+@pytest.mark.parametrize("estimator", [GaussianMixture(2, random_state=0), MixtureClassifier(2, random_state=0)])
+def test_priors_that_let_nothing_be_learned_are_announced(estimator, rng):
+    X, y = rng.normal(size=(40, 2)), np.repeat([0, 1], 20)
+    with pytest.warns(PriorWarning, match="has 1e[+]06 pseudo-rows behind the covariances, but no component has more"):
+        clone(estimator).set_params(prior=Shrinkage(1e6)).fit(X, y)
+    with pytest.warns(PriorWarning, match="has 1e[+]06 pseudo-rows behind the means, but no component has more"):
+        clone(estimator).set_params(prior=Shrinkage(mean_strength=1e6)).fit(X, y)
+    X[:10] = 50.0
+    with pytest.warns(PriorWarning, match="so weak that a variance fell to"):
+        clone(estimator).set_params(prior=Shrinkage(1e-7)).fit(X, y)
+
+
+def test_the_pooled_covariance_of_a_description(rng):
+    X, y = rng.normal(size=(4000, 3)) @ rng.normal(size=(3, 3)), rng.integers(0, 2, 4000)
+    X[y == 1] += [5.0, 0, -5]
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.from_numpy(y)
+    pooled = sum(np.cov(X[y == c].T, bias=True) * (y == c).mean() for c in (0, 1))
+    whole = describe(TensorSource(torch.from_numpy(X), labels), 2, generator)
+    assert_close(whole.covariance, pooled, 3e-3)
+    assert_close(whole.covariance.diagonal(), whole.within)
+    assert_close(whole.outlook([3, 1]).covariance(), whole.covariance * 2 ** (-2 / 3))
+    X[rng.random(X.shape) < 0.3] = np.nan
+    holed = describe(TensorSource(torch.from_numpy(X), labels), 2, generator).covariance
+    assert_close(holed, pooled, 0.15)
+    few = describe(TensorSource(torch.from_numpy(X[:3]), labels[:3]), 2, generator).covariance
+    assert torch.linalg.eigvalsh(few)[0] > 0

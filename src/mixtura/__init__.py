@@ -1,7 +1,10 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
+from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -12,7 +15,11 @@ from mixtura.model_files import load
 
 __version__ = "0.1.0"
 __all__ = [
+    "AveragedMixture",
+    "AveragedMixtureClassifier",
+    "DiscriminativeMixtureClassifier",
     "GaussianMixture",
+    "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "RelevanceVectorClassifier",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, extremes, framed
-from mixtura.roles import Structure
+from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
@@ -39,6 +40,11 @@ class Description:
     n_rows: int
     n_missing: int
 
+    @property
+    def weight(self) -> float:
+        """Of all rows."""
+        return float(self.class_weights.sum()) + self.unlabeled_weight
+
     def spread(self, n_components: float) -> Tensor:
         """Variances that the components of a class may be expected to have, (D,) (default-prior):
 
@@ -57,6 +63,40 @@ class Description:
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
+    def outlook(self, n_components: Sequence[int]) -> Outlook:
+        """What a prior may know of classes of this many components."""
+        counts = torch.tensor(list(n_components), device=self.within.device)
+        per_class = sum(n_components) / len(n_components)
+        return Outlook(
+            self.spread(per_class),
+            self.within,
+            self.class_means.repeat_interleave(counts, 0),
+            lambda: self.covariance * per_class ** (-2 / len(self.within)),
+        )
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """The covariance about the class means, pooled, (D, D): its variances are `within`.
+
+        Correlations are those of cells that are observed together, made a little smaller where rows are few or pairs of
+        cells rare, so that the matrix is positive definite.
+        """
+        scales, size = self.within.sqrt(), len(self.within)
+        products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
+        pairs, n_rows = torch.zeros_like(products), 0
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            observed = (~rows.isnan()).double() * self.varies
+            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * observed
+            products += (deviations * weights.unsqueeze(-1)).T @ deviations
+            pairs += (observed * weights.unsqueeze(-1)).T @ observed
+            n_rows += len(rows)
+        moments = products / pairs.clamp_min(1e-300)
+        roots = moments.diagonal().clamp_min(1e-300).sqrt()
+        correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
+        lowest = float(torch.linalg.eigvalsh(correlations)[0])
+        kept = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
+        return (kept * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:

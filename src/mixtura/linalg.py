@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """
     factors, info = torch.linalg.cholesky_ex(matrices)
     repaired = info > 0
+    if recording(matrices):
+        return factors, repaired
     sound = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()  # an infinite variance has a root all the same
     if bool(sound & ~repaired.any()):
         return factors, repaired
@@ -43,6 +46,11 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
         matrices = torch.where((info > 0)[..., None, None], matrices, attempt)
     diagonal_only = torch.diag_embed(diagonals.sqrt())
     return torch.where((info > 0)[..., None, None], diagonal_only, factors), repaired
+
+
+def recording(values: Tensor) -> bool:
+    """Whether operations are being recorded, by a compiler or as a CUDA graph: then nothing can depend on values."""
+    return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def log_determinants(factors: Tensor) -> Tensor:
@@ -116,3 +124,79 @@ def _invert_by_cholesky(stack: Tensor) -> tuple[Tensor, Tensor]:
     matrices = stack.movedim((0, 1), (-2, -1))
     factors, _ = safe_cholesky(matrices)
     return torch.cholesky_inverse(factors).movedim((-2, -1), (0, 1)), log_determinants(factors)
+
+
+def inverse_softplus(values: Tensor) -> Tensor:
+    """x with log(1 + exp x) = values, which are kept at least 1e-8."""
+    values = values.clamp_min(1e-8)
+    return values + torch.log(-torch.expm1(-values))
+
+
+class _LogDeterminants(torch.autograd.Function):
+    """See `low_rank_log_determinants`. With W = diag^-1 columns M^-1: gradients -diag(columns W') / diag and 2 W."""
+
+    @staticmethod
+    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> Tensor:
+        scaled = columns / diagonals.unsqueeze(-1)
+        inverse, log_determinants = _inner_factors(scaled, columns)
+        ctx.save_for_backward(diagonals, columns, scaled, inverse)
+        return log_determinants
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        diagonals, columns, scaled, inverse = ctx.saved_tensors
+        by_columns = scaled @ (inverse.mT @ (inverse * gradients[0][..., None, None]))
+        return -(columns * by_columns).sum(-1) / diagonals, 2 * by_columns
+
+
+class _Inverse(torch.autograd.Function):
+    """See `low_rank_inverse`. With P = diag^-1 columns, T = L^-1, V = P T', G the gradient by V of what depends
+    on V V' alone and g that by log |M|: B = g M^-1 - T' V' G T / 2, symmetrised, is the gradient by M, and those by
+    columns and diagonals are (G T) / diag + 2 P B and -diag[(G T / diag + P B) P'].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = columns / diagonals.unsqueeze(-1)
+        inverse, log_determinants = _inner_factors(scaled, columns)
+        others = scaled @ inverse.mT
+        ctx.save_for_backward(diagonals, scaled, inverse, others)
+        return others, log_determinants
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        diagonals, scaled, inverse, others = ctx.saved_tensors
+        by_others, by_log_determinants = gradients
+        inner = -0.25 * (others.mT @ by_others)
+        inner = inner + inner.mT
+        inner.diagonal(dim1=-2, dim2=-1).add_(by_log_determinants.unsqueeze(-1))
+        by_inner = scaled @ (inverse.mT @ inner @ inverse)  # P B
+        direct = (by_others @ inverse) / diagonals.unsqueeze(-1)
+        return -((direct + by_inner) * scaled).sum(-1), direct + 2 * by_inner
+
+
+def _inner_factors(scaled: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    inner = columns.mT @ scaled
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
+    return inverse_factors(inner)
+
+
+def low_rank_log_determinants(diagonals: Tensor, columns: Tensor) -> Tensor:
+    """log |I + columns' diag^-1 columns|, differentiable: (..., D), (..., D, R) -> (...)."""
+    return _LogDeterminants.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
+
+
+def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """V with diag^-1 - V V' = (diag + columns columns')^-1, and the log-determinants of `low_rank_log_determinants`.
+
+    Differentiable, for uses that depend on V through V V' alone: the gradient then takes a few small products instead
+    of a way back through a factorisation.
+    """
+    return _Inverse.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
+
+
+def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, so that nothing waits for a device."""
+    factors, _ = torch.linalg.cholesky_ex(matrices)
+    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
+    return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)

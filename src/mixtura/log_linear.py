@@ -77,7 +77,7 @@ class LogLinearMixture:
 
     @cached_property
     def columns(self) -> list[slice | Tensor]:
-        """The bases of each class: a slice where they lie together, numbers otherwise."""
+        """The bases of each class: numbers, or a slice where they lie together; all bases where most are its own."""
         return [_as_slice(self.basis_of[self.class_of == c], self.n_bases) for c in range(self.n_classes)]
 
     def log_joint(self, rows: Tensor) -> Tensor:
@@ -299,8 +299,9 @@ def sides(mixture: LogLinearMixture, chunk: Chunk, found: Posterior) -> tuple[Te
         return chunk.firsts(_numerators(mixture, chunk, found)), denominator
     numerator = torch.zeros_like(mixture.coefficients)
     for c, rows in enumerate(chunk.classes):
-        columns = mixture.columns[c]
-        numerator[columns] = chunk.firsts(found.gates[rows][:, columns] * found.factors[rows], rows)
+        columns = mixture.columns[c]  # may hold bases of other classes, whose shares are zero
+        own = chunk.firsts(found.gates[rows][:, columns] * found.factors[rows], rows)
+        numerator[columns] += own * mixture.shares[c, columns].unsqueeze(1)
     return numerator, denominator
 
 

@@ -22,12 +22,16 @@ from mixtura.covariances import (
     FullCovariance,
     LowRank,
     LowRankCovariance,
+    LowRankPrecision,
     Spherical,
     Tied,
     TiedCovariance,
 )
+from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, members_of
 from mixtura.estimators import (
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -40,12 +44,17 @@ from mixtura.solvers import Record
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
 ESTIMATORS = {
+    "AveragedMixture": AveragedMixture,
+    "AveragedMixtureClassifier": AveragedMixtureClassifier,
+    "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
+    "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
     "RelevanceVectorClassifier": RelevanceVectorClassifier,
     "SparseMixtureClassifier": SparseMixtureClassifier,
 }
+RANKED = {"low_rank": LowRank, "low_rank_precision": LowRankPrecision}
 STRUCTURES = {"full": Full, "diag": Diagonal, "spherical": Spherical}
 
 
@@ -70,6 +79,7 @@ def save(estimator: Any, path: Any) -> None:
         "estimator": type(estimator).__name__,
         "parameters": _parameters_to_json(estimator),
         **own,
+        "chosen": {name: getattr(estimator, name) for name in getattr(estimator, "_saved", ())},
         "converged": bool(estimator.converged_),
         "feature_names": getattr(estimator, "feature_names_in_", np.array([])).tolist() or None,
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
@@ -86,6 +96,8 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     mixture: Mixture = estimator.mixture_
     tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
     tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    if hasattr(estimator, "member_of_"):
+        tensors["member_of"] = estimator.member_of_
     return {"structure": _structure_to_json(_structure_of(mixture.covariance))}, tensors
 
 
@@ -151,6 +163,8 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     estimator.history_ = [Record(int(number), *rest) for number, *rest in tensors["history"].tolist()]
     estimator.n_iter_ = len(estimator.history_)
     estimator.converged_ = bool(header["converged"])
+    for name in getattr(estimator, "_saved", ()):  # numbers that the fit chose
+        setattr(estimator, name, header["chosen"][name])
     if header["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["classes"] is not None:
@@ -164,13 +178,18 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
 
 def _restore_gaussian(estimator: Any, structure: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     parts = {name.removeprefix("covariance."): t for name, t in tensors.items() if name.startswith("covariance.")}
-    covariance = _structure_from_json(structure).from_tensors(parts)
+    made = _structure_from_json(structure)
+    covariance = made.from_tensors(parts)
     mixture = Mixture(tensors["log_weights"], tensors["means"], covariance, tensors["class_of"])
     _check_shapes(mixture)
     estimator.mixture_ = mixture
     estimator.n_features_in_ = mixture.n_features
     if hasattr(estimator, "classes_"):
         estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
+    if isinstance(estimator, AveragedMixture | AveragedMixtureClassifier):
+        estimator.member_of_ = tensors["member_of"]
+        estimator.mixtures_ = members_of(made, mixture, tensors["member_of"])
+    elif hasattr(estimator, "classes_"):
         estimator.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
     else:
         estimator.lower_bounds_ = [record.objective for record in estimator.history_]
@@ -189,7 +208,7 @@ def _structure_of(covariance: Covariance) -> Structure:
     if isinstance(covariance, TiedCovariance):
         return Tied(_structure_of(covariance.inner), covariance.n_groups > 1)
     if isinstance(covariance, LowRankCovariance):
-        return LowRank(covariance.rank)
+        return (LowRankPrecision if covariance.of_precision else LowRank)(covariance.rank)
     if isinstance(covariance, DiagonalCovariance):
         return Spherical() if covariance.spherical else Diagonal()
     if isinstance(covariance, FullCovariance):
@@ -202,8 +221,8 @@ def _structure_of(covariance: Covariance) -> Structure:
 def _structure_to_json(structure: Structure) -> dict[str, Any]:
     if isinstance(structure, Tied):
         return {"name": "tied", "inner": _structure_to_json(structure.inner), "per_class": structure.per_class}
-    if isinstance(structure, LowRank):
-        return {"name": "low_rank", "rank": structure.rank}
+    if isinstance(structure, LowRank | LowRankPrecision):
+        return {"name": structure.name, "rank": structure.rank}
     return {"name": structure.name}
 
 
@@ -211,8 +230,8 @@ def _structure_from_json(header: dict[str, Any]) -> Structure:
     name = header["name"]
     if name == "tied":
         return Tied(_structure_from_json(header["inner"]), bool(header["per_class"]))
-    if name == "low_rank":
-        return LowRank(header["rank"])
+    if name in RANKED:
+        return RANKED[name](header["rank"])
     return STRUCTURES[name]()
 
 
@@ -236,8 +255,10 @@ def _to_json(value: Any) -> Any:
         return value
     if isinstance(value, torch.dtype | torch.device):
         return str(value).removeprefix("torch.")
-    if isinstance(value, Tied | LowRank | Full | Diagonal | Spherical):
+    if isinstance(value, Tied | LowRank | LowRankPrecision | Full | Diagonal | Spherical):
         return {"structure": _structure_to_json(value)}
+    if type(value) in ESTIMATORS.values() and not hasattr(value, "mixture_"):  # a fitted one is a start
+        return {"estimator": type(value).__name__, "parameters": _parameters_to_json(value)}
     if isinstance(value, Mapping):
         parts = [[_to_json(k), _to_json(v)] for k, v in value.items()]
         return LEFT_BEHIND if any(LEFT_BEHIND in pair for pair in parts) else {"pairs": parts}
@@ -250,6 +271,8 @@ def _to_json(value: Any) -> Any:
 def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if "estimator" in value:
+        return ESTIMATORS[value["estimator"]](**_parameters_from_json(value["parameters"]))
     return _structure_from_json(value["structure"]) if "structure" in value else dict(value["pairs"])
 
 

@@ -24,6 +24,10 @@ class Form(Protocol):
         """The image of diag(variances) for each component: (K, D) -> parts (K, ...)."""
         ...
 
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        """The image of a symmetric matrix for each component: (K, D, D) -> parts (K, ...)."""
+        ...
+
 
 class Dense:
     """The whole matrix: one part, (K, D, D)."""
@@ -34,6 +38,9 @@ class Dense:
     def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
         return (torch.diag_embed(variances),)
 
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return (matrices,)
+
 
 class Diagonal:
     """The diagonal: one part, (K, D)."""
@@ -43,6 +50,9 @@ class Diagonal:
 
     def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
         return (variances,)
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return (matrices.diagonal(dim1=-2, dim2=-1),)
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,16 @@ class Projected:
 
     def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
         return variances, variances.unsqueeze(-1) * self.projections
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return matrices.diagonal(dim1=-2, dim2=-1), matrices @ self.projections
+
+
+def image(form: Form, scatter: Tensor, n_components: int) -> tuple[Tensor, ...]:
+    """A scatter in a form: variances (D,) or (K, D), matrices (1, D, D) or (K, D, D) -> parts (K, ...)."""
+    if scatter.ndim == 3:
+        return form.matrix(scatter.expand(n_components, -1, -1))
+    return form.diagonal(scatter.expand(n_components, -1))
 
 
 @dataclass(frozen=True)
@@ -165,14 +185,20 @@ class SignedMoments:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add."""
+    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add.
+
+    `denominator_counts` (K,) are there if asked for, zero without a denominator.
+    """
 
     value: float
     weight: float
     moments: SignedMoments
+    denominator_counts: Tensor | None = None
 
     def __add__(self, other: Summary) -> Summary:
-        return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments)
+        mine, others = self.denominator_counts, other.denominator_counts
+        counts = None if mine is None or others is None else mine + others
+        return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
 
     @property
     def mean_value(self) -> float:

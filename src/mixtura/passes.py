@@ -23,12 +23,13 @@ from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
 from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
-from mixtura.scratch import Scratch
+from mixtura.scratch import Scratch, fresh
 from mixtura.shards import Block, Group, Source
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
-# Scratch of one thread: about twice the second-level cache here; measured flat within 10 % from 2 to 8 MB.
-CACHE_BYTES = 4 * 2**20
+# Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
+# (calls, not memory), 4 MB up to 8 % more.
+CACHE_BYTES = 8 * 2**20
 # Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
 FEWEST_ROWS = 256
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
@@ -60,14 +61,15 @@ class Chunk:
 class Evaluator:
     """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
 
-    Components whose product form would lose too many digits at the given radii take the exact path.
+    Components whose product form would lose too many digits at the given radii take the exact path. An evaluator that
+    is not learning gives log joints only, and needs less scratch.
     """
 
-    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
-        self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
+    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, learning: bool = True):
+        self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
         product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
         errors = product.errors(frame.radii) * torch.finfo(dtype).eps
-        narrow = product.n_features <= MOST_MONOMIALS
+        narrow = product.n_monomials <= MOST_MONOMIALS
         self.product, self.exact = product, []
         if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
             self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
@@ -82,9 +84,21 @@ class Evaluator:
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
-        if group.missing:
+        if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
-        return self.product.n_features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+        features = self.product.n_features if self.learning or self.exact else self.product.n_passing
+        return features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+
+    def scores(self, chunk: Chunk, scratch: Scratch) -> Tensor:
+        """Log joints (K', n) alone."""
+        if chunk.missing or self.exact:
+            return self.evaluate(chunk, scratch)[0]
+        return self.product.scores(self._centred(chunk.rows, scratch), chunk.components, scratch)
+
+    @property
+    def has_marginals(self) -> bool:
+        """Whether matrix products are enough for rows with missing cells (marginal-woodbury), and exact enough."""
+        return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
 
     def zeros(self) -> Sums:
         return Sums(self.product.zeros(), None)
@@ -95,7 +109,7 @@ class Evaluator:
         Both are good until the next chunk is evaluated with the same scratch.
         """
         if chunk.missing:
-            return self._incomplete(chunk)
+            return self._marginal(chunk) if self.has_marginals else self._incomplete(chunk)
         if not self.exact:
             return self._product(chunk, scratch)
         return self._mixed(chunk, scratch)
@@ -147,6 +161,36 @@ class Evaluator:
 
         return scores, accumulate
 
+    def _marginals(self, chunk: Chunk) -> tuple[Tensor, Covariance, Any]:
+        """Log joints (K', n) of rows with missing cells, the components, and their marginals."""
+        parts = chunk.components
+        observed = ~chunk.rows.isnan()
+        rows = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
+        covariance: Any = self.mixture.covariance.select(parts)
+        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.centre)
+        constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
+        scores = -0.5 * (constant + given.log_determinants + given.squared_distances)
+        return scores.add_(self.log_weights[parts]), covariance, given
+
+    def _marginal(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+        scores, covariance, given = self._marginals(chunk)
+        first = chunk.components.start
+
+        def accumulate(sums: Sums, weights: Tensor) -> None:
+            for k in range(len(weights)):  # one at a time: rows x components x features would be too many numbers
+                alone, inverse = covariance.select(slice(k, k + 1)), given.inverse(k)
+                conditional = given.conditional_moments(k, inverse, weights[k])
+
+                def second_moments(
+                    filled: Tensor, own: Tensor, alone=alone, conditional=conditional
+                ) -> tuple[Tensor, ...]:
+                    return tuple(a + b for a, b in zip(alone.second_moments(filled, own), conditional, strict=True))
+
+                where, filled = slice(first + k, first + k + 1), given.filled(k, inverse).unsqueeze(0)
+                sums.add_direct(self.mixture, where, filled, weights[k : k + 1], second_moments)
+
+        return scores, accumulate
+
     def condition(self, chunk: Chunk) -> tuple[Tensor, Covariance, Conditioned]:
         """Log joints (K', n) of rows with missing cells, and the components conditioned on what they show."""
         parts = chunk.components
@@ -170,6 +214,19 @@ class Evaluator:
             sums.add_direct(self.mixture, chunk.components, given.deviations, weights, second_moments)
 
         return scores, accumulate
+
+    def expected(self, chunk: Chunk) -> Tensor:
+        """E[x | observed cells] of rows with missing cells, (n, D)."""
+        means = self.mixture.means
+        if not self.has_marginals:
+            log_joint, _, given = self.condition(chunk)
+            completed = means.unsqueeze(1) + given.deviations  # (K, n, D)
+            return (log_joint.softmax(0).unsqueeze(-1) * completed).sum(0).to(self.dtype)
+        log_joint, _, given = self._marginals(chunk)
+        total = torch.zeros_like(chunk.rows)
+        for share, k in zip(log_joint.softmax(0), range(len(means)), strict=True):
+            total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.inverse(k)))
+        return total
 
     def moments(self, sums: Sums) -> Moments:
         """All sums as moments about the current means: whatever path the rows took, such moments add."""
@@ -263,7 +320,14 @@ class Piece:
             ),
             index=index,
             components=self.components,
-            targets=Targets(evaluator.mixture.class_of[self.components], labels, shares),
+            targets=Targets(
+                evaluator.mixture.class_of[self.components],
+                labels,
+                shares,
+                take(block.counts),
+                self.components,
+                evaluator.mixture.n_classes,
+            ),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
         )
@@ -278,10 +342,11 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         scratch = 8 * evaluator.scratch(components, group)
         most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
-            in_cache = CACHE_BYTES * (4 if group.missing else 1) // scratch
-            most = min(most, max(in_cache, FEWEST_ROWS))
+            in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
+            tables = group.missing and evaluator.has_marginals  # made anew for every chunk
+            most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
         size = max(1, most)
-        if group.n_rows * scratch > CACHE_BYTES // 4:  # enough work for every thread
+        if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
         for start in range(0, group.n_rows, size):
             yield Piece(block, group, slice(start, min(start + size, group.n_rows)), components)
@@ -295,12 +360,14 @@ def summarise(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     both_sides: bool = False,
     scratch: Scratch | None = None,
+    count_denominator: bool = False,
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
     Arguments:
         both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
         scratch: buffers to use again from pass to pass, for the first thread.
+        count_denominator: also count the denominator by itself, which costs far less than its moments.
     """
     with threads_for(mixture.n_components * mixture.n_features**3):
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
@@ -311,12 +378,14 @@ def summarise(
         log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
         found = objective.evaluate(log_joint, chunk.targets)
         values, numerator, denominator = found.values, found.numerator, found.denominator
-        if not keep_apart and denominator is not None:
-            numerator, denominator = numerator - denominator, None
         if chunk.weights is not None:
             values, numerator = values * chunk.weights, numerator * chunk.weights
             denominator = None if denominator is None else denominator * chunk.weights
-        total.value += float(values.sum(dtype=torch.float64))
+        if count_denominator and denominator is not None:
+            total.count(denominator)
+        if not keep_apart and denominator is not None:
+            numerator, denominator = numerator - denominator, None
+        total.value = total.value + values.sum(-1, dtype=torch.float64)
         total.weight += len(chunk.rows) if chunk.weights is None else float(chunk.weights.sum(dtype=torch.float64))
         accumulate(total.sums[0], numerator)
         if denominator is not None:
@@ -335,7 +404,13 @@ def summarise(
     first, *others = totals.made() or [totals[0]]
     for other in others:
         first.add(other)
-    return Summary(first.value, first.weight, SignedMoments(*(evaluator.moments(sums) for sums in first.sums)))
+    value: Any = first.value  # a number, or one for each of several objectives
+    value = float(value) if torch.as_tensor(value).ndim == 0 else value
+    moments = SignedMoments(*(evaluator.moments(sums) for sums in first.sums))
+    counts = first.denominator_counts
+    if count_denominator and counts is None:
+        counts = torch.zeros_like(mixture.log_weights)
+    return Summary(value, first.weight, moments, counts)
 
 
 class _PerThread:
@@ -361,10 +436,18 @@ class _PerThread:
 class _Total:
     sums: list[Sums]
     scratch: Scratch = field(default_factory=Scratch)
-    value: float = 0.0
+    value: Any = 0.0
     weight: float = 0.0
+    denominator_counts: Tensor | None = None
+
+    def count(self, denominator: Tensor) -> None:
+        """Add the denominators (K, n) of a chunk."""
+        counts = denominator.sum(1, dtype=torch.float64)
+        self.denominator_counts = counts if self.denominator_counts is None else self.denominator_counts + counts
 
     def add(self, other: _Total) -> None:
+        if other.denominator_counts is not None:
+            self.count(other.denominator_counts.unsqueeze(1))
         self.value += other.value
         self.weight += other.weight
         for total, part in zip(self.sums, other.sums, strict=True):
@@ -379,20 +462,20 @@ def map_rows(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    evaluator = Evaluator(mixture, frame, computing_dtype(source), learning=False)
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
 
     def work(piece: Piece, state: tuple[Tensor, Scratch]) -> None:
         chunk = piece.load(evaluator)
         output, scratch = state
-        output[chunk.index] = compute(evaluator.evaluate(chunk, scratch)[0])
+        output[chunk.index] = compute(evaluator.scores(chunk, scratch))
 
     n_threads = _n_threads(source)
     scratches = [Scratch() for _ in range(n_threads)]
     with _Workers(n_threads) as workers:
         for block in source.blocks():
-            output = torch.empty((len(block.rows), *shape), dtype=evaluator.dtype, device=block.rows.device)
+            output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
             states = [(output, scratch) for scratch in scratches]
             workers.share_out(list(pieces(block, evaluator, False, memory_limit, n_threads)), work, states)
             outputs.append(output)
@@ -408,11 +491,7 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
         for piece in pieces(block, evaluator, False, memory_limit, 1):
             if piece.group.missing:
                 chunk = piece.load(evaluator)
-                log_joint, _, given = evaluator.condition(chunk)
-                shares = log_joint.softmax(0)  # (K, n)
-                completed = mixture.means.unsqueeze(1) + given.deviations  # (K, n, D)
-                expected = (shares.unsqueeze(-1) * completed).sum(0).to(evaluator.dtype)
-                output[chunk.index] = torch.where(chunk.rows.isnan(), expected, chunk.rows)
+                output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)
 
@@ -443,11 +522,22 @@ def framed(smallest: Tensor, largest: Tensor) -> Frame:
 
 def extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest observed value of every column; inf and -inf where there is none."""
-    low, high = rows.amin(0), rows.amax(0)
+    low, high = _reduced(rows, Tensor.amin), _reduced(rows, Tensor.amax)
     if bool((low + high).isnan().any()):
         missing = rows.isnan()
         low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
     return low, high
+
+
+def _reduced(rows: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """reduce(rows, 0) with many rows side by side in one: narrow rows leave most of a vector register idle."""
+    n_rows, size = rows.shape
+    side_by_side = max(1, 256 // max(size, 1))
+    if n_rows < 4 * side_by_side or not rows.is_contiguous():
+        return reduce(rows, 0)
+    whole = n_rows - n_rows % side_by_side
+    wide = reduce(rows[:whole].view(-1, side_by_side * size), 0).view(side_by_side, size)
+    return reduce(torch.cat([wide, rows[whole:]]), 0)
 
 
 def _n_threads(source: Source) -> int:

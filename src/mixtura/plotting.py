@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -69,6 +70,69 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
     ax.plot(iterations, [record.objective for record in model.history_], color=COLOURS[0], marker="o", markersize=3)
     ax.set(xlabel="iteration", ylabel="objective per row")
     ax.locator_params(axis="x", integer=True)
+    return ax
+
+
+def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
+    """The criterion of everything that was compared: a line for each prior over the number of components.
+
+    A bar is a standard error, the ring is what was chosen.
+
+    Arguments:
+        model: fitted with n_components="auto" or prior="auto".
+        ax: where to draw; None makes a new figure.
+    """
+    check_is_fitted(model)
+    selection = getattr(model, "selection_", None)
+    if selection is None:
+        raise ValueError(
+            f"plot_selection draws what was compared; this {type(model).__name__} has compared nothing. Fit it with "
+            'n_components="auto" or prior="auto".'
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for candidate in selection.candidates:
+        place = sum(candidate.n_components) / len(candidate.n_components)
+        lines.setdefault(str(candidate.prior), []).append((place, candidate.score, candidate.error))
+    for number, (name, points) in enumerate(lines.items()):
+        across, scores, errors = np.array(sorted(points)).T
+        style: Any = ("-", "--", ":")[number // len(COLOURS) % 3]
+        look: dict[str, Any] = {
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "capsize": 2,
+            "linewidth": 1.2,
+        }
+        ax.errorbar(across, scores, errors, color=_colour(number), linestyle=style, label=name, **look)
+    best = selection.best
+    place = sum(best.n_components) / len(best.n_components)
+    ax.plot(place, best.score, "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.5)
+    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " "))
+    return ax
+
+
+def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | None = None) -> Axes:
+    """Density of a model with two features, in shades, and rows.
+
+    Arguments:
+        model: a fitted model with `score_samples`.
+        X: rows.
+        ax: where to draw; None makes a new figure.
+        highest: the density that is black; None is the highest that is drawn.
+    """
+    check_is_fitted(model)
+    rows = np.asarray(X.cpu() if isinstance(X, torch.Tensor) else X, dtype=float)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"plot_density draws models of 2 features; X has the shape {rows.shape}.")
+    ax = plt.subplots()[1] if ax is None else ax
+    box = _box(rows[~np.isnan(rows).any(1)])
+    across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    density = np.exp(np.asarray(model.score_samples(torch.from_numpy(grid)).cpu())).reshape(GRID_POINTS, GRID_POINTS)
+    top = density.max() if highest is None else highest
+    ax.imshow(density, extent=(*box[0], *box[1]), origin="lower", aspect="auto", cmap="Greys", vmin=0, vmax=top)
+    ax.plot(*rows.T, ".", color=COLOURS[1], markersize=3)
+    ax.set(xlim=box[0], ylim=box[1], xlabel="feature 0", ylabel="feature 1")
     return ax
 
 
@@ -259,6 +323,53 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
     figure.colorbar(image, ax=ax, label="share of the class in the basis")
     return figure
+
+
+def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
+    """Two-dimensional features of a network, a colour per class and the number of the class where its middle is.
+
+    Arguments:
+        features: (n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        ax: where to draw; None makes a new figure.
+    """
+    rows, labels = np.asarray(features, float), np.asarray(labels)
+    if rows.ndim != 2 or rows.shape[1] != 2 or labels.shape != (len(rows),):
+        raise ValueError(
+            f"plot_features draws features of shape (n_rows, 2) with a label each; got {rows.shape} and {labels.shape}."
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    colours = plt.get_cmap("tab10")
+    ax.scatter(*rows.T, s=2, c=colours(labels % 10), linewidths=0, rasterized=True)
+    for number in np.unique(labels):
+        middle = np.median(rows[labels == number], axis=0)
+        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colours(number % 10), "alpha": 0.9}
+        ax.text(middle[0], middle[1], str(number), fontsize=8, ha="center", va="center", bbox=box)
+    ax.set(xlabel="feature 0", ylabel="feature 1")
+    return ax
+
+
+def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
+    """An animated picture (GIF) of features that move, one panel beside the other.
+
+    Arguments:
+        path: where to write.
+        panels: title -> features (n_moments, n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        captions: a text for every moment.
+    """
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
+
+    def draw(moment: int) -> None:
+        for ax, (title, moving) in zip(axes[0], panels.items(), strict=True):
+            ax.clear()
+            plot_features(moving[moment], labels, ax)
+            ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
+        figure.suptitle(captions[moment], fontsize=10)
+
+    moments = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last one stays for a while
+    FuncAnimation(figure, draw, moments).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
+    plt.close(figure)
 
 
 def _draw_images(

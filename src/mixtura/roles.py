@@ -11,7 +11,7 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -28,16 +28,34 @@ class PseudoMoments:
 
     (map-update)  weight_k ~ counts_k + weight_count,
                   mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
-                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + diag(scatter)] / (counts_k + 1[mean_count > 0]
+                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + scatter] / (counts_k + 1[mean_count > 0]
                             + covariance_count) + ridge I.
+
+    Counts are numbers, or one number for each component; that of the covariances one for each distinct matrix (G,).
     """
 
-    weight_count: float
-    mean_count: float
-    covariance_count: float
+    weight_count: float | Tensor
+    mean_count: float | Tensor
+    covariance_count: float | Tensor
     mean: Tensor  # (D,) or (K, D)
-    scatter: Tensor  # (D,)
+    scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
     ridge: float = 0.0
+
+    @property
+    def mean_counts(self) -> Tensor:
+        """As a column: () or (K, 1)."""
+        counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
+        return counts.unsqueeze(-1) if counts.ndim else counts
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a first look at the rows tells a prior that is given without numbers."""
+
+    expected: Tensor  # (D,), variances that components may be expected to have
+    pooled: Tensor  # (D,), variances about the class means
+    means: Tensor  # (K, D), the mean of the class of every component
+    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
 
 
 @dataclass(frozen=True)
@@ -53,12 +71,35 @@ class Conditioned:
     state: Any  # what conditional_moments needs
 
 
+@dataclass(frozen=True)
+class Quadratic:
+    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', as optimisers move it (free-form).
+
+    Whatever uses the factors depends on them through factors factors' alone.
+    """
+
+    log_determinants: Tensor  # log |Lambda_k|, (K,)
+    diagonals: Tensor | None  # (K, D); None: zero
+    factors: Tensor | None  # (K, D, R); None: zero
+    sign: float = 1.0
+
+
 class Product(Protocol):
     """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
 
     @property
     def n_features(self) -> int:
         """Numbers of scratch per row."""
+        ...
+
+    @property
+    def n_monomials(self) -> int:
+        """Numbers per row that all components share."""
+        ...
+
+    @property
+    def n_passing(self) -> int:
+        """Numbers of scratch per row where log-densities alone are wanted."""
         ...
 
     @property
@@ -78,6 +119,10 @@ class Product(Protocol):
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
+        ...
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        """Log-densities (K', n) alone, from centred rows (D, n)."""
         ...
 
     def zeros(self) -> list[Tensor]:
@@ -130,6 +175,22 @@ class Covariance(Protocol):
         """The parameters by name; the inverse of the structure's `from_tensors`."""
         ...
 
+    def scaled(self, scales: Tensor) -> Covariance:
+        """The covariances of scales * x; scales (D,) are all equal where a structure has one variance for all."""
+        ...
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The parameters as numbers of any size and sign, for optimisers (free-form)."""
+        ...
+
+    def constrained(self, free: dict[str, Tensor]) -> Covariance:
+        """The inverse of `unconstrained`: a covariance of the same structure."""
+        ...
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
+        ...
+
     def product(self, means: Tensor) -> Product:
         """The fast path; means (K, D) are relative to the centre of the rows."""
         ...
@@ -161,12 +222,22 @@ class Covariance(Protocol):
         """
         ...
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Which components `updated` would give a positive definite matrix without a repair, (K,).
+
+        Differences of moments need not be the moments of anything.
+        """
+        ...
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         """One zero-mean draw for each entry of components: (n,) -> (n, D)."""
         ...
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        """tr(Sigma_g^-1 diag(scatter)) of every distinct matrix, (G,): the Wishart part of a conjugate prior."""
+        """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,): the Wishart part of a conjugate prior.
+
+        scatter is as in PseudoMoments.
+        """
         ...
 
     @property
@@ -194,17 +265,26 @@ class Targets:
     """What is known of the classes of some rows.
 
     `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component.
+    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
+    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
     """
 
     class_of: Tensor
     labels: Tensor | None = None
     shares: Tensor | None = None
+    counts: Tensor | None = None
+    components: slice | None = None
+    known_classes: int | None = None  # their number, where it need not be read off class_of
+
+    @property
+    def n_classes(self) -> int:
+        return int(self.class_of.max()) + 1 if self.known_classes is None else self.known_classes
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An objective at some rows: values (n,); numerator and denominator of the signed responsibilities, (K, n)."""
+    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
+    signed responsibilities, (K, n)."""
 
     values: Tensor
     numerator: Tensor
@@ -221,9 +301,18 @@ class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
 
     name: str
-    own_class_only: bool  # labeled rows meet the components of their own class and no others
-    needs_denominator: bool
-    has_density: bool  # can use unlabeled rows
+
+    @property
+    def own_class_only(self) -> bool:
+        """Labeled rows meet the components of their own class and no others."""
+        ...
+
+    @property
+    def needs_denominator(self) -> bool: ...
+    @property
+    def has_density(self) -> bool:
+        """Can use unlabeled rows."""
+        ...
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
 
@@ -245,6 +334,7 @@ class Step:
     value: float
     repairs: tuple[str, ...] = ()
     converged: bool | None = None  # where the solver has a rule of its own; None: by the change of the value
+    finished: bool = False  # the solver itself sees that nothing better is to come
 
 
 @runtime_checkable
@@ -267,6 +357,7 @@ __all__ = [
     "Prior",
     "Product",
     "PseudoMoments",
+    "Quadratic",
     "SignedMoments",
     "Solver",
     "Step",

@@ -35,6 +35,7 @@ class Block:
     shares: Tensor | None = None  # (n, C) soft labels
     weights: Tensor | None = None  # (n,)
     start: int = 0
+    counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -103,12 +104,17 @@ class TensorSource:
     """Rows in memory, on any device: one block, whose groups are found once."""
 
     def __init__(
-        self, rows: Tensor, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None
+        self,
+        rows: Tensor,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        counts: Tensor | None = None,
     ):
         self.n_features = rows.shape[1]
         self.device = rows.device
         self.dtype = rows.dtype
-        self._block = Block(rows, labels, shares, weights)
+        self._block = Block(rows, labels, shares, weights, counts=counts)
 
     def blocks(self) -> Iterator[Block]:
         yield self._block
@@ -125,11 +131,12 @@ class ArraySource:
         weights: Tensor | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
+        counts: Tensor | None = None,
     ):
         self.n_features = rows.shape[1]
         self.device = torch.device(device)
         self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
-        self._rows, self._labels, self._shares, self._weights = rows, labels, shares, weights
+        self._rows, self._known = rows, (labels, shares, weights, counts)
 
     def blocks(self) -> Iterator[Block]:
         step = max(1, STREAMED_BYTES // (8 * self.n_features))
@@ -137,10 +144,8 @@ class ArraySource:
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
             rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
-            known = [
-                None if t is None else t[part].to(self.device) for t in (self._labels, self._shares, self._weights)
-            ]
-            yield Block(rows, *known, start=start)
+            labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
+            yield Block(rows, labels, shares, weights, start, counts)
 
 
 class BatchSource:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mixtura.covariances.diagonal import Diagonal, DiagonalCovariance, Spherical
 from mixtura.covariances.full import Full, FullCovariance
-from mixtura.covariances.low_rank import LowRank, LowRankCovariance, automatic_rank
+from mixtura.covariances.low_rank import LowRank, LowRankCovariance, LowRankPrecision, automatic_rank
 from mixtura.covariances.tied import Tied, TiedCovariance
 from mixtura.roles import Structure
 
@@ -17,6 +17,7 @@ COVARIANCES: dict[str, Callable[[int | None], Structure]] = {
     "diag": lambda rank: Diagonal(),
     "spherical": lambda rank: Spherical(),
     "low_rank": LowRank,
+    "low_rank_precision": LowRankPrecision,
 }
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FullCovariance",
     "LowRank",
     "LowRankCovariance",
+    "LowRankPrecision",
     "Spherical",
     "Tied",
     "TiedCovariance",

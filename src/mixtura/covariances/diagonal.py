@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura import linalg
 from mixtura.covariances.product import LinearProduct, squares
 from mixtura.moments import Diagonal as DiagonalForm
-from mixtura.moments import Form, Moments
-from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.moments import Form, Moments, image
+from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DIAGONAL = DiagonalForm()
+# For optimisers, which meet columns of standard deviation one: a component is at most a thousand times as wide.
+SMALLEST_PRECISION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class DiagonalCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return (scatter / self.entries).sum(-1)
+        (variances,) = image(DIAGONAL, scatter, self.n_components)
+        return (variances / self.entries).sum(-1)
 
     def dense(self) -> Tensor:
         return torch.diag_embed(self.entries)
@@ -91,6 +95,25 @@ class DiagonalCovariance:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"entries": self.entries}
+
+    def scaled(self, scales: Tensor) -> DiagonalCovariance:
+        return replace(self, entries=self.entries * scales.square())
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        # Of the precisions, as in RPTP18; a spherical one has a single number.
+        precisions = 1 / (self.entries[:, :1] if self.spherical else self.entries)
+        return {"precisions": linalg.inverse_softplus(precisions - SMALLEST_PRECISION)}
+
+    def constrained(self, free: dict[str, Tensor]) -> DiagonalCovariance:
+        return replace(self, entries=1 / self._precisions(free))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        precisions = self._precisions(free)
+        return Quadratic(precisions.log().sum(-1), precisions, None)
+
+    def _precisions(self, free: dict[str, Tensor]) -> Tensor:
+        precisions = torch.nn.functional.softplus(free["precisions"]) + SMALLEST_PRECISION
+        return precisions.expand(-1, self.n_features) if self.spherical else precisions
 
     def product(self, means: Tensor) -> LinearProduct:
         linear = means / self.entries
@@ -125,9 +148,14 @@ class DiagonalCovariance:
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> DiagonalCovariance:
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
-        entries = (scatter.seconds[0] + pseudo.scatter) / divisors.clamp_min(1e-300)
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        entries = (scatter.seconds[0] + prior) / divisors.clamp_min(1e-300)
         entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
         return replace(self, entries=_averaged(entries) if self.spherical else entries)
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        return (scatter.counts + pseudo.covariance_count > 0) & (scatter.seconds[0] + prior > 0).all(-1)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(

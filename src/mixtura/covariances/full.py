@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
-from mixtura.moments import Dense, Form, Moments
-from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.covariances.product import LinearProduct, pack, quadratic_blocks, quadratics, unpack
+from mixtura.moments import Dense, Form, Moments, image
+from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
 DENSE = Dense()
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
@@ -94,7 +94,8 @@ class FullCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return self.precisions.diagonal(dim1=-2, dim2=-1) @ scatter
+        (matrices,) = image(DENSE, scatter, self.n_components)
+        return (self.precisions * matrices).sum((-2, -1))
 
     def dense(self) -> Tensor:
         return self.matrices
@@ -112,6 +113,26 @@ class FullCovariance:
     def tensors(self) -> dict[str, Tensor]:
         return {"matrices": self.matrices}
 
+    def scaled(self, scales: Tensor) -> FullCovariance:
+        return FullCovariance(self.matrices * (scales.unsqueeze(-1) * scales))
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        # The lower factors U of the precisions, Lambda = U U': densities then need no factorisation at all.
+        factors, _ = linalg.safe_cholesky(self.precisions)
+        diagonals = linalg.inverse_softplus(factors.diagonal(dim1=-2, dim2=-1))
+        return {"precision_diagonals": diagonals, "precision_factors": factors.tril(-1)}
+
+    def constrained(self, free: dict[str, Tensor]) -> FullCovariance:
+        return FullCovariance.safe(linalg.precisions(self._precision_factors(free)))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        factors = self._precision_factors(free)
+        return Quadratic(linalg.log_determinants(factors), None, factors)
+
+    def _precision_factors(self, free: dict[str, Tensor]) -> Tensor:
+        diagonals = torch.nn.functional.softplus(free["precision_diagonals"])
+        return free["precision_factors"].tril(-1) + torch.diag_embed(diagonals)
+
     def product(self, means: Tensor) -> LinearProduct:
         linear = (self.precisions @ means.unsqueeze(-1)).squeeze(-1)  # (K, D)
         constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
@@ -123,6 +144,7 @@ class FullCovariance:
             magnitudes=lambda radii: precisions.abs() @ radii @ radii,
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
+            blocks=quadratic_blocks,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
@@ -137,12 +159,16 @@ class FullCovariance:
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
         matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
-        if pseudo.covariance_count > 0:
-            matrices.diagonal(dim1=-2, dim2=-1).add_(pseudo.scatter, alpha=2)
+        matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
         matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self.matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
         torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
         return FullCovariance.safe(matrices)
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        (prior,) = image(DENSE, pseudo.scatter, self.n_components)
+        failures = torch.linalg.cholesky_ex(scatter.seconds[0] + prior)[1]  # of the lower triangles
+        return (scatter.counts + pseudo.covariance_count > 0) & (failures == 0)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(

@@ -1,6 +1,10 @@
-"""Diagonal plus low rank, Sigma = diag(uniquenesses) + S S', fitted as a factor analyser; nothing is D x D.
+"""Diagonal plus low rank, of the covariance or of the precision; nothing is D x D.
 
-With M = I + S' Psi^-1 S = L L' and V = Psi^-1 S L^-T:  Sigma^-1 = Psi^-1 - V V',  |Sigma| = |Psi| |M| (woodbury).
+Covariance form: Sigma = Psi + S S', fitted as a factor analyser. With M = I + S' Psi^-1 S = L L' and V = Psi^-1 S L^-T:
+Sigma^-1 = Psi^-1 - V V',  |Sigma| = |Psi| |M| (woodbury). Precision form: the same the other way round,
+Lambda = Delta + S S' and Sigma = Delta^-1 - V V'. In both, with a sign of + or -,
+
+    Sigma = Psi + sign F F',  Lambda = Psi^-1 - sign P P'   with uniquenesses Psi, loadings F and projections P.
 """
 
 from __future__ import annotations
@@ -14,13 +18,17 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.covariances.full import Full
+from mixtura.covariances.marginals import Marginals
 from mixtura.covariances.product import squares
-from mixtura.moments import Form, Moments, Projected
-from mixtura.roles import Conditioned, PseudoMoments
+from mixtura.moments import Form, Moments, Projected, image
+from mixtura.roles import Conditioned, Covariance, PseudoMoments, Quadratic, Structure
 from mixtura.scratch import Scratch
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
+# Up to so many features a precision is found from a full covariance; D x D matrices are too many numbers beyond.
+MOST_FULL_FEATURES = 200
 
 
 def automatic_rank(n_features: int) -> int:
@@ -52,6 +60,70 @@ class LowRank:
     def from_tensors(self, tensors: dict[str, Tensor]) -> LowRankCovariance:
         return LowRankCovariance(tensors["uniquenesses"], tensors["loadings"])
 
+    def converted(self, covariance: Covariance) -> LowRankCovariance:
+        """The leading directions of another covariance, and the diagonal that is left (eigen-split)."""
+        if isinstance(covariance, LowRankCovariance) and not covariance.of_precision:
+            return covariance
+        rank = automatic_rank(covariance.n_features) if self.rank is None else self.rank
+        return LowRankCovariance(*eigen_split(covariance.dense(), rank))
+
+
+@dataclass(frozen=True)
+class LowRankPrecision:
+    """Precisions that are diagonal plus low rank: few directions in which a component is narrow.
+
+    There is no closed M-step: EM fits another structure, and `converted` makes precisions of it.
+    """
+
+    rank: int | None = None
+    name = "low_rank_precision"
+
+    def for_em(self, n_features: int) -> Structure:
+        """The structure that EM fits in place of this one."""
+        return Full() if n_features <= MOST_FULL_FEATURES else LowRank(self.rank)
+
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
+        found = self.converted(LowRank(self.rank).start(variances, deviations, assignments, class_of))
+        shrink = (found.variances() / variances).sqrt()
+        return replace(found, diagonals=found.diagonals * shrink.square(), columns=found.columns * shrink.unsqueeze(-1))
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> LowRankCovariance:
+        return LowRankCovariance(tensors["precisions"], tensors["directions"], of_precision=True)
+
+    def converted(self, covariance: Covariance) -> LowRankCovariance:
+        """The leading directions of the precisions, and the diagonal that is left (eigen-split)."""
+        if isinstance(covariance, LowRankCovariance) and covariance.of_precision:
+            return covariance
+        size = covariance.n_features
+        rank = automatic_rank(size) if self.rank is None else self.rank
+        if size > MOST_FULL_FEATURES:
+            return _nearly_diagonal(covariance, rank)
+        factors, _ = linalg.safe_cholesky(covariance.dense())
+        return LowRankCovariance(*eigen_split(linalg.precisions(factors), rank), of_precision=True)
+
+
+def _nearly_diagonal(covariance: Covariance, rank: int) -> LowRankCovariance:
+    """Precisions of the same variances, with random directions of a tenth of them for an optimiser to turn."""
+    precisions = 1 / covariance.variances()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(*precisions.shape, rank, generator=generator, dtype=precisions.dtype).to(precisions.device)
+    columns = noise * (0.1 * precisions / rank).sqrt().unsqueeze(-1)
+    found = LowRankCovariance(0.9 * precisions, columns, of_precision=True)
+    return found.rescaled((found.variances() / covariance.variances()).sqrt())
+
+
+def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Diagonals (K, D) and columns (K, D, R) of about the same matrices (eigen-split).
+
+    The columns are the leading eigenvectors, scaled by the roots of their eigenvalues, after every matrix is brought
+    to a diagonal of ones: RPTP18 without the units of the features. The diagonals are what is left.
+    """
+    scales = matrices.diagonal(dim1=-2, dim2=-1).sqrt()  # (K, D)
+    values, vectors = torch.linalg.eigh(matrices / (scales.unsqueeze(-1) * scales.unsqueeze(-2)))
+    columns = vectors[..., -rank:] * values[..., None, -rank:].clamp_min(0).sqrt()
+    left = (1 - columns.square().sum(-1)).clamp_min(SMALLEST_UNIQUENESS)
+    return left * scales.square(), columns * scales.unsqueeze(-1)
+
 
 def _principal(rows: Tensor, rank: int) -> Tensor:
     """Principal directions of rows (n, D) times their scales: (D, rank), zero columns where rows are too few."""
@@ -64,22 +136,24 @@ def _principal(rows: Tensor, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LowRankCovariance:
-    """Uniquenesses (K, D) and loadings (K, D, R)."""
+    """Diagonals (K, D) and columns (K, D, R) of the covariances, or of the precisions."""
 
-    uniquenesses: Tensor
-    loadings: Tensor
+    diagonals: Tensor
+    columns: Tensor
+    of_precision: bool = False
+    smallest: float = SMALLEST_UNIQUENESS  # of the diagonals, while an optimiser moves them (the epsilon of RPTP18)
 
     @property
     def n_components(self) -> int:
-        return self.loadings.shape[0]
+        return self.columns.shape[0]
 
     @property
     def n_features(self) -> int:
-        return self.loadings.shape[1]
+        return self.columns.shape[1]
 
     @property
     def rank(self) -> int:
-        return self.loadings.shape[2]
+        return self.columns.shape[2]
 
     @property
     def form(self) -> Form:
@@ -87,29 +161,54 @@ class LowRankCovariance:
 
     @property
     def n_parameters(self) -> int:
-        # Loadings are determined up to a rotation of the R factors.
+        # Columns are determined up to a rotation.
         rotations = self.rank * (self.rank - 1) // 2
         return self.n_components * (self.n_features * (self.rank + 1) - rotations)
 
     @property
     def repaired(self) -> Tensor:
-        return (self.uniquenesses <= 0).any(-1)
+        return (self.diagonals <= 0).any(-1)
+
+    @property
+    def sign(self) -> float:
+        return -1.0 if self.of_precision else 1.0
 
     @cached_property
-    def inner_factors(self) -> Tensor:
-        """L with L L' = I + S' Psi^-1 S, (K, R, R)."""
-        inner = self.loadings.mT @ (self.loadings / self.uniquenesses.unsqueeze(-1))
+    def _factors(self) -> Tensor:
+        """L with L L' = I + columns' diag^-1 columns, (K, R, R)."""
+        inner = self.columns.mT @ (self.columns / self.diagonals.unsqueeze(-1))
         return linalg.safe_cholesky(inner + torch.eye(self.rank, dtype=inner.dtype, device=inner.device))[0]
 
     @cached_property
+    def _other_columns(self) -> Tensor:
+        """diag^-1 columns L^-T, (K, D, R)."""
+        return linalg.solve_lower(self._factors, (self.columns / self.diagonals.unsqueeze(-1)).mT).mT
+
+    @cached_property
+    def roots(self) -> Tensor:
+        """Lower L with L L' = I + sign loadings' diag(uniquenesses)^-1 loadings, (K, R, R)."""
+        if not self.of_precision:
+            return self._factors
+        return linalg.solve_lower(self._factors, torch.eye(self.rank, dtype=self.columns.dtype).to(self._factors))
+
+    @cached_property
+    def uniquenesses(self) -> Tensor:
+        """(K, D)"""
+        return 1 / self.diagonals if self.of_precision else self.diagonals
+
+    @property
+    def loadings(self) -> Tensor:
+        """(K, D, R)"""
+        return self._other_columns if self.of_precision else self.columns
+
+    @property
     def projections(self) -> Tensor:
-        """V, (K, D, R)."""
-        scaled = self.loadings / self.uniquenesses.unsqueeze(-1)
-        return linalg.solve_lower(self.inner_factors, scaled.mT).mT
+        """(K, D, R)"""
+        return self.columns if self.of_precision else self._other_columns
 
     @cached_property
     def _log_determinants(self) -> Tensor:
-        return self.uniquenesses.log().sum(-1) + linalg.log_determinants(self.inner_factors)
+        return self.sign * (self.diagonals.log().sum(-1) + linalg.log_determinants(self._factors))
 
     @property
     def log_determinants(self) -> Tensor:
@@ -120,19 +219,54 @@ class LowRankCovariance:
         return self.log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        return (1 / self.uniquenesses - self.projections.square().sum(-1)) @ scatter
+        variances, projected = image(self.form, scatter, self.n_components)
+        return (variances / self.uniquenesses).sum(-1) - self.sign * (self.projections * projected).sum((-2, -1))
 
     def dense(self) -> Tensor:
-        return torch.diag_embed(self.uniquenesses) + self.loadings @ self.loadings.mT
+        return torch.diag_embed(self.uniquenesses) + self.sign * self.loadings @ self.loadings.mT
 
     def variances(self) -> Tensor:
-        return self.uniquenesses + self.loadings.square().sum(-1)
+        return self.uniquenesses + self.sign * self.loadings.square().sum(-1)
 
     def select(self, components: slice | Tensor) -> LowRankCovariance:
-        return LowRankCovariance(self.uniquenesses[components], self.loadings[components])
+        chosen = replace(self, diagonals=self.diagonals[components], columns=self.columns[components])
+        for name in ("_factors", "_other_columns", "_log_determinants"):  # what is made already is not made again
+            if name in self.__dict__:
+                chosen.__dict__[name] = self.__dict__[name][components]
+        return chosen
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"uniquenesses": self.uniquenesses, "loadings": self.loadings}
+        if self.of_precision:
+            return {"precisions": self.diagonals, "directions": self.columns}
+        return {"uniquenesses": self.diagonals, "loadings": self.columns}
+
+    def scaled(self, scales: Tensor) -> LowRankCovariance:
+        return self.rescaled(1 / scales if self.of_precision else scales)
+
+    def rescaled(self, factors: Tensor) -> LowRankCovariance:
+        """With diagonals and columns times factors, (D,) or (K, D)."""
+        return replace(self, diagonals=self.diagonals * factors.square(), columns=self.columns * factors.unsqueeze(-1))
+
+    # What an optimiser moves (free-form).
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        # Columns one after the other, as the products of many components with rows want them.
+        diagonals = linalg.inverse_softplus(self.diagonals - self.smallest)
+        return {"diagonals": diagonals, "columns": self.columns.mT.contiguous()}  # (K, D), (K, R, D)
+
+    def constrained(self, free: dict[str, Tensor]) -> LowRankCovariance:
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
+        return replace(self, diagonals=diagonals, columns=free["columns"].mT)
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
+        columns, log_sum = free["columns"].mT, diagonals.log().sum(-1)
+        if self.of_precision:
+            return Quadratic(log_sum + linalg.low_rank_log_determinants(diagonals, columns), diagonals, columns, 1.0)
+        projections, log_inner = linalg.low_rank_inverse(diagonals, columns)
+        return Quadratic(-log_sum - log_inner, 1 / diagonals, projections, -1.0)
+
+    # Complete rows.
 
     def product(self, means: Tensor) -> LowRankProduct:
         linear = means / self.uniquenesses
@@ -142,11 +276,13 @@ class LowRankCovariance:
             biases=-0.5 * constant.unsqueeze(-1),
             projections=self.projections,
             offsets=(means.unsqueeze(1) @ self.projections).squeeze(1),
+            sign=self.sign,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         scaled = deviations.square() / self.uniquenesses.to(deviations.dtype).unsqueeze(1)
-        return scaled.sum(-1) - (deviations @ self.projections.to(deviations.dtype)).square().sum(-1)
+        along = (deviations @ self.projections.to(deviations.dtype)).square().sum(-1)
+        return scaled.sum(-1) - self.sign * along
 
     def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         weighted = deviations * weights.unsqueeze(-1)
@@ -154,23 +290,28 @@ class LowRankCovariance:
         return (weighted * deviations).sum(1), weighted.mT @ along
 
     def own_moments(self) -> tuple[Tensor, ...]:
-        # Sigma V = Psi V + S S' V
+        # Sigma P = Psi P + sign F F' P, with F the loadings and P the projections
         spread = self.loadings @ (self.loadings.mT @ self.projections)
-        return self.variances(), self.uniquenesses.unsqueeze(-1) * self.projections + spread
+        return self.variances(), self.uniquenesses.unsqueeze(-1) * self.projections + self.sign * spread
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> LowRankCovariance:
         """One step of EM for factor analysis (factor-update), with C the scatter matrix over its count:
 
         S = C B' (M^-1 + B C B')^-1,  Psi = diag(C - S B C),  B = M^-1 S' Psi^-1 = L^-T V'.
         """
+        if self.of_precision:
+            raise NotImplementedError(
+                "precisions of low rank have no closed update; fit LowRankPrecision.for_em(n_features) by EM and "
+                "convert, or use solver='gradient'"
+            )
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
         alive = divisors > 0
         divisors = divisors.clamp_min(1e-300)
-        prior_diagonal, prior_projected = scatter.form.diagonal(pseudo.scatter.expand_as(self.uniquenesses))
+        prior_diagonal, prior_projected = image(scatter.form, pseudo.scatter, self.n_components)
         variances = (scatter.seconds[0] + prior_diagonal) / divisors + pseudo.ridge
         projected = (scatter.seconds[1] + prior_projected) / divisors.unsqueeze(-1) + pseudo.ridge * self.projections
         identity = torch.eye(self.rank, dtype=projected.dtype, device=projected.device)
-        inverse = linalg.solve_lower(self.inner_factors, identity.expand_as(self.inner_factors))  # L^-1
+        inverse = linalg.solve_lower(self.roots, identity.expand_as(self.roots))  # L^-1
         along = projected @ inverse  # C B'
         inner = inverse.mT @ (identity + self.projections.mT @ projected) @ inverse  # M^-1 + B C B'
         inner_factors, _ = linalg.safe_cholesky(0.5 * (inner + inner.mT))
@@ -182,54 +323,59 @@ class LowRankCovariance:
             torch.where(alive.unsqueeze(-1), loadings, self.loadings),
         )
 
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Whether (factor-update) meets a Cholesky factor and leaves positive uniquenesses: with n the count,
+
+        diag C > diag C V (n I + V' C V)^-1 V' C, where C is the scatter matrix itself.
+        """
+        counts = scatter.counts + pseudo.covariance_count
+        priors = image(scatter.form, pseudo.scatter, self.n_components)
+        diagonals, projected = (a + b for a, b in zip(scatter.seconds, priors, strict=True))
+        gram = self.projections.mT @ projected + torch.diag_embed(counts.unsqueeze(-1).expand(-1, self.rank))
+        factors, failures = torch.linalg.cholesky_ex(gram)
+        explained = linalg.solve_lower(factors, projected.mT).square().sum(-2)
+        return (counts > 0) & (failures == 0) & (diagonals > explained).all(-1)
+
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         shape = (len(components), self.n_features + self.rank)
-        noise = torch.randn(*shape, generator=generator, dtype=self.loadings.dtype, device=generator.device)
-        noise = noise.to(self.loadings.device)
-        draws = noise[:, : self.n_features] * self.uniquenesses.sqrt()[components]
+        noise = torch.randn(*shape, generator=generator, dtype=self.columns.dtype, device=generator.device)
+        noise = noise.to(self.columns.device)
+        draws = noise[:, : self.n_features] * self.diagonals.sqrt()[components]
         for k in components.unique().tolist():
             chosen = components == k
-            draws[chosen] += noise[chosen, self.n_features :] @ self.loadings[k].T
+            draws[chosen] += noise[chosen, self.n_features :] @ self.columns[k].T
+            if self.of_precision:  # so far with covariance Lambda: Sigma times that has covariance Sigma
+                loadings = self.loadings[k]
+                draws[chosen] = draws[chosen] * self.uniquenesses[k] - (draws[chosen] @ loadings) @ loadings.T
         return draws
 
-    # Missing cells: drop their rows of Psi and S. M_n = I + sum over observed d of S_d S_d' / psi_d is, for all rows at
-    # once, a product of the mask with a table of D x R^2 numbers per component.
+    # Missing cells: drop their rows of uniquenesses and loadings, in either form.
+
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+        """The marginal densities of the observed cells of rows (n, D), zero in missing cells; means as the rows."""
+        uniquenesses, loadings, roots = (part.to(rows.dtype) for part in (self.uniquenesses, self.loadings, self.roots))
+        return Marginals(uniquenesses, loadings, roots, means.to(rows.dtype), self.sign, rows, observed.to(rows.dtype))
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
-        mask = observed.to(deviations.dtype)
-        loadings, uniquenesses = self.loadings.to(deviations.dtype), self.uniquenesses.to(deviations.dtype)
-        scaled = loadings / uniquenesses.unsqueeze(-1)
-        rank, identity = self.rank, torch.eye(self.rank, dtype=deviations.dtype, device=deviations.device)
-        tables = (loadings.unsqueeze(-1) * scaled.unsqueeze(-2)).flatten(2)  # (K, D, R R)
-        inner = (mask @ tables).unflatten(-1, (rank, rank)) + identity  # (K, n, R, R)
-        inverse, log_determinant = linalg.invert_many(inner.permute(2, 3, 0, 1).contiguous())
-        inverse = inverse.permute(2, 3, 0, 1)  # (K, n, R, R)
-        pulled = deviations @ scaled  # S' Psi^-1 d, (K, n, R)
-        factors = (inverse @ pulled.unsqueeze(-1)).squeeze(-1)  # E[z | x_o]
-        distances = (deviations.square() / uniquenesses.unsqueeze(1)).sum(-1) - (pulled * factors).sum(-1)
-        log_determinants = uniquenesses.log() @ mask.T + log_determinant
-        filled = deviations + (1 - mask) * (factors @ loadings.mT)
-        return Conditioned(distances, log_determinants, filled, (1 - mask, inverse))
+        # One mean at a time: deviations are not about a common point.
+        nowhere = torch.zeros_like(deviations[:1, 0])
+        parts = [self.select(slice(k, k + 1)) for k in range(self.n_components)]
+        each = [part.marginals(own, observed, nowhere) for part, own in zip(parts, deviations, strict=True)]
+        inverses = [part.inverse(0) for part in each]
+        return Conditioned(
+            torch.cat([part.squared_distances for part in each]),
+            torch.cat([part.log_determinants for part in each]),
+            torch.stack([part.filled(0, inverse) for part, inverse in zip(each, inverses, strict=True)]),
+            (each, inverses),
+        )
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
-        """Cov = E_m (Psi + S M_n^-1 S') E_m with E_m the missing cells; here its diagonal and its product with V."""
-        missing, inverse = conditioned.state  # (n, D), (K, n, R, R)
-        rank, dtype = self.rank, weights.dtype
-        projections = self.projections.to(dtype)
-        diagonals, projected = [], []
-        for k in range(self.n_components):
-            loadings = self.loadings[k].to(dtype)  # (D, R)
-            crossing = (missing @ (loadings.unsqueeze(-1) * projections[k].unsqueeze(-2)).flatten(1)).unflatten(
-                -1, (rank, rank)
-            )  # S' E_m V, (n, R, R)
-            weighted = inverse[k] * weights[k][:, None, None]
-            both = torch.cat((weighted, weighted @ crossing), -1).flatten(1)  # (n, 2 R R)
-            summed = (missing.T @ both).unflatten(-1, (rank, 2 * rank))  # (D, R, 2 R)
-            spread = (loadings.unsqueeze(1) @ summed).squeeze(1)  # (D, 2 R)
-            missing_weight = (weights[k] @ missing) * self.uniquenesses[k].to(dtype)  # (D,)
-            diagonals.append(missing_weight + (spread[:, :rank] * loadings).sum(-1))
-            projected.append(missing_weight.unsqueeze(-1) * projections[k] + spread[:, rank:])
-        return torch.stack(diagonals), torch.stack(projected)
+        each = [
+            part.conditional_moments(0, inverse, own)
+            for part, inverse, own in zip(*conditioned.state, weights, strict=True)
+        ]
+        diagonals, projected = (torch.stack(parts) for parts in zip(*each, strict=True))
+        return diagonals, projected
 
 
 @dataclass(frozen=True)
@@ -240,15 +386,27 @@ class LowRankProduct:
     biases: Tensor  # (K, 1)
     projections: Tensor  # (K, D, R)
     offsets: Tensor  # V' mean, (K, R)
+    sign: float
 
     @property
     def n_features(self) -> int:
         n_components, _, rank = self.projections.shape
         return self.weights.shape[1] + 2 * n_components * rank
 
+    @property
+    def n_monomials(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def n_passing(self) -> int:
+        return self.n_features
+
     def errors(self, radii: Tensor) -> Tensor:
         size = self.weights.shape[1] // 2
-        return -2 * (self.weights[:, size:] @ radii.square())
+        diagonal = -2 * (self.weights[:, size:] @ radii.square())
+        if self.sign > 0:  # the rest is the smaller part: its precision is what the diagonal has too much
+            return diagonal
+        return diagonal + (self.projections.abs().mT @ radii).square().sum(-1)
 
     def select(self, components: Tensor) -> Self:
         return replace(
@@ -269,7 +427,11 @@ class LowRankProduct:
         projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
         along = projections @ centred  # (K' R, n)
         deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
-        return linear + 0.5 * deviations.square().sum(1), torch.cat((features, along))
+        scores = linear.add_(deviations.square_().sum(1), alpha=0.5 * self.sign)
+        return scores, torch.cat((features, along))
+
+    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
+        return self.expand(centred, components, scratch)[0]
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights), torch.zeros_like(self.projections)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixtura.moments import Form, Moments
-from mixtura.roles import Conditioned, Covariance, Product, PseudoMoments, Structure
+from mixtura.roles import Conditioned, Covariance, Product, PseudoMoments, Quadratic, Structure
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,22 @@ class TiedCovariance:
     def tensors(self) -> dict[str, Tensor]:
         return {**self.inner.tensors(), "groups": self.groups}
 
+    def scaled(self, scales: Tensor) -> TiedCovariance:
+        return replace(self, inner=self.inner.scaled(scales))
+
+    def unconstrained(self) -> dict[str, Tensor]:
+        return self.inner.unconstrained()
+
+    def constrained(self, free: dict[str, Tensor]) -> TiedCovariance:
+        return replace(self, inner=self.inner.constrained(free))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        shared = self.inner.quadratic(free)
+        diagonals, factors = (
+            None if part is None else part[self.groups] for part in (shared.diagonals, shared.factors)
+        )
+        return Quadratic(shared.log_determinants[self.groups], diagonals, factors, shared.sign)
+
     def product(self, means: Tensor) -> Product:
         return self._spread.product(means)
 
@@ -109,6 +126,11 @@ class TiedCovariance:
     def own_moments(self) -> tuple[Tensor, ...]:
         return self._spread.own_moments()
 
+    @property
+    def marginals(self) -> Any:
+        """Those of the shared structure, where it has them."""
+        return getattr(self._spread, "marginals", None)
+
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
         return self._spread.condition(deviations, observed)
 
@@ -116,9 +138,14 @@ class TiedCovariance:
         return self._spread.conditional_moments(conditioned, weights)
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> TiedCovariance:
+        return replace(self, inner=self.inner.updated(self._pooled(scatter), pseudo, floor))
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        return self.inner.definite(self._pooled(scatter), pseudo)[self.groups]
+
+    def _pooled(self, scatter: Moments) -> Moments:
         # Scatters are about each component's own mean, so they simply add (tied-update); the prior is counted once.
-        pooled = replace(scatter.pooled(self.groups, self.n_groups), form=self.inner.form)
-        return replace(self, inner=self.inner.updated(pooled, pseudo, floor))
+        return replace(scatter.pooled(self.groups, self.n_groups), form=self.inner.form)
 
     def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
         return self.inner.sample(self.groups[components], generator)

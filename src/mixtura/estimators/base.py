@@ -15,10 +15,11 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
 from mixtura.estimators.reading import Rows, is_batches, read_rows
+from mixtura.initialise import Description
 from mixtura.mixture import Mixture
-from mixtura.objectives import posteriors
+from mixtura.objectives import posteriors, shares
 from mixtura.passes import impute, locate, map_rows
-from mixtura.roles import Covariance, Structure
+from mixtura.roles import Covariance, Prior, Structure
 
 
 class MixtureEstimator(BaseEstimator):
@@ -69,7 +70,7 @@ class MixtureEstimator(BaseEstimator):
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
+        return self._map(X, lambda log_joint: shares(log_joint).T)
 
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row."""
@@ -133,6 +134,36 @@ def check_start(mixture: Mixture, n_features: int, n_components: list[int], stru
 
 def _kind(covariance: Covariance) -> tuple[tuple[str, ...], int]:
     return tuple(sorted(covariance.tensors())), covariance.n_parameters
+
+
+# A prior with this many times the rows of a component leaves nothing to them.
+OVERWHELMING = 1e3
+# A variance this much below the pooled one, in spite of a prior, is a component on a point, a line or a plane.
+COLLAPSED = 1e-6
+
+
+def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, description: Description) -> None:
+    """Tell the user of a prior of theirs that is so strong or so weak that nothing is learned."""
+    if prior is None or isinstance(wanted, str):
+        return
+    pseudo, rows = prior.pseudo_moments(mixture.n_features), description.weight * float(mixture.weights.max())
+    strengths = {"covariances": pseudo.covariance_count, "means": pseudo.mean_count}
+    for name, strength in strengths.items():
+        if float(torch.as_tensor(strength).min()) > OVERWHELMING * rows:
+            _warn_of_penalty(
+                f"The prior has {float(torch.as_tensor(strength).min()):.3g} pseudo-rows behind the {name}, but no "
+                f"component has more than {rows:.3g} rows: the {name} are those of the prior. Lower its strength."
+            )
+    lowest = mixture.covariance.variances() / description.within
+    if bool((lowest[:, description.varies] < COLLAPSED).any()):
+        _warn_of_penalty(
+            f"The prior is so weak that a variance fell to {float(lowest[:, description.varies].min()):.1g} of the "
+            "pooled one: a component describes a few equal rows. Raise its strength, or use prior='default'."
+        )
+
+
+def _warn_of_penalty(text: str) -> None:
+    warnings.warn(text, checks.PriorWarning, stacklevel=5)
 
 
 def warn_of_repairs(repairs: tuple[str, ...], stacklevel: int) -> None:

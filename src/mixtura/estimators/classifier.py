@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
+from mixtura.covariances import Full
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.reading import (
     Labels,
+    Rows,
     batch_source,
     is_batches,
     look_at_batches,
@@ -29,16 +29,25 @@ from mixtura.estimators.reading import (
 )
 from mixtura.initialise import Description, describe, starting_mixture
 from mixtura.mixture import Mixture
-from mixtura.objectives import OBJECTIVES, Assigned, posteriors
-from mixtura.priors import PRIORS
+from mixtura.objectives import OBJECTIVES, Joint
+from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Outcome, best_of, run
+from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
+from mixtura.shards import Source
+from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
+from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
-SOLVERS_OF = {"joint": ("em",)}
+SOLVERS_OF = {
+    "joint": ("em", "gradient"),
+    "conditional": ("baum_welch", "gradient"),
+    "margin": ("gradient",),
+    "hybrid": ("gradient", "baum_welch"),
+}
 # Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
 SMALLEST_VARIANCE = 1e-9
+# A log posterior of the labels above this, per row, is that of classes without a doubtful row.
+SEPARATED = -1e-3
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,32 @@ class Problem:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
+    selection: Selection | None = None
+
+    @property
+    def em_structure(self) -> Structure:
+        """What EM fits: the structure itself, or another where it has no closed update."""
+        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
+
+    def converted(self, mixture: Mixture) -> Mixture:
+        """A mixture that EM fitted, in the structure that was asked for."""
+        if not hasattr(self.structure, "for_em"):
+            return mixture
+        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def em(self, objective: Objective) -> EM:
+        return EM(
+            objective,
+            self.description.frame,
+            floor=self.floor,
+            prior=self.prior,
+            class_prior=self.class_prior,
+            memory_limit=self.memory_limit,
+        )
+
+    def baum_welch(self) -> BaumWelch:
+        em = self.em(self.objective)
+        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
 
     @property
     def floor(self) -> Tensor:
@@ -69,20 +104,27 @@ class Problem:
         return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
 
 
-class MixtureClassifier(ClassifierMixin, MixtureEstimator):
+class MixtureClassifier(ClassPredictions):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
     weights in one likelihood; gives class probabilities and a density.
 
     Parameters:
-        n_components: components per class, an int or a dict class -> int.
-        covariance_type: "full", "tied", "diag", "spherical", "low_rank", or a structure such as `Tied(Diagonal())`.
-        rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        objective: "joint", or an objective object.
-        solver: "auto" or "em".
-        prior: "default" shrinks covariances towards the spread within the classes, unit-free; None is maximum
-            likelihood; or a prior object.
+        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
+            `selection_` has what was compared.
+        covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
+            `Tied(Diagonal())`.
+        rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
+        objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
+            object such as `Hybrid(0.5, Margin(10.0))`.
+        solver: "auto", "em" (for "joint"), "baum_welch" (for "conditional" and hybrids), "gradient", or a `Gradient`
+            object with settings of its own.
+        prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
+            n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
+            the rows) or `priors.Conjugate`.
+        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
+            "out_of_bag", "bic", "icl".
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
@@ -117,6 +159,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         objective: Any = "joint",
         solver: Any = "auto",
         prior: Any = "default",
+        criterion: str = "auto",
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -137,6 +180,7 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.objective = objective
         self.solver = solver
         self.prior = prior
+        self.criterion = criterion
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -165,10 +209,15 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with torch.no_grad():
-            problem = self._problem(source, classes, objective)
-            best = best_of(self._n_starts(), lambda: self._fit_once(problem))
+            problem = self._settled(self._problem(source, classes, objective))
+            n_starts = self._n_starts() if problem.selection is None else 1
+            best = best_of(n_starts, lambda: self._fit_once(problem))
         self._keep(best, problem)
         return self
+
+    def _settled(self, problem: Problem) -> Problem:
+        """The problem with what the rows are to decide; a preset may look at them for that."""
+        return problem
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -179,14 +228,25 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             chosen = self.objective
         else:
             chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = SOLVERS_OF.get(chosen.name, () if chosen.needs_denominator else ("em",))
-        if not able:
-            raise ValueError(
-                f"objective {chosen.name!r} compares the classes, which solver='em' cannot maximise, and there is no "
-                "other here yet; use objective='joint'."
+        able = self._able_solvers(chosen)
+        if not isinstance(self.solver, Gradient):
+            checks.one_of(
+                "solver", self.solver, ("auto", *able), f' or a Gradient object, for objective "{chosen.name}"'
             )
-        checks.one_of("solver", self.solver, ("auto", *able), f' for objective "{chosen.name}"')
         return chosen
+
+    def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
+        """Names of the solvers that can maximise an objective, the preferred one first."""
+        others = ("gradient", "baum_welch") if objective.needs_denominator else ("em", "gradient")
+        return SOLVERS_OF.get(objective.name, others)
+
+    def _solver_of(self, problem: Problem) -> str:
+        """The name of the solver; "auto" takes the preferred one that the covariances allow."""
+        if self.solver != "auto":
+            return "gradient" if isinstance(self.solver, Gradient) else self.solver
+        preferred = self._able_solvers(problem.objective)[0]
+        without_update = preferred == "baum_welch" and hasattr(problem.structure, "for_em")
+        return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         name = type(self).__name__
@@ -194,11 +254,19 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
             checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
             classes, unlabeled = look_at_batches(self, X, self.unlabeled, objective.has_density, name)
             return batch_source(self, X, classes, unlabeled), classes
+        rows, labels, weights = self._read_known(X, y, sample_weight, objective)
+        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+
+    def _read_known(
+        self, X: Any, y: Any, sample_weight: Any, objective: Objective
+    ) -> tuple[Rows, Labels, Tensor | None]:
+        """Rows that are there all at once, their labels and weights."""
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, name)
-        weights = self._with_class_weight(labels, weights)
-        return rows.source(labels.numbers, labels.shares, weights), labels.classes
+        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
+        counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
+        checks.density_for_unlabeled(int(counted.sum()), objective)
+        return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
         if self.class_weight is None:
@@ -225,26 +293,61 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
+        checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
-        n_components = self._n_components(classes, description)
-        per_class = sum(n_components) / len(n_components)
-        return Problem(
+        wanted, prior = self._wanted(classes)
+        fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
+        problem = Problem(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=n_components,
+            n_components=fixed or [1] * len(classes),
             objective=objective,
-            prior=make_prior(self.prior, lambda: description.spread(per_class)),
+            prior=None,
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
+        if fixed is not None and not is_auto(prior):
+            return replace(problem, prior=make_prior(prior, description, fixed))
+        return self._selected(problem, fixed, prior)
 
-    def _n_components(self, classes: np.ndarray, description: Description) -> list[int]:
-        wanted = checks.components_per_class(self.n_components, classes.tolist())
+    def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
+        """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
+        last = getattr(self, "selection_", None) if self.warm_start else None
+        if last is None:
+            return self.n_components, self.prior
+        return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
+
+    def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
+        """The problem with what is "auto" chosen, by the log-loss of rows held out."""
+        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
+        method = self.init if isinstance(self.init, str) else "kmeans"
+        ground = Ground(
+            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
+        )
+        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
+        counts = list(found.best.n_components)
+        chosen = make_prior(found.best.prior, problem.description, counts)
+        return replace(problem, n_components=counts, prior=chosen, selection=found)
+
+    def _close_problems(self, problem: Problem) -> list[Problem]:
+        """The problem with each of the choices that cannot be told from the best."""
+        if problem.selection is None:
+            return [problem]
+        found = []
+        for choice in problem.selection.close:
+            counts = list(choice.n_components)
+            found.append(
+                replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
+            )
+        return found
+
+    def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
+        wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
@@ -258,31 +361,78 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         return [min(n, m) for n, m in zip(wanted, available, strict=False)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        description = problem.description
-        solver = EM(
-            problem.objective,
-            description.frame,
-            floor=problem.floor,
-            prior=problem.prior,
-            class_prior=problem.class_prior,
-            memory_limit=problem.memory_limit,
-        )
-        start = self._start(problem, solver)
+        solver = self._solver_of(problem)
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            return run(solver, start, problem.source, max_iter, tol, watch)
+        start = self._given_start(problem)
+        if start is None or solver == "em":
+            em = problem.em(problem.objective if solver == "em" else Joint())
+            if start is None:
+                start = self._new_start(problem, em)
+            else:
+                checks.has_update(problem.structure)
+            with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+                result = run(em, start, problem.source, max_iter, tol, watch)
+            result = replace(result, mixture=problem.converted(result.mixture))
+            if solver == "em" or result.outcome is Outcome.INTERRUPTED:
+                return result
+            start = result.mixture
+        if solver == "gradient":
+            return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
+        return self._separated(problem, start, max_iter, tol)
 
-    def _start(self, problem: Problem, solver: EM) -> Mixture:
+    def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
+        """What extended Baum-Welch makes of a start."""
+        checks.has_update(problem.structure)
+        solver = problem.baum_welch()
+        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+            result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
+        return replace(result, mixture=result.mixture.mixture)
+
+    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
+        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
+        _, generator = self._generator()
+        description = describe(seen, len(problem.classes), generator)
+        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
+        solver = problem.em(problem.objective)
+        start = self._given_start(own)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
+
+    def _gradient(self, problem: Problem) -> Gradient:
+        seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
+        settings = self.solver if isinstance(self.solver, Gradient) else Gradient()
+        return replace(
+            settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
+        )
+
+    def _follow(
+        self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
+    ) -> tuple[Progress, FitResult]:
+        """Epochs from a start; the history holds those of a checkpoint too."""
+        progress = solver.start(start, problem.source)
+        before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
+        left = 0 if progress.finished else max(0, n_epochs - progress.epoch)
+        with watcher(self.verbose, left, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, left, tol, watch)
+        after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
+        return result.mixture, replace(result, mixture=result.mixture.mixture, history=before + after)
+
+    def _given_start(self, problem: Problem) -> Mixture | None:
+        """The mixture that `warm_start` or `init` hands over, if any."""
         given = self if self.warm_start and hasattr(self, "mixture_") else self.init
         if isinstance(given, MixtureEstimator):
             given = self._mixture_of(given, problem)
-        if isinstance(given, Mixture):
-            check_start(given, problem.source.n_features, problem.n_components, problem.structure)
-            given = given.to(problem.source.device)
-            return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
-        method = checks.one_of("init", given, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if not isinstance(given, Mixture):
+            return None
+        check_start(given, problem.source.n_features, problem.n_components, problem.structure)
+        given = given.to(problem.source.device)
+        return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
+
+    def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
+        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        if problem.selection is not None:
+            return problem.selection.start
         rough, assigned = starting_mixture(
-            problem.description, problem.structure, problem.n_components, method, problem.generator
+            problem.description, problem.em_structure, problem.n_components, method, problem.generator
         )
         return first_update(rough, assigned, solver)
 
@@ -309,9 +459,19 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
+        if problem.selection is not None:
+            self.selection_ = problem.selection
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
+        if problem.prior is None and problem.objective.name == "conditional" and result.objective > SEPARATED:
+            warnings.warn(
+                "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
+                f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",
+                checks.RepairWarning,
+                stacklevel=3,
+            )
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
             warnings.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); "
@@ -320,107 +480,36 @@ class MixtureClassifier(ClassifierMixin, MixtureEstimator):
                 stacklevel=3,
             )
 
-    def predict_joint_log_proba(self, X: Any) -> Any:
-        """log p(x, c) of each row and class, (n_rows, n_classes)."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices))
 
-    def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).log_softmax(1))
-
-    def predict_proba(self, X: Any) -> Any:
-        """p(c | x) of each row and class."""
-        slices = self._fitted_slices()
-        return self._map(X, lambda log_joint: class_scores(log_joint, slices).softmax(1))
-
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        slices = self._fitted_slices()
-
-        def compute(log_joint: Tensor) -> Tensor:
-            scores = class_scores(log_joint, slices)
-            return scores[:, 1] - scores[:, 0] if len(slices) == 2 else scores.log_softmax(1)
-
-        return self._map(X, compute)
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        slices = self._fitted_slices()
-        rows = self._read(X)
-        numbers = self._map(X, lambda log_joint: class_scores(log_joint, slices).argmax(1).to(log_joint.dtype))
-        if not rows.as_tensor:
-            return self.classes_[numbers.astype(np.int64)]
-        if self.classes_.dtype.kind not in "iufb":
-            return self.classes_[numbers.long().cpu().numpy()]
-        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
-        predicted = self.predict(X)
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, predicted)]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
-
-    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows and their labels, from all classes or from one."""
-        check_is_fitted(self)
-        mixture = self.mixture_
-        if class_label is not None:
-            found = np.flatnonzero(self.classes_ == class_label)
-            if not len(found):
-                raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
-            mixture = mixture.select(mixture.class_slices[int(found[0])])
-            rows, _ = self._draw(mixture, n_samples)
-            return rows.numpy(), np.repeat(self.classes_[found], len(rows))
-        rows, components = self._draw(mixture, n_samples)
-        return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
-
-    def explain(self, X: Any) -> Any:
-        """How much each feature speaks for the predicted class, (n_rows, n_features):
-
-        log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
-        """
-        rows = self._read(X)
-        values = (
-            rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
-        )
-        whole = torch.as_tensor(self.predict_log_proba(values))
-        best = whole.argmax(1, keepdim=True)
-        parts = []
-        for feature in range(values.shape[1]):
-            without = values.clone()
-            without[:, feature] = torch.nan
-            parts.append((whole - self.predict_log_proba(without)).gather(1, best))
-        return rows.answer(torch.cat(parts, 1))
-
-    def _fitted_slices(self) -> list[slice]:
-        check_is_fitted(self)
-        return self.mixture_.class_slices
+ALSO = ', "auto", None or a prior object'
 
 
-def make_prior(value: Any, variances: Callable[[], Tensor]) -> Prior | None:
+def is_auto(value: Any) -> bool:
+    """Whether an argument is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, ALSO)
+    return [value]
+
+
+def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
     """The prior that an argument asks for."""
-    if value is None or isinstance(value, Prior):
-        return value
-    return PRIORS[checks.one_of("prior", value, PRIORS, ", None or a prior object")](variances())
-
-
-def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component."""
-    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
-    class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Assigned(), class_prior=None)
-    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
-    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
-    return replace(updated, log_weights=floored).with_class_prior(
-        solver.class_prior if solver.class_prior is not None else class_weights
-    )
-
-
-def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:
-    """log p(x, c), (K, n) -> (n, C)."""
-    if all(part.stop - part.start == 1 for part in slices):
-        return log_joint.T
-    return torch.stack([posteriors(log_joint[part])[0] for part in slices], 1)
+    if value is None:
+        return None
+    if not isinstance(value, Prior):
+        make = value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, ALSO)]
+        value = make(description.outlook(n_components))
+    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+    return value.to(description.within.device) if isinstance(value, Conjugate) else value

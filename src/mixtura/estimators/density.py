@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import DensityMixin
+from sklearn.base import DensityMixin, clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -23,16 +23,17 @@ from torch import Tensor
 
 from mixtura import checks, linalg
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_repairs
-from mixtura.estimators.classifier import first_update, make_prior
+from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.classifier import is_auto, make_prior, wanted_criterion, wanted_priors
 from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
 from mixtura.estimators.starts import given_start, with_given_parts
 from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
 from mixtura.mixture import Mixture
 from mixtura.objectives import Assigned, Marginal
-from mixtura.roles import Covariance
+from mixtura.roles import Covariance, Prior
+from mixtura.selection import Ground, Selection, choose
 from mixtura.shards import Source, TensorSource
-from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, run
+from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 
 
 class GaussianMixture(DensityMixin, MixtureEstimator):
@@ -45,9 +46,12 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     Parameters beyond scikit-learn's:
         covariance_type: also "low_rank", or a structure object.
         rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
+        n_components: also "auto", chosen by `criterion`; `selection_` has what was compared.
         prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default"
-            shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); or a prior
-            object.
+            shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); "auto"
+            chooses one by `criterion`; or a prior object.
+        criterion: by which "auto" chooses: "bic" (which "auto" means, but for a prior), "icl", "held_out" (the density
+            of rows held out, which "auto" means for a prior), "out_of_bag".
         device, dtype, memory_limit: as in MixtureClassifier.
 
     Examples:
@@ -60,8 +64,11 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "covariance_type": [StrOptions(set(COVARIANCES)), HasMethods(["start", "from_tensors"])],
+        "n_components": [Interval(Integral, 1, None, closed="left")],  # and "auto"
+        "covariance_type": [
+            StrOptions(set(COVARIANCES) - {"low_rank_precision"}),
+            HasMethods(["start", "from_tensors"]),
+        ],
         "tol": [Interval(Real, 0.0, None, closed="left")],
         "reg_covar": [Interval(Real, 0.0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
@@ -78,7 +85,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def __init__(
         self,
-        n_components: int = 1,
+        n_components: Any = 1,
         *,
         covariance_type: Any = "full",
         tol: float = 1e-3,
@@ -94,6 +101,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         verbose: int = 0,
         verbose_interval: int = 10,
         prior: Any = None,
+        criterion: str = "auto",
         rank: Any = "auto",
         device: Any = None,
         dtype: Any = None,
@@ -114,6 +122,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.verbose = verbose
         self.verbose_interval = verbose_interval
         self.prior = prior
+        self.criterion = criterion
         self.rank = rank
         self.device = device
         self.dtype = dtype
@@ -121,12 +130,20 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
         """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
-        self._validate_params()
+        self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         with torch.no_grad():
-            best = self._best_fit(rows, source)
+            best, solver, description = self._best_fit(rows, source)
         self._keep(best)
+        warn_of_prior(self.prior, solver.prior, best.mixture, description)
         return self
+
+    def _check_arguments(self) -> None:
+        """In scikit-learn's words; "auto" is not among them."""
+        plain: Any = clone(self) if is_auto(self.n_components) else self
+        if plain is not self:
+            plain.set_params(n_components=1)
+        plain._validate_params()
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit, then the most probable component of each row."""
@@ -138,19 +155,24 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             checks.alone_with_batches(sample_weight=sample_weight)
             return None, batch_source(self, X)
         rows = read_rows(self, X, reset=True, smallest=2)
-        if len(rows) < self.n_components:
+        if not is_auto(self.n_components) and len(rows) < self.n_components:
             raise ValueError(
                 f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = "
                 f"{len(rows)}"
             )
         return rows, rows.source(weights=checks.sample_weight(sample_weight, len(rows)))
 
-    def _best_fit(self, rows: Rows | None, source: Source) -> FitResult:
+    def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, EM, Description]:
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
         checks.squareable(description.frame.centre, description.frame.radii)
-        solver = self._solver(description, source)
+        if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
+            chosen, self.selection_ = self._chosen(source, description, random_state)
+            solver = chosen._solver(description)
+            result = run(solver, self.selection_.start, source, self.max_iter, self.tol)
+            return result, solver, description
+        solver = self._last_solver(description) if going_on else self._solver(description)
         numbers = itertools.count()
 
         def fit_once() -> FitResult:
@@ -163,15 +185,38 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
         n_starts = 1 if going_on else self.n_init
         if self.max_iter == 0:  # nothing to compare them by: scikit-learn keeps the last start
-            return [fit_once() for _ in range(n_starts)][-1]
-        return best_of(n_starts, fit_once)
+            return [fit_once() for _ in range(n_starts)][-1], solver, description
+        return best_of(n_starts, fit_once), solver, description
 
     def _last(self, source: Source) -> Mixture:
-        check_start(self.mixture_, source.n_features, [self.n_components], self._structure(source.n_features))
+        wanted = self.mixture_.n_components if is_auto(self.n_components) else self.n_components
+        check_start(self.mixture_, source.n_features, [wanted], self._structure(source.n_features))
         return self.mixture_.to(source.device)
 
-    def _solver(self, description: Description, source: Source) -> EM:
-        prior = make_prior(self.prior, lambda: description.spread(self.n_components))
+    def _chosen(
+        self, source: Source, description: Description, random_state: np.random.RandomState
+    ) -> tuple[GaussianMixture, Selection]:
+        """A copy without anything "auto": BIC chooses the number of components, rows held out choose a prior."""
+        structure = self._structure(source.n_features)
+        priors = wanted_priors(self.prior, structure, source.n_features)
+        generator = torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
+        solver = replace(self._solver_with(None, description), strict=False, ridge=0.0)
+        ground = Ground(source, 1, structure, solver, "kmeans", generator)
+        fixed = None if is_auto(self.n_components) else [self.n_components]
+        usual = "held_out" if is_auto(self.prior) else "bic"
+        found = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
+        copy: Any = clone(self)
+        return copy.set_params(n_components=found.best.n_components[0], prior=found.best.prior), found
+
+    def _last_solver(self, description: Description) -> EM:
+        """For a fit that goes on from the last one, and keeps what that has chosen."""
+        prior = self.selection_.best.prior if is_auto(self.prior) else self.prior
+        return self._solver_with(make_prior(prior, description, [self.mixture_.n_components]), description)
+
+    def _solver(self, description: Description) -> EM:
+        return self._solver_with(make_prior(self.prior, description, [self.n_components]), description)
+
+    def _solver_with(self, prior: Prior | None, description: Description) -> EM:
         return EM(
             Marginal(),
             description.frame,
@@ -193,6 +238,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     ) -> Mixture:
         """scikit-learn's starts, in raw units; with weights, missing cells and any structure."""
         structure = self._structure(source.n_features)
+        checks.has_update(structure)
         size = source.n_features
         if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
             return given_start(self, size, source.device)

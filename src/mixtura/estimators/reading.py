@@ -34,11 +34,15 @@ class Rows:
         return len(self.values)
 
     def source(
-        self, labels: Tensor | None = None, shares: Tensor | None = None, weights: Tensor | None = None
+        self,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> Source:
         if isinstance(self.values, np.ndarray):
-            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype)
-        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights)]
+            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype, counts)
+        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
         return TensorSource(self.values.to(self.device), *known)
 
     def answer(self, values: Tensor) -> Any:
@@ -172,7 +176,7 @@ def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has
     free = values == -1
     if not free.any() or len(np.unique(values[present & ~free])) < 2:
         return nowhere
-    _warn_of_unlabeled(int(free.sum()), stacklevel=6)
+    _warn_of_unlabeled(int(free.sum()), stacklevel=7)
     return free
 
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors
+from mixtura.objectives.hybrid import Hybrid
+from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors, shares
+from mixtura.objectives.margin import Margin
+from mixtura.objectives.members import Members
 from mixtura.roles import Objective
 
 OBJECTIVES: dict[str, Objective] = {
     "joint": Joint(),
     "marginal": Marginal(),
     "conditional": Conditional(),
+    "margin": Margin(),
+    "hybrid": Hybrid(),
 }
 
-__all__ = ["OBJECTIVES", "Assigned", "Conditional", "Joint", "Marginal", "posteriors"]
+__all__ = [
+    "OBJECTIVES",
+    "Assigned",
+    "Conditional",
+    "Hybrid",
+    "Joint",
+    "Margin",
+    "Marginal",
+    "Members",
+    "posteriors",
+    "shares",
+]

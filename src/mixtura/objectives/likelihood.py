@@ -24,6 +24,29 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     return largest + totals.log(), posterior
 
 
+def shares(log_joint: Tensor) -> Tensor:
+    """The posterior over components alone, (K, n): one fused operation where the value is not needed."""
+    posterior = log_joint.softmax(0)
+    nowhere = posterior[0].isnan()  # all log joints are -inf
+    return posterior.masked_fill_(nowhere, 0.0) if bool(nowhere.any()) else posterior
+
+
+def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
+
+    A class whose log joints are all -inf gets zero posteriors, not NaN.
+    """
+    class_of, n_rows = targets.class_of, log_joint.shape[1]
+    # The largest log joint of each class; it cancels, so no gradient need pass through it.
+    lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
+    largest = lowest.scatter_reduce_(0, class_of.unsqueeze(-1).expand(-1, n_rows), log_joint.detach(), "amax")
+    shares = (log_joint - largest[class_of]).exp_()
+    members = (torch.arange(targets.n_classes, device=class_of.device).unsqueeze(-1) == class_of).to(shares.dtype)
+    totals = members @ shares
+    inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
+    return largest + totals.log(), shares * inverse[class_of]
+
+
 def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of each row and the posterior over the components of its class (numerator).
 
@@ -80,6 +103,22 @@ class Marginal:
         return Evaluation(*posteriors(log_joint))
 
 
+# A row whose class has less than this of the posterior has lost digits of it.
+SMALLEST_PROBABILITY = 1e-200
+
+
+def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> Evaluation | None:
+    """log p(c | x) without a second exponential, as long as no row has lost its class (asking costs a GPU a wait)."""
+    own = labels == class_of.unsqueeze(-1)  # (K, n)
+    if bool((labels < 0).any()):
+        own |= labels < 0
+    joint = torch.where(own, denominator, 0.0)
+    probabilities = joint.sum(0)
+    if not bool((probabilities > SMALLEST_PROBABILITY).all()):
+        return None
+    return Evaluation(probabilities.log(), joint * probabilities.reciprocal(), denominator)
+
+
 @dataclass(frozen=True)
 class Conditional:
     """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""
@@ -90,8 +129,12 @@ class Conditional:
     has_density = False
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
-        values, numerator = _own_class(log_joint, targets)
         marginals, denominator = posteriors(log_joint)
+        if targets.labels is not None and targets.shares is None and log_joint.device.type == "cpu":
+            found = _from_posteriors(denominator, targets.labels, targets.class_of)
+            if found is not None:
+                return found
+        values, numerator = _own_class(log_joint, targets)
         return Evaluation(values - marginals, numerator, denominator)
 
 

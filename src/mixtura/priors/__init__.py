@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
+from mixtura.priors.conjugate import Conjugate, Shrinkage, default_strength, log_terms
+from mixtura.roles import Outlook, Prior
 
-from mixtura.priors.conjugate import Conjugate, default_strength
-from mixtura.roles import Prior
-
-# Each entry makes a prior from the variances (D,) that the data suggest.
-PRIORS: dict[str, Callable[[Tensor], Prior]] = {
-    "default": lambda variances: Conjugate(default_strength(len(variances)), variances),
+# Each entry makes a prior from what a first look at the rows tells.
+PRIORS: dict[str, Callable[[Outlook], Prior]] = {
+    "default": Shrinkage().prior,
 }
 
-__all__ = ["PRIORS", "Conjugate", "default_strength"]
+__all__ = ["PRIORS", "Conjugate", "Shrinkage", "default_strength", "log_terms"]

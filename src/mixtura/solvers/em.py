@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
+from mixtura.objectives import Assigned
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
 from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
-from mixtura.shards import Source
+from mixtura.shards import Source, TensorSource
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
@@ -49,7 +51,7 @@ class EM:
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
         """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch)
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self.scratch)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
@@ -62,19 +64,8 @@ class EM:
 
     def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
         """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
-        pseudo = self._pseudo_moments
-        firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
-        if pseudo.mean_count > 0:
-            firsts = firsts + pseudo.mean_count * (pseudo.mean - moments.reference)
-            divisors = divisors + pseudo.mean_count
-        moved = moments.reference + firsts / divisors.clamp_min(1e-300)
-        means = torch.where(divisors > 0, moved, mixture.means)
-        scatter = moments.about(means)
-        if pseudo.mean_count > 0:
-            off = means - pseudo.mean
-            outer = scatter.form.outer(off, off)
-            scatter = scatter.plus_scatter(tuple(pseudo.mean_count * part for part in outer))
-            scatter = replace(scatter, counts=scatter.counts + 1)
+        pseudo = self.pseudo_moments
+        means, scatter = placed(mixture, moments, pseudo)
         covariance = self._covariance(mixture, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
         return Mixture(log_weights, means, covariance, mixture.class_of)
@@ -95,15 +86,40 @@ class EM:
         return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
     @cached_property
-    def _scratch(self) -> Scratch:
+    def scratch(self) -> Scratch:
+        """Buffers of the passes, used again from step to step."""
         return Scratch()
 
     @cached_property
-    def _pseudo_moments(self) -> PseudoMoments:
-        if self.prior is None:
-            zeros = torch.zeros_like(self.floor)
-            return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros, self.ridge)
-        return replace(self.prior.pseudo_moments(len(self.floor)), ridge=self.ridge)
+    def pseudo_moments(self) -> PseudoMoments:
+        """What the prior adds to moments, and the ridge."""
+        return replace(pseudo_moments_of(self.prior, self.floor), ridge=self.ridge)
+
+
+def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
+    """What a prior, or none, adds; floor (D,) says how many features there are, and where."""
+    if prior is None:
+        zeros = torch.zeros_like(floor)
+        return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros)
+    return prior.pseudo_moments(len(floor))
+
+
+def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
+    """The means that moments ask for, and the scatter about them (map-update); without rows a mean stays."""
+    pulls = pseudo.mean_counts
+    pulled = bool((pulls > 0).any())
+    firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
+    if pulled:
+        firsts = firsts + pulls * (pseudo.mean - moments.reference)
+        divisors = divisors + pulls
+    moved = moments.reference + firsts / divisors.clamp_min(1e-300)
+    means = torch.where(divisors > 0, moved, mixture.means)
+    scatter = moments.about(means)
+    if pulled:
+        off = means - pseudo.mean
+        scatter = scatter.plus_scatter(scatter.form.outer(pulls * off, off))
+        scatter = replace(scatter, counts=scatter.counts + (pulls > 0).squeeze(-1))
+    return means, scatter
 
 
 def repairs_of(mixture: Mixture) -> tuple[str, ...]:
@@ -114,3 +130,16 @@ def repairs_of(mixture: Mixture) -> tuple[str, ...]:
         numbers = repaired.nonzero()[:, 0].tolist()
         found.append(f"the covariance of component {numbers[0]} was not positive definite")
     return tuple(found)
+
+
+def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
+    """One EM step in which every row belongs to its assigned component."""
+    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
+    class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
+    class_weights.index_add_(0, rough.class_of, rough.weights)
+    by_hand = replace(solver, objective=Assigned(), class_prior=None)
+    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
+    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
+    return replace(updated, log_weights=floored).with_class_prior(
+        solver.class_prior if solver.class_prior is not None else class_weights
+    )

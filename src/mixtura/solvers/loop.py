@@ -80,6 +80,9 @@ def run(
             previous = step.value
             if watch is not None:
                 watch(record)
+            if step.finished:
+                outcome = Outcome.HELD_OUT
+                break
             if step.converged or (step.converged is None and abs(record.change) < tol):
                 outcome = Outcome.CONVERGED
                 break

@@ -15,6 +15,10 @@ class RepairWarning(UserWarning):
     """Something degenerate in the data or in a component was mended so that the fit could go on."""
 
 
+class PriorWarning(UserWarning):
+    """A prior is so strong or so weak that nothing is learned."""
+
+
 class UnlabeledWarning(UserWarning):
     """Rows were taken as unlabeled because of their label."""
 
@@ -42,10 +46,31 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
+def positive(name: str, value: object, also: str = "") -> float:
+    """A number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
+    return float(value)
+
+
 def fraction(name: str, value: object) -> float:
     """A number between 0 and 1, both left out."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
+def share(name: str, value: object, also: str = "") -> float:
+    """A number between 0 and 1, both included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
+    return float(value)
+
+
+def part(name: str, value: object) -> float:
+    """A number above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
     return float(value)
 
 
@@ -86,6 +111,15 @@ def rank(value: object, n_features: int) -> int | None:
             f'Lower it, or use covariance_type="full".'
         )
     return int(value)
+
+
+def has_update(structure: Any) -> None:
+    """A covariance structure that EM can fit."""
+    if hasattr(structure, "for_em"):
+        raise ValueError(
+            f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
+            "classifier with solver='gradient'."
+        )
 
 
 def device(value: object) -> torch.device | None:
@@ -338,6 +372,15 @@ def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: 
         )
 
 
+def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
+    """Unlabeled rows need an objective that describes rows."""
+    if n_unlabeled and not objective.has_density:
+        raise ValueError(
+            f"{n_unlabeled} rows are unlabeled, but objective {objective.name!r} only separates classes and cannot use "
+            "them; use HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out."
+        )
+
+
 def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
     """Every class has a row of positive weight."""
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
@@ -429,75 +472,3 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
         f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
         f"shifting them."
     )
-
-
-# ---- kernels ---------------------------------------------------------------------------------------------------------
-
-
-def kernel(value: object, names: Iterable[str]) -> None:
-    """A known kernel, a function, or None."""
-    if value is not None and not callable(value):
-        one_of("kernel", value, names, ", None (the features themselves) or a function of two arrays of rows")
-
-
-def positive(name: str, value: object) -> float:
-    """A number above zero."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
-    return float(value)
-
-
-def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
-    """What a kernel function must give."""
-    if values.shape != (n_left, n_right):
-        raise ValueError(
-            f"The kernel function gave an array of shape {values.shape} for {n_left} and {n_right} rows; it must take "
-            f"two arrays of rows and give all pairs, shape {(n_left, n_right)}, as sklearn.metrics.pairwise does."
-        )
-    if not np.isfinite(values).all():
-        raise ValueError(
-            "The kernel function gave values that are not finite; check it on the rows scaled to unit variance."
-        )
-
-
-def square_kernel(shape: tuple[int, ...]) -> None:
-    """What X must be where it holds a precomputed kernel."""
-    if shape[0] != shape[1]:
-        raise ValueError(
-            f"Precomputed kernel matrix is not square: kernel='precomputed' means that X holds the kernel of every "
-            f"pair of rows, but its shape is {shape}; pass a square matrix, or another kernel."
-        )
-
-
-def symmetric_gram(matrix: np.ndarray) -> None:
-    """Kernels are symmetric."""
-    worst = float(np.abs(matrix - matrix.T).max())
-    if worst > 1e-6 * max(float(np.abs(matrix).max()), 1e-300):
-        raise ValueError(
-            f"The kernel matrix is not symmetric: k(x, z) and k(z, x) differ by up to {worst:g}; use a symmetric "
-            f"kernel."
-        )
-
-
-def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> None:
-    """A Gram matrix of which a pivoted Cholesky factor leaves no more than the allowed residue."""
-    if not residue <= allowed:
-        lowest = float(np.linalg.eigvalsh(matrix)[0])
-        raise ValueError(
-            f"The kernel is not positive definite: the smallest eigenvalue of its matrix is {lowest:g}; use a kernel "
-            f"that is, such as 'rbf' or 'polynomial' with coef0 of at least 0."
-        )
-
-
-def file_can_hold(kernel: object, name: str) -> None:
-    """Model files hold numbers and names, no functions."""
-    if callable(kernel):
-        raise ValueError(
-            f"A model file cannot hold the kernel function of this {name}; use a named kernel, or kernel='precomputed'."
-        )
-
-
-def finite_scaled(rows: Tensor) -> None:
-    """Scaled rows are finite numbers."""
-    if not bool(rows.isfinite().all()):
-        raise ValueError("X holds values too large to scale; rescale the columns, or remove such values.")

@@ -1,0 +1,73 @@
+"""The same rows under generative and discriminative training: boundary, components, and how they move.
+
+    python examples/plot_discriminative.py docs/images
+
+One class has more clusters than components. Components that describe it go where most of its rows are, far from the
+other class; components that separate the classes move, and leave their rows, until the boundary is right. Arrows lead
+from the generative to the discriminative means.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from mixtura import MixtureClassifier
+from mixtura.plotting import plot_classifier
+
+CLUSTERS = {0: [(-7.0, 0.0, 150), (0.0, 2.4, 60), (0.0, -2.4, 60)], 1: [(0.5, 0.0, 100)]}
+
+
+def clusters(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Round clusters of standard deviation 0.8."""
+    rng = np.random.default_rng(seed)
+    parts = [(rng.normal((x, y), 0.8, (count, 2)), c) for c, places in CLUSTERS.items() for x, y, count in places]
+    return np.concatenate([rows for rows, _ in parts]), np.concatenate([np.full(len(rows), c) for rows, c in parts])
+
+
+def fitted(objective: str, X: np.ndarray, y: np.ndarray, **options) -> MixtureClassifier:
+    model = MixtureClassifier(
+        {0: 2, 1: 1}, covariance_type="diag", objective=objective, random_state=0, **options
+    )  # class 0 has three clusters
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, y)
+
+
+def trace(start: MixtureClassifier, X: np.ndarray, y: np.ndarray, steps: list[int]) -> list[MixtureClassifier]:
+    """Models after so many steps of extended Baum-Welch."""
+    return [fitted("conditional", X, y, init=start.mixture_, max_iter=n, tol=0.0) for n in steps]
+
+
+def log_posterior(model: MixtureClassifier, X: np.ndarray, y: np.ndarray) -> float:
+    return float(model.predict_log_proba(X)[np.arange(len(y)), y].mean())
+
+
+def main(folder: str) -> None:
+    X, y = clusters(0)
+    X_test, y_test = clusters(1)
+    generative = fitted("joint", X, y)
+    steps = [0, 1, 2, 3, 5, 8, 12, 20, 30, 50]
+    models = trace(generative, X, y, steps)
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    for axis, model, title in zip(axes, (generative, models[-1]), ("generative", "discriminative"), strict=False):
+        plot_classifier(model, X, y, axis)
+        axis.set_title(f"{title}: {100 * (1 - model.score(X_test, y_test)):.1f} % test errors", fontsize=10)
+    for before, after in zip(generative.mixture_.means.numpy(), models[-1].mixture_.means.numpy(), strict=True):
+        axes[1].annotate("", after, before, arrowprops={"arrowstyle": "->", "linewidth": 1.5})
+    for name, rows, labels in (("training rows", X, y), ("test rows", X_test, y_test)):
+        axes[2].plot(steps, [log_posterior(model, rows, labels) for model in models], "o-", markersize=3, label=name)
+    axes[2].set(xlabel="steps of extended Baum-Welch", ylabel="mean log posterior of the class")
+    axes[2].legend(frameon=False)
+    path = Path(folder) / "discriminative.png"
+    figure.savefig(path, dpi=80)
+    print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else ".")

@@ -1,0 +1,1 @@
+"""Rivals that no package here has, written for the tables alone."""

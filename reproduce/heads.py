@@ -1,0 +1,324 @@
+"""python -m reproduce.heads select|table|density|report|pictures: table 2 and figure 5 of HU21 beside ours.
+
+    select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
+    table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
+    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
+    all      these three, in parallel processes
+    report   the tables of the other parts as one page                               -> heads.md
+    pictures figure 5, and the same features moving                                  -> docs/images
+
+Data: set MIXTURA_DATA to the folder of mnist.npz and fashion_mnist.npz. A GPU needs minutes; --epochs, --rows and
+--width make a small version. What a run found is written when it ends; runs go seed by seed, until --seconds are over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mixtura
+from mixtura import MixtureClassifier
+from mixtura.datasets import load_fashion_mnist, load_mnist
+from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
+
+RESULTS = Path(__file__).parent / "results"
+N_VALIDATION = 10_000
+N_SHOWN = 2000  # images whose features are followed through training
+
+METHODS = {
+    "softmax": "softmax",
+    "softmax_l1": "softmax + L1",
+    "large_margin": "large-margin softmax",
+    "mixture": "discriminative mixture, `MixtureHead`",
+    "sparse": "SDGM, `SparseMixtureHead`",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of table 2 of HU21, with its figures in the order of METHODS."""
+
+    title: str
+    data: str
+    n_features: int
+    paper: tuple[float, ...]
+
+
+COLUMNS = {
+    "mnist_2": Column("MNIST, D = 2", "mnist", 2, (3.19, 3.70, 2.52, 2.43, 1.81)),
+    "mnist_10": Column("MNIST, D = 10", "mnist", 10, (1.01, 1.58, 0.80, 0.72, 0.86)),
+    "fashion_10": Column("Fashion-MNIST, D = 10", "fashion_mnist", 10, (8.78, 9.20, 8.51, 8.30, 8.05)),
+}
+# What is tried of each method; training settings are tried with softmax alone, so that they suit it best.
+CANDIDATES: dict[str, list[dict[str, Any]]] = {
+    "softmax": [{}],
+    "softmax_l1": [{"l1": 1e-4}, {"l1": 1e-3}],
+    "large_margin": [
+        {"margin": 2, "decay": 0.999, "smallest_blend": 1.0},
+        {"margin": 2, "decay": 0.999, "smallest_blend": 5.0},
+        {"margin": 4, "decay": 0.999, "smallest_blend": 5.0},
+    ],
+    "mixture": [
+        {"n_components": 1, "head_rate": 1.0},
+        {"n_components": 2, "head_rate": 1.0},
+        {"n_components": 4, "head_rate": 5.0},
+    ],
+    "sparse": [
+        {"n_components": 8, "head_rate": 5.0},
+        {"n_components": 8, "head_rate": 5.0, "threshold": 0.0},
+        {"n_components": 16, "head_rate": 5.0},
+        {"n_components": 16, "head_rate": 5.0, "threshold": 0.0},
+    ],
+}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"learning_rate": 3e-3},
+    {"rotation": 0.0, "zoom": 0.0},
+    {"dropout": 0.1},
+    {"dropout": 0.1, "rotation": 0.0, "zoom": 0.0},
+]
+LEAST_SPARSITY = 80.0  # of the sparse head, in per cent: of candidates that prune less, the one that prunes most
+TRADEOFFS = (0.05, 0.3)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def load(name: str, device: str, n_rows: int | None) -> tuple[Data, Data]:
+    """Training and test images on the device, or the first of them."""
+    bunch = {"mnist": load_mnist, "fashion_mnist": load_fashion_mnist}[name]()
+    return tuple(  # pyright: ignore[reportReturnType]
+        Data(
+            torch.from_numpy(bunch[f"X_{part}"][:n_rows]).reshape(-1, 1, 28, 28).to(device),
+            torch.from_numpy(bunch[f"y_{part}"][:n_rows].astype(np.int64)).to(device),
+        )
+        for part in ("train", "test")
+    )
+
+
+def base_training(column: Column, options: argparse.Namespace) -> Training:
+    mirrored = column.data == "fashion_mnist"
+    return Training(epochs=options.epochs, batch=options.batch, flip=mirrored, width=options.width)
+
+
+def about() -> dict[str, Any]:
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "mixtura": mixtura.__version__}
+    return {"machine": where, **versions}
+
+
+def write(path: Path, runs: list[dict[str, Any]]) -> None:
+    lines = ",\n".join("  " + json.dumps(run) for run in runs)
+    path.write_text(f'{{"about": {json.dumps(about())},\n"runs": [\n{lines}\n]}}\n')
+
+
+class Clock:
+    """Says whether there is time for another run as long as the longest so far."""
+
+    def __init__(self, seconds: float):
+        self.end, self.longest, self.began = time.perf_counter() + seconds, 0.0, time.perf_counter()
+
+    def allows_one_more(self) -> bool:
+        now = time.perf_counter()
+        self.longest, self.began = max(self.longest, now - self.began), now
+        return now + self.longest < self.end
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def select(name: str, options: argparse.Namespace) -> None:
+    """Errors on held-out training rows."""
+    column, path = COLUMNS[name], options.out / f"heads_select_{name}.json"
+    train, _ = load(column.data, options.device, options.rows)
+    n_validation = min(N_VALIDATION, len(train.labels) // 5)
+    fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
+    jobs = [(method, settings, {}) for method in reversed(METHODS) for settings in CANDIDATES[method]]
+    jobs += [("softmax", {}, variant) for variant in VARIANTS if variant]
+    runs, clock = [], Clock(options.seconds)
+    for seed in range(options.seeds):
+        for method, settings, variant in jobs:
+            if not clock.allows_one_more():
+                return
+            training = replace(base_training(column, options), **variant)
+            trainer = Trainer(method, column.n_features, settings, training, fitted, 1000 + seed)
+            found = judged(trainer.run(record=True), held_out)
+            runs.append({"method": method, "settings": settings, "training": variant, "seed": seed, **found})
+            print(name, json.dumps(runs[-1]), flush=True)
+            write(path, runs)
+
+
+def chosen(name: str, folder: Path = RESULTS) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Settings of each method with the least held-out error, means over seeds; and the training settings."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in json.loads((folder / f"heads_select_{name}.json").read_text())["runs"]:
+        found[run["method"], json.dumps(run["settings"]), json.dumps(run["training"])].append(run)
+    ranked = []
+    for (method, settings, training), runs in found.items():
+        error, sparsity = (float(np.mean([run[key] for run in runs])) for key in ("error", "sparsity"))
+        too_dense = method == "sparse" and sparsity < LEAST_SPARSITY
+        ranked.append((too_dense, -sparsity if too_dense else error, method, settings, training))
+    best = {method: min(entry for entry in ranked if entry[2] == method) for method in METHODS}
+    return {method: json.loads(entry[3]) for method, entry in best.items()}, json.loads(best["softmax"][4])
+
+
+def table(name: str, options: argparse.Namespace) -> None:
+    """All methods with the chosen settings, on all training rows; the test rows are looked at here alone."""
+    column, path = COLUMNS[name], options.out / f"heads_{name}{options.suffix}.json"
+    train, test = load(column.data, options.device, options.rows)
+    outside = load("mnist", options.device, options.rows)[1] if column.data == "fashion_mnist" else None
+    settings, variant = chosen(name, options.selected)
+    training = replace(base_training(column, options), **variant)
+    runs, pictures, clock = [], {}, Clock(options.seconds)
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for method in METHODS:
+            if not clock.allows_one_more():
+                return
+            shown = test.images[:N_SHOWN] if column.n_features == 2 and seed == 0 else None
+            trainer = Trainer(method, column.n_features, settings[method], training, train, seed)
+            trained = trainer.run(record=True, shown=shown)
+            found = judged(trained, test, outside)
+            runs.append({"method": method, "settings": settings[method], "seed": seed, **found})
+            print(name, json.dumps(runs[-1]), flush=True)
+            write(path, runs)
+            if shown is not None and method in ("softmax", "sparse"):
+                pictures |= followed(method, trained, train, test)
+                np.savez_compressed(options.out / "heads_features.npz", **pictures)
+
+
+def followed(method: str, trained: Any, train: Data, test: Data) -> dict[str, np.ndarray]:
+    """Two-dimensional features for figure 5, and as they moved while training."""
+    found = {"train": features_of(trained.network, train.images[: 2 * N_SHOWN])}
+    found["test"] = features_of(trained.network, test.images[: 2 * N_SHOWN])
+    arrays = {f"{method}_{part}": values.cpu().numpy().astype(np.float16) for part, values in found.items()}
+    arrays[f"{method}_moving"] = np.stack(trained.snapshots).astype(np.float16)
+    arrays["steps"] = np.array(trained.steps)
+    labels = {"train_labels": train.labels, "test_labels": test.labels}
+    return arrays | {part: values[: 2 * N_SHOWN].cpu().numpy().astype(np.int8) for part, values in labels.items()}
+
+
+def density(name: str, options: argparse.Namespace) -> None:
+    """The generative head against a Gaussian per class fitted to the same features afterwards, MNIST being outside.
+
+    The trade-off is chosen by the error on held-out training rows.
+    """
+    column, path = COLUMNS[name], options.out / "heads_density.json"
+    train, test = load(column.data, options.device, options.rows)
+    outside = load("mnist", options.device, options.rows)[1]
+    n_validation = min(N_VALIDATION, len(train.labels) // 5)
+    fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
+    training = replace(base_training(column, options), **chosen(name, options.selected)[1])
+    runs, errors, clock = [], {}, Clock(options.seconds)
+    for tradeoff in TRADEOFFS:
+        settings = {"n_components": 2, "tradeoff": tradeoff}
+        short = replace(training, epochs=max(1, training.epochs // 2))
+        trainer = Trainer("density", column.n_features, settings, short, fitted, 1000)
+        errors[tradeoff] = judged(trainer.run(record=False), held_out)["error"]
+        runs.append({"method": "density", "settings": settings, "held_out_error": errors[tradeoff]})
+        print(name, json.dumps(runs[-1]), flush=True)
+        write(path, runs)
+    settings = {"n_components": 2, "tradeoff": min(errors, key=lambda key: errors[key])}
+    for seed in range(options.seeds):
+        if not clock.allows_one_more():
+            return
+        trained = Trainer("density", column.n_features, settings, training, train, seed).run(record=False)
+        found = judged(trained, test, outside)
+        inside, elsewhere = (features_of(trained.network, data.images).double() for data in (test, outside))
+        known = features_of(trained.network, train.images).double()
+        after = MixtureClassifier().fit(known, train.labels.cpu().numpy())
+        found["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
+        anew = trained.head.double().refit(known, train.labels, random_state=seed)
+        with torch.no_grad():
+            found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
+        runs.append({"method": "density", "settings": settings, "seed": seed, **found})
+        print(name, json.dumps(runs[-1]), flush=True)
+        write(path, runs)
+
+
+# ---- everything ------------------------------------------------------------------------------------------------------
+
+
+def everything(options: argparse.Namespace) -> None:
+    """Select, then tables and density, a process for every column and seed, until --seconds are over."""
+    began = time.perf_counter()
+    common = ["--device", options.device, "--batch", options.batch, "--width", options.width, "--out", options.out]
+    common += ["--selected", options.out] + ([] if options.rows is None else ["--rows", options.rows])
+
+    def start(part: str, name: str, epochs: int, share: float, *more: Any) -> subprocess.Popen[bytes]:
+        left = share * options.seconds - (time.perf_counter() - began)
+        arguments = [part, name, *common, "--epochs", epochs, "--seconds", left, *more]
+        return subprocess.Popen([sys.executable, "-m", "reproduce.heads", *map(str, arguments)])
+
+    def wait(jobs: list[subprocess.Popen[bytes]], what: str) -> None:
+        for job in jobs:
+            job.wait()
+        print(f"{what} after {time.perf_counter() - began:.0f} s", flush=True)
+
+    short = max(1, 2 * options.epochs // 5)
+    wait([start("select", name, short, 0.35, "--seeds", 1) for name in options.columns], "selected")
+    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, "--seeds", 3)]
+    took = 0.0
+    for first in range(
+        0, options.seeds, 3
+    ):  # in threes, as long as there is time for all methods with three more seeds
+        round_began = time.perf_counter()
+        if round_began - began + 1.2 * took > options.seconds:
+            break
+        seeds = range(first, min(first + 3, options.seeds))
+        more = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in seeds]
+        wait([start("table", name, options.epochs, 1.0, *m) for m in more for name in options.columns], f"{seeds}")
+        took = time.perf_counter() - round_began
+    wait(jobs, "density")
+    for name in options.columns:
+        parts = sorted(options.out.glob(f"heads_{name}_*.json"))
+        write(options.out / f"heads_{name}.json", [run for p in parts for run in json.loads(p.read_text())["runs"]])
+        for path in parts:
+            path.unlink()
+
+
+PARTS = {"select": select, "table": table, "density": density}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=[*PARTS, "all", "report", "pictures"])
+    parser.add_argument("columns", nargs="*", default=list(COLUMNS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--epochs", type=int, default=Training.epochs)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--suffix", default="", help="of the names of the files of `table`")
+    parser.add_argument("--rows", type=int, default=None, help="use the first rows only")
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--images", type=Path, default=Path(__file__).parent.parent / "docs" / "images")
+    parser.add_argument("--batch", type=int, default=Training.batch)
+    parser.add_argument("--selected", type=Path, default=RESULTS, help="where the files of `select` are")
+    options = parser.parse_args(arguments)
+    if options.part == "all":
+        everything(options)
+    elif options.part in ("report", "pictures"):
+        from reproduce import head_report
+
+        head_report.write_page(options.out) if options.part == "report" else head_report.draw(
+            options.out, options.images
+        )
+    else:
+        for name in options.columns:
+            PARTS[options.part](name, options)
+
+
+if __name__ == "__main__":
+    main()

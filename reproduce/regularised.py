@@ -1,0 +1,285 @@
+"""python -m reproduce.regularised [toy bupa]: tables 1 and 2 of Ormoneit & Tresp (1995) beside ours.
+
+Data: set MIXTURA_DATA to the folder of bupa.npz. What the paper leaves open is fixed here before any test row is seen:
+the toy geometry is `datasets.make_rings`, averages have 20 members, BUPA has 5 components a class and inputs that are
+standardised by the training rows, and "unregularised" means variances of at least about 1e-6, as nothing else keeps a
+likelihood finite that has no maximum. Rows named "automatic" choose from the training rows alone. A line is written to
+results as soon as a repetition is done.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.svm import SVC
+
+import mixtura
+from mixtura import AveragedMixtureClassifier, MixtureClassifier
+from mixtura.datasets import load_bupa, make_rings
+from mixtura.priors import Conjugate
+
+RESULTS = Path(__file__).parent / "results"
+N_MEMBERS = 20
+TOY_REPETITIONS = 20
+TOY_COMPONENTS = 20
+TOY_BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+BUPA_SPLITS = 50
+# The splits 0 to 49 have been looked at: a first version, whose averages had one choice for all members, reached 67.1 %
+# on them, alone and averaged. Averages over all close choices were then preferred by cross-validation inside other
+# training sets, and are judged on splits that nobody had looked at.
+FIRST_SPLIT = 100
+BUPA_TRAINING = 200
+BUPA_COMPONENTS = 5
+SMALLEST = (
+    5e-7  # beta of the "unregularised" rows: a component of one row gets the variance 5e-7, a larger one less bias
+)
+# OT95 table 1: log-likelihood of 100 rows of class A and B, training and test, and accuracy, each with its deviation.
+TOY_PAPER = {
+    "unregularised": "-120.8 / -120.4 | -224.9 / -241.9 | 80.6 (2.8)",
+    "averaged, other starts": "-115.6 / -112.6 | -200.9 / -209.1 | 81.8 (3.1)",
+    "averaged, 70 % subsets": "-106.8 / -105.1 | -188.8 / -196.4 | 83.2 (2.9)",
+    "averaged, bootstrap": "-83.8 / -83.1 | -194.2 / -200.1 | 82.6 (3.4)",
+    "beta 0.01": "-149.3 / -146.5 | -186.2 / -182.9 | 83.1 (2.9)",
+    "beta 0.02": "-156.0 / -153.0 | -177.1 / -174.9 | 84.4 (6.3)",
+    "beta 0.05": "-173.9 / -167.0 | -182.0 / -173.9 | 81.5 (5.9)",
+    "beta 0.1": "-183.0 / -181.9 | -184.6 / -182.5 | 78.5 (5.1)",
+}
+# OT95 table 2: accuracy on one split, in per cent.
+BUPA_PAPER = {
+    "unregularised": 64.8,
+    "beta 0.05": 65.5,
+    "beta 0.1": 66.9,
+    "beta 0.2": 61.4,
+    "averaged, other starts": 65.5,
+    "averaged, 70 % subsets": 72.4,
+    "averaged, bootstrap": 71.0,
+}
+
+
+CRITERIA = {"log_loss": "log-loss", "held_out": "likelihood"}
+
+
+def methods(
+    n_components: int, n_features: int, betas: tuple[float, ...], criteria: tuple[str, ...], seed: int
+) -> dict[str, Callable[[], Any]]:
+    """The rows of both tables."""
+
+    def single(beta: float) -> MixtureClassifier:
+        prior = Conjugate.penalty(beta, n_features)
+        return MixtureClassifier(n_components, prior=prior, random_state=seed, max_iter=500)
+
+    def averaged(resampling: str) -> AveragedMixtureClassifier:
+        members = {"resampling": resampling, "combine": "density", "random_state": seed}
+        return AveragedMixtureClassifier(single(SMALLEST), N_MEMBERS, **members)
+
+    def automatic(criterion: str) -> MixtureClassifier:
+        return MixtureClassifier("auto", prior="auto", criterion=criterion, random_state=seed, max_iter=500)
+
+    rows: dict[str, Callable[[], Any]] = {
+        "unregularised": lambda: single(SMALLEST),
+        "averaged, other starts": lambda: averaged("none"),
+        "averaged, 70 % subsets": lambda: averaged("subset"),
+        "averaged, bootstrap": lambda: averaged("bootstrap"),
+    }
+    rows |= {f"beta {beta:g}": lambda beta=beta: single(beta) for beta in betas}
+    rows["default prior"] = lambda: MixtureClassifier(n_components, random_state=seed, max_iter=500)
+    for criterion in criteria:
+        words = CRITERIA[criterion]
+        combine = "posterior" if criterion == "log_loss" else "density"
+        rows[f"automatic, held-out {words}"] = lambda c=criterion: automatic(c)
+        rows[f"automatic, held-out {words}, averaged, bootstrap"] = lambda c=criterion, how=combine: (
+            AveragedMixtureClassifier(automatic(c), N_MEMBERS, combine=how, random_state=seed)
+        )
+    return rows
+
+
+def rivals(seed: int) -> dict[str, Callable[[], Any]]:
+    """For comparison: scikit-learn's forest, and a support vector machine whose settings are cross-validated."""
+    grid = {"C": [0.3, 1, 3, 10, 30, 100], "gamma": [0.01, 0.03, 0.1, 0.3]}
+    return {
+        "random forest (scikit-learn)": lambda: RandomForestClassifier(300, random_state=seed),
+        "SVM, 5-fold search (scikit-learn)": lambda: GridSearchCV(SVC(), grid, cv=5),
+    }
+
+
+def fitted(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> tuple[Any, float]:
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make().fit(X, y)
+    return model, time.perf_counter() - start
+
+
+def class_likelihoods(model: Any, X: np.ndarray, y: np.ndarray) -> list[float]:
+    """Sum of log p(x | c) over the rows of each class."""
+    rows, mixture = torch.from_numpy(X), model.mixture_
+    parts = [mixture.select(part) for part in mixture.class_slices]
+    return [float(part.log_joint(rows[y == c]).logsumexp(1).sum()) for c, part in enumerate(parts)]
+
+
+def toy_repetition(seed: int) -> dict[str, dict[str, Any]]:
+    X, y = make_rings(100, random_state=2 * seed)
+    X_test, y_test = make_rings(100, random_state=2 * seed + 1)
+    found = {}
+    for name, make in methods(TOY_COMPONENTS, 2, TOY_BETAS, ("log_loss", "held_out"), seed).items():
+        model, seconds = fitted(make, X, y)
+        found[name] = {
+            "train": class_likelihoods(model, X, y),
+            "test": class_likelihoods(model, X_test, y_test),
+            "accuracy": 100 * model.score(X_test, y_test),
+            "log_loss": float(log_loss(y_test, model.predict_proba(X_test))),
+            "components": model.mixture_.class_of.bincount().tolist(),
+            "seconds": seconds,
+        }
+    return found
+
+
+def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
+    data = load_bupa()
+    X, y = data.X, data.y
+    order = np.random.default_rng(seed).permutation(len(X))
+    train, test = order[:BUPA_TRAINING], order[BUPA_TRAINING:]
+    mean, scale = X[train].mean(0), X[train].std(0)
+    X = (X - mean) / scale
+    found = {}
+    rows = methods(BUPA_COMPONENTS, X.shape[1], (0.05, 0.1, 0.2), ("log_loss",), seed) | rivals(seed)
+    for name, make in rows.items():
+        model, seconds = fitted(make, X[train], y[train])
+        found[name] = {"accuracy": 100 * float(model.score(X[test], y[test])), "seconds": seconds}
+        if hasattr(model, "predict_proba"):
+            found[name]["log_loss"] = float(log_loss(y[test], model.predict_proba(X[test])))
+        if hasattr(model, "mixture_"):
+            found[name]["components"] = model.mixture_.class_of.bincount().tolist()
+    return found
+
+
+def repeated(name: str, repetition: Callable[[int], dict[str, Any]], seeds: range) -> dict[str, Any]:
+    """All repetitions, going on where an earlier call of the same script stopped."""
+    path = RESULTS / f"regularised_{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
+    for seed in seeds:
+        if str(seed) in known["repetitions"]:
+            continue
+        start = time.perf_counter()
+        known["repetitions"][str(seed)] = repetition(seed)
+        path.write_text(json.dumps(known, indent=1) + "\n")
+        print(f"{name} {seed}: {time.perf_counter() - start:.1f} s", flush=True)
+    return known
+
+
+def machine() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "scikit-learn": sklearn.__version__}
+    return versions | {"mixtura": mixtura.__version__, "processor": platform.machine()}
+
+
+def mean_and_error(values: list[float]) -> str:
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
+
+
+def toy_table(found: dict[str, Any]) -> str:
+    runs = list(found["repetitions"].values())
+    lines = [
+        "# Two circularly arranged classes (OT95, table 1)",
+        "",
+        f"Written by `python -m reproduce.regularised toy`: {len(runs)} repetitions with rows of their own, 100",
+        f"training and 100 test rows a class, {TOY_COMPONENTS} full components a class unless chosen. Log-likelihood",
+        "of the 100 rows of class A / class B; mean ± standard error over the repetitions. The paper gives standard",
+        "deviations, and its geometry only in a figure, so that the best beta is another one here.",
+        "",
+        "| | training | test | accuracy, % | log-loss | seconds | paper: training, test, accuracy (sd) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in runs[0]:
+        own = [run[name] for run in runs]
+        train, test = (
+            " / ".join(mean_and_error([r[part][c] for r in own]) for c in (0, 1)) for part in ("train", "test")
+        )
+        accuracy = mean_and_error([r["accuracy"] for r in own])
+        loss, seconds = (np.mean([r[part] for r in own]) for part in ("log_loss", "seconds"))
+        paper = TOY_PAPER.get(name, "-").replace(" | ", ", ")
+        lines.append(f"| {name} | {train} | {test} | {accuracy} | {loss:.3f} | {seconds:.2f} | {paper} |")
+    return "\n".join([*lines, "", *toy_checks(runs), "", machine_line(found)])
+
+
+def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
+    """The claims of the issue, from the figures."""
+
+    def test(name: str) -> np.ndarray:
+        return np.array([sum(run[name]["test"]) for run in runs])
+
+    def accuracy(name: str) -> np.ndarray:
+        return np.array([run[name]["accuracy"] for run in runs])
+
+    betas = [name for name in runs[0] if name.startswith("beta")]
+    best = max(betas, key=lambda name: test(name).mean())
+    sharpest = max(betas, key=lambda name: accuracy(name).mean())
+    lines = [f"Best fixed beta: {best} by test likelihood, {sharpest} by accuracy."]
+    for name in [name for name in runs[0] if name.startswith("automatic")]:
+        ahead, right = test(name) - test(best), accuracy(name) - accuracy(sharpest)
+        lines.append(
+            f"{name[0].upper()}{name[1:]}: test log-likelihood {mean_and_error(ahead.tolist())}, accuracy "
+            f"{mean_and_error(right.tolist())} above it."
+        )
+    return lines
+
+
+def bupa_table(found: dict[str, Any]) -> str:
+    runs = list(found["repetitions"].values())
+    lines = [
+        "# BUPA liver disorders (OT95, table 2)",
+        "",
+        f"Written by `python -m reproduce.regularised bupa`: {len(runs)} random splits into {BUPA_TRAINING} training",
+        "and 145 test rows, inputs standardised by the training rows,",
+        f"{BUPA_COMPONENTS} full components a class unless chosen. Accuracy in per cent, mean ± standard error over",
+        "the splits; difference to the unregularised mixture on the same splits. The paper has one split, on which an",
+        "accuracy has a standard error of 4.",
+        "",
+        "| | accuracy | above unregularised | log-loss | components | seconds | paper |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in runs[0]:
+        own = [run[name] for run in runs]
+        above = mean_and_error([run[name]["accuracy"] - run["unregularised"]["accuracy"] for run in runs])
+        loss = f"{np.mean([r['log_loss'] for r in own]):.3f}" if "log_loss" in own[0] else "-"
+        sizes = f"{np.mean([sum(r['components']) for r in own]):.0f}" if "components" in own[0] else "-"
+        accuracy, seconds = mean_and_error([r["accuracy"] for r in own]), np.mean([r["seconds"] for r in own])
+        paper = BUPA_PAPER.get(name, "-")
+        lines.append(f"| {name} | {accuracy} | {above} | {loss} | {sizes} | {seconds:.2f} | {paper} |")
+    return "\n".join([*lines, "", machine_line(found)])
+
+
+def machine_line(found: dict[str, Any]) -> str:
+    return "Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".\n"
+
+
+TABLES = {
+    "toy": (toy_repetition, range(TOY_REPETITIONS), toy_table),
+    "bupa": (bupa_repetition, range(FIRST_SPLIT, FIRST_SPLIT + BUPA_SPLITS), bupa_table),
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    RESULTS.mkdir(exist_ok=True)
+    for name in sys.argv[1:] or list(TABLES):
+        repetition, seeds, table = TABLES[name]
+        text = table(repeated(name, repetition, seeds))
+        (RESULTS / f"regularised_{name}.md").write_text(text)
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

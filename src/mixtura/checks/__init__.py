@@ -1,0 +1,8 @@
+"""Every check of user input and every message about it. Callers say `checks.rank(...)` whatever file holds it."""
+
+from __future__ import annotations
+
+from mixtura.checks.general import *  # noqa: F403
+from mixtura.checks.heads import *  # noqa: F403
+from mixtura.checks.kernels import *  # noqa: F403
+from mixtura.checks.priors import *  # noqa: F403

@@ -1,0 +1,239 @@
+"""Heads from estimators and estimators from heads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.covariances import (
+    Diagonal,
+    DiagonalCovariance,
+    Full,
+    FullCovariance,
+    LowRank,
+    LowRankCovariance,
+    Tied,
+    TiedCovariance,
+)
+from mixtura.estimators import MixtureClassifier
+from mixtura.linalg import safe_cholesky
+from mixtura.mixture import Mixture
+from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
+from mixtura.roles import Covariance, Structure
+
+if TYPE_CHECKING:
+    from mixtura.nn.heads import MixtureHead
+
+# Up to this many features a linear head starts from one full covariance; beyond, from a low-rank one.
+MOST_FEATURES_FULL = 512
+
+
+# ---- from features ---------------------------------------------------------------------------------------------------
+
+
+def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
+    """Rows in float64, labels, and the number of classes."""
+    rows = torch.as_tensor(X).detach()
+    checks.rows(rows, None, "from_features")
+    checks.finite_rows(rows)
+    labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    return rows.double(), labels, max(2, len(checks.distinct(labels)))
+
+
+def refit(head: MixtureHead, X: Any, y: Any, options: dict[str, Any]) -> None:
+    """See MixtureHead.refit."""
+    rows, labels, n_classes = read_features(X, y)
+    checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
+    normaliser = head.normaliser
+    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
+        normaliser.running_mean.copy_(rows.mean(0))
+        normaliser.running_var.copy_(rows.var(0, correction=0))
+    centre, scale = (part.to(rows) for part in head.frame())
+    model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
+    mixture = model.fit((rows - centre) / scale, labels).mixture_
+    with torch.no_grad():
+        _start(head, _evened(mixture, head.n_components))
+
+
+def _structure(head: MixtureHead) -> Structure:
+    low_rank = LowRank(head.components.rank)
+    if head.quadratic == "none":
+        if head.density:
+            return Tied(Diagonal())
+        return Tied(Full() if head.n_features <= MOST_FEATURES_FULL else low_rank)
+    return {"full": Full(), "diagonal": Diagonal(), "low_rank": low_rank}[head.quadratic]
+
+
+def _evened(mixture: Mixture, n_components: int) -> Mixture:
+    """With as many components in every class: where rows were too few for them, the first one shared among copies."""
+    order, shares = [], []
+    for part in mixture.class_slices:
+        found = list(range(part.start, part.stop))
+        n_copies = n_components - len(found) + 1
+        order += [found[0]] * n_copies + found[1:]
+        shares += [-float(np.log(n_copies))] * n_copies + [0.0] * (len(found) - 1)
+    index = torch.tensor(order, device=mixture.means.device)
+    log_weights = mixture.log_weights[index] + torch.tensor(shares, dtype=torch.float64, device=index.device)
+    return Mixture(log_weights, mixture.means[index], mixture.covariance.select(index), mixture.class_of[index])
+
+
+def _start(head: MixtureHead, mixture: Mixture) -> None:
+    """Let a head begin at a mixture of the normalised features."""
+    parts: Any = head.components
+    if isinstance(parts, GaussianComponents):
+        _start_gaussians(parts, mixture)
+        return
+    if head.quadratic == "none":
+        weight, bias = _linear_coefficients(mixture)
+        projection = None
+    else:
+        weight, bias, projection = product_coefficients(mixture.covariance, mixture.means, mixture.log_weights)
+    parts.weight.copy_(weight)
+    parts.bias.copy_(bias - bias.mean())  # a constant common to all scores says nothing
+    if projection is not None:
+        parts.projection.copy_(projection)
+
+
+def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Weights Lambda mean and biases of components with one covariance, whose quadratic parts cancel."""
+    assert isinstance(mixture.covariance, TiedCovariance)
+    shared, means = mixture.covariance.inner, mixture.means
+    if isinstance(shared, FullCovariance):
+        linear = torch.cholesky_solve(means.T, shared.factors[0]).T
+    else:
+        assert isinstance(shared, LowRankCovariance)
+        linear = means / shared.uniquenesses[0] - (means @ shared.projections[0]) @ shared.projections[0].T
+    return linear, mixture.log_weights - 0.5 * (linear * means).sum(-1)
+
+
+def _start_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
+    """The parameters of (head-gaussians); variances that are too small are raised to just above the smallest one."""
+    covariance = mixture.covariance.inner if isinstance(mixture.covariance, TiedCovariance) else mixture.covariance
+    parts.bias.copy_(mixture.log_weights)
+    parts.means.copy_(mixture.means)
+    if isinstance(covariance, FullCovariance):
+        floor = SMALLEST_VARIANCE * torch.eye(parts.n_features, dtype=torch.float64, device=covariance.matrices.device)
+        values, vectors = torch.linalg.eigh(covariance.matrices - floor)
+        roots = safe_cholesky((vectors * values.clamp_min(1e-2 * SMALLEST_VARIANCE).unsqueeze(-2)) @ vectors.mT)[0]
+        scales = roots.diagonal(dim1=-2, dim2=-1)
+        parts.roots.copy_(roots.tril(-1) + torch.diag_embed(_before_softplus(scales)))
+        return
+    variances = covariance.entries if isinstance(covariance, DiagonalCovariance) else covariance.uniquenesses  # pyright: ignore[reportAttributeAccessIssue]
+    parts.roots.copy_(_before_softplus((variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE).sqrt()))
+    if parts.loadings is not None and isinstance(covariance, LowRankCovariance):
+        parts.loadings.copy_(covariance.loadings)
+
+
+def _before_softplus(values: Tensor) -> Tensor:
+    return values + torch.log(-torch.expm1(-values))
+
+
+# ---- to an estimator -------------------------------------------------------------------------------------------------
+
+
+def to_estimator(head: MixtureHead, classes: Any = None) -> MixtureClassifier:
+    """See MixtureHead.to_estimator."""
+    labels = np.arange(head.n_classes) if classes is None else np.asarray(classes)
+    if len(np.unique(labels)) != head.n_classes or labels.ndim != 1:
+        raise ValueError(f"classes must be {head.n_classes} different labels; got {labels.tolist()}.")
+    with torch.no_grad():
+        mixture = _mixture(head)
+    types = {"full": "full", "low_rank": "low_rank"}
+    rank = int(mixture.covariance.rank) if isinstance(mixture.covariance, LowRankCovariance) else "auto"
+    model = MixtureClassifier(head.n_components, covariance_type=types.get(head.quadratic, "diag"), rank=rank)
+    return _fitted(model, mixture, labels)
+
+
+def _fitted(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray) -> MixtureClassifier:
+    model.mixture_, model.classes_, model.n_features_in_ = mixture, labels, mixture.n_features
+    model.class_prior_ = mixture.log_class_prior.exp().numpy()
+    model.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
+    model.n_iter_, model.converged_, model.history_ = 0, True, []
+    return model
+
+
+def _mixture(head: MixtureHead) -> Mixture:
+    """The mixture of the raw features, in float64 on the CPU, with the class probabilities of the head."""
+    parts = head.components
+    centre, scale = (part.double().cpu() for part in head.frame())
+    if isinstance(parts, GaussianComponents):
+        covariance, means = parts.covariance(), parts.means
+        tensors = {name: part.detach().double().cpu() for name, part in covariance.tensors().items()}
+        covariance, means = _covariance(head.quadratic, tensors), means.double().cpu()
+        log_weights = parts.log_weights().double().cpu()
+    else:
+        numbers = [None if part is None else part.double().cpu() for part in parts.coefficients()]
+        covariance, means, log_weights = _gauged(head.quadratic, *numbers)  # pyright: ignore[reportArgumentType]
+    tensors = {name: _in_units(name, part, scale) for name, part in covariance.tensors().items()}
+    class_of = torch.arange(head.n_classes).repeat_interleave(head.n_components)
+    log_weights = log_weights - log_weights.logsumexp(0)
+    return Mixture(log_weights, means * scale + centre, _covariance(head.quadratic, tensors), class_of)
+
+
+def _covariance(quadratic: str, tensors: dict[str, Tensor]) -> Covariance:
+    structure = {"full": Full(), "low_rank": LowRank()}.get(quadratic, Diagonal())
+    return structure.from_tensors(tensors)
+
+
+def _in_units(name: str, values: Tensor, scale: Tensor) -> Tensor:
+    """A part of covariances of normalised features, for the features themselves."""
+    if name == "matrices":
+        return values * scale * scale.unsqueeze(-1)
+    return values * scale.unsqueeze(-1) if name == "loadings" else values * scale.square()
+
+
+def _gauged(
+    quadratic: str, weight: Tensor, bias: Tensor, projection: Tensor | None
+) -> tuple[Covariance, Tensor, Tensor]:
+    """Gaussians whose scores are those of the coefficients but for one quadratic form common to all components.
+
+    With a_k(x) = b_k + l_k'x - 1/2 x'M_k x and Lambda_k = M_k + c I positive definite for all k (head-gauge):
+    mean_k = Lambda_k^-1 l_k,  log weight_k = b_k - 1/2 log|Lambda_k| + 1/2 l_k' mean_k, up to a constant.
+    """
+    size = weight.shape[1] if quadratic == "none" else _n_features(quadratic, weight)
+    linear, products = weight[:, :size], weight[:, size:]
+    covariance = _positive(quadratic, products, projection, size, len(weight))
+    means = _times(covariance, linear)
+    return covariance, means, bias + 0.5 * covariance.log_determinants + 0.5 * (linear * means).sum(-1)
+
+
+def _n_features(quadratic: str, weight: Tensor) -> int:
+    n_monomials = weight.shape[1]
+    return int((np.sqrt(8 * n_monomials + 9) - 3) / 2 + 0.5) if quadratic == "full" else n_monomials // 2
+
+
+def _positive(quadratic: str, products: Tensor, projection: Tensor | None, size: int, n_components: int) -> Covariance:
+    """Covariances from the products' coefficients, c being such that no precision is below one."""
+    if quadratic == "full":
+        rows, columns = torch.triu_indices(size, size)
+        matrices = products.new_zeros(n_components, size, size)
+        matrices[:, rows, columns] = -products
+        matrices = matrices + matrices.mT  # the diagonal holds -2 times its coefficient, the rest its own
+        values, vectors = torch.linalg.eigh(matrices)
+        values = values + (1 - values.min()).clamp_min(0)
+        return FullCovariance((vectors / values.unsqueeze(-2)) @ vectors.mT)
+    precisions = -2 * products if products.shape[1] else products.new_zeros(n_components, size)
+    if projection is None:
+        return DiagonalCovariance(1 / (precisions + (1 - precisions.min()).clamp_min(0)))
+    projections = projection.unflatten(0, (n_components, -1)).mT  # V, (K, D, R)
+    # diag(p) - V V' has no eigenvalue below min p - the largest of V'V.
+    largest = torch.linalg.eigvalsh(projections.mT @ projections).max()
+    uniquenesses = 1 / (precisions + (1 + largest - precisions.min()).clamp_min(0))
+    inner = projections.mT @ (uniquenesses.unsqueeze(-1) * projections)  # V' Psi V, (K, R, R)
+    roots = safe_cholesky(torch.eye(inner.shape[-1], dtype=inner.dtype) - inner)[0]
+    scaled = uniquenesses.unsqueeze(-1) * projections
+    return LowRankCovariance(uniquenesses, torch.linalg.solve_triangular(roots, scaled.mT, upper=False).mT)
+
+
+def _times(covariance: Covariance, vectors: Tensor) -> Tensor:
+    """Sigma_k v_k: (K, D) -> (K, D)."""
+    if isinstance(covariance, FullCovariance):
+        return (covariance.matrices @ vectors.unsqueeze(-1)).squeeze(-1)
+    if isinstance(covariance, LowRankCovariance):
+        along = covariance.loadings.mT @ vectors.unsqueeze(-1)
+        return covariance.uniquenesses * vectors + (covariance.loadings @ along).squeeze(-1)
+    return covariance.variances() * vectors

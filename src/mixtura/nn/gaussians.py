@@ -1,0 +1,79 @@
+"""Components that are proper Gaussians of the normalised features, in parameters that an optimiser may move freely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
+from mixtura.covariances.low_rank import LowRankProduct
+from mixtura.nn.components import Monomials, component_scores
+from mixtura.roles import Covariance
+
+# In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
+SMALLEST_VARIANCE = 1e-3
+
+
+class GaussianComponents(nn.Module):
+    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k), in the product form of (head-scores).
+
+    Sigma_k is a lower triangular root times its transpose ("full"), variances ("diagonal"), variances and loadings
+    ("low_rank"), each plus the smallest variance; "none" has one set of variances for all components (head-gaussians).
+    """
+
+    def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int):
+        super().__init__()
+        self.quadratic, self.rank, self.n_features, self.n_components = quadratic, rank, n_features, n_components
+        self.monomials = Monomials(n_features, "diagonal" if quadratic == "none" else quadratic)
+        self.bias = nn.Parameter(torch.zeros(n_components))  # log weights, up to a constant
+        self.means = nn.Parameter(torch.randn(n_components, n_features))
+        shapes = {"full": (n_components, n_features, n_features), "none": (1, n_features)}
+        start = torch.zeros(shapes.get(quadratic, (n_components, n_features)))
+        # Of the variances, through softplus where they must be positive: an exponential would overflow in large steps.
+        self.roots = nn.Parameter(start)
+        loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
+        self.loadings = None if loadings is None else nn.Parameter(loadings)
+
+    spread = 1.0  # the standard deviation that features should have: the smallest variance is in these units
+
+    def log_weights(self) -> Tensor:
+        return self.bias.log_softmax(0)
+
+    def covariance(self) -> Covariance:
+        """Covariances of the normalised features."""
+        if self.quadratic == "full":
+            scales = functional.softplus(self.roots.diagonal(dim1=-2, dim2=-1))
+            roots = self.roots.tril(-1) + torch.diag_embed(scales)
+            floor = SMALLEST_VARIANCE * torch.eye(self.n_features, device=roots.device, dtype=roots.dtype)
+            return FullCovariance(roots @ roots.mT + floor)
+        variances = functional.softplus(self.roots).square() + SMALLEST_VARIANCE
+        if self.loadings is not None:
+            return LowRankCovariance(variances, self.loadings)
+        return DiagonalCovariance(variances.expand(self.n_components, -1))
+
+    def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Weights (K, P), biases (K,) and projections (K R, D), as in FreeComponents."""
+        return product_coefficients(self.covariance(), self.means, self.log_weights())
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Squares of distances cancel in the product form: half precision would leave nothing of them.
+        with torch.autocast(x.device.type, enabled=False):
+            return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
+
+
+def product_coefficients(
+    covariance: Covariance, means: Tensor, log_weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
+    product: Any = covariance.product(means)
+    weight, bias = product.weights, product.biases[:, 0] + log_weights
+    if not isinstance(product, LowRankProduct):
+        return weight.to(means.dtype), bias.to(means.dtype), None
+    # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.
+    size, offsets = means.shape[1], product.offsets
+    shift = (product.projections @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
+    weight = torch.cat((weight[:, :size] - shift, weight[:, size:]), 1)
+    return weight, bias + 0.5 * offsets.square().sum(-1), product.projections.mT.flatten(0, 1)

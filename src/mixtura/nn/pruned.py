@@ -1,0 +1,170 @@
+"""A sparse head without what training has emptied: smaller tensors, the same outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mixtura import checks
+from mixtura.nn.components import at_least_single
+
+if TYPE_CHECKING:
+    from mixtura.nn.heads import SparseMixtureHead
+
+
+class SparseMatrix(nn.Module):
+    """A matrix that keeps, and writes to a state dict, only the entries that are not zero."""
+
+    values: Tensor
+    positions: Tensor  # in the matrix row by row
+    dense: Tensor  # made of the others: small products are faster with it
+
+    def __init__(self, dense: Tensor):
+        super().__init__()
+        self.register_buffer("positions", dense.flatten().nonzero()[:, 0])
+        self.register_buffer("values", dense.flatten()[self.positions])
+        self.register_buffer("dense", dense.clone(), persistent=False)
+        self.register_load_state_dict_post_hook(lambda module, _: module._fill())
+
+    def _fill(self) -> None:
+        self.dense.zero_().view(-1)[self.positions] = self.values
+
+
+class PrunedHead(nn.Module):
+    """What `SparseMixtureHead.prune` returns: logits (..., C) of features (..., D), by the weights that are left.
+
+    Features, products of features, projections and components without a weight are gone. The components of a class
+    that lost all weights have constant scores, and are one component with their sum (head-merge). It is made for
+    prediction: gradients reach the features, and the weights stay as they are.
+
+    Attributes:
+        kept_features: the numbers of the features that are used.
+        n_weights: weights that are left.
+        n_components: components of each class that are left, the constant one counted.
+    """
+
+    used: Tensor  # (D' + 1,), the features that are left, and any one for the constant
+    centre: Tensor  # (D' + 1,)
+    inverse_scale: Tensor  # (D' + 1,), zero for the constant
+    constant: Tensor  # (D' + 1,), zeros and a one
+    factors: Tensor  # (2, Q), the two of those whose product is a monomial
+    bias: Tensor  # (K',)
+    owners: Tensor  # the component of each projection
+    members: Tensor  # (C, M), the components of each class
+
+    def __init__(self, head: SparseMixtureHead):
+        super().__init__()
+        self.n_features, self.n_classes = head.n_features, head.n_classes
+        with torch.no_grad():
+            weight, bias, projection, class_of = _merged(head, *head.components.coefficients())
+        columns = (weight != 0).any(0).nonzero()[:, 0]
+        factors = _factors(head)[:, columns]  # D stands for the constant
+        in_use = [factors.flatten()]
+        if projection is not None:
+            in_use.append((projection != 0).any(1).any(0).nonzero()[:, 0])
+        features = torch.cat(in_use).unique()
+        features = features[features < head.n_features]
+        self._keep_frame(head, features)
+        place = torch.full((head.n_features + 1,), len(features), device=features.device)
+        place[features] = torch.arange(len(features), device=features.device)
+        self.register_buffer("factors", place[factors])
+        self.weight = SparseMatrix(weight[:, columns])
+        self.register_buffer("bias", bias)
+        self._keep_projections(projection, features)
+        self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
+        self.register_buffer("members", _members(class_of, self.n_classes))
+
+    def _keep_frame(self, head: SparseMixtureHead, features: Tensor) -> None:
+        """What brings the features that are left to their units, with a constant one after them."""
+        centre, scale = head.frame()
+        one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
+        one[-1] = 1
+        self.register_buffer("used", torch.cat((features, features[:1])))
+        self.register_buffer("centre", centre[self.used])
+        self.register_buffer("inverse_scale", (1 - one) / scale[self.used])
+        self.register_buffer("constant", one)
+
+    def _keep_projections(self, projection: Tensor | None, features: Tensor) -> None:
+        """Projections (K, R, D) without those of zeros, and the component that each adds to."""
+        self.projection = None
+        if projection is None:
+            return
+        owners, factors = (projection != 0).any(-1).nonzero().unbind(1)
+        if len(owners):
+            kept = functional.pad(projection[owners, factors][:, features], (0, 1))
+            self.projection = SparseMatrix(kept)
+            self.register_buffer("owners", owners)
+
+    @property
+    def kept_features(self) -> Tensor:
+        return self.used[:-1]
+
+    @property
+    def n_weights(self) -> int:
+        return len(self.weight.values) + (0 if self.projection is None else len(self.projection.values))
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        checks.head_features(features, self.n_features, type(self).__name__)
+        x = features.reshape(-1, self.n_features).index_select(1, self.used) - self.centre
+        x = torch.addcmul(self.constant, x, self.inverse_scale)  # (n, D' + 1)
+        phi = x.index_select(1, self.factors[0]) * x.index_select(1, self.factors[1])
+        scores = functional.linear(phi, self.weight.dense, self.bias)
+        if self.projection is not None:
+            squares = 0.5 * functional.linear(x, self.projection.dense).square()
+            scores = scores.index_add(1, self.owners, squares.to(scores.dtype))
+        return self._logits(scores).reshape(*features.shape[:-1], self.n_classes)
+
+    def _logits(self, scores: Tensor) -> Tensor:
+        if scores.shape[1] == self.n_classes:
+            return scores
+        if len(set(self.n_components)) > 1:
+            scores = functional.pad(scores, (0, 1), value=-torch.inf).index_select(1, self.members.flatten())
+        return at_least_single(scores.unflatten(1, self.members.shape)).logsumexp(-1)
+
+
+def pruned(head: SparseMixtureHead) -> PrunedHead:
+    """The head without the weights that evaluation does not use."""
+    if head.n_weights_left == 0:
+        raise ValueError(
+            f"All {head.n_weights} weights of the head are pruned (log alpha of at least {head.threshold:g}), so that "
+            "nothing of the features would be left; train longer before the divergence sets in (WarmUp), give it "
+            "less weight, or raise threshold."
+        )
+    return PrunedHead(head)
+
+
+def _merged(
+    head: SparseMixtureHead, weight: Tensor, bias: Tensor, projection: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Components with the weightless ones of a class made one, whose bias is logsumexp of theirs (head-merge)."""
+    n_components = len(weight)
+    class_of = torch.arange(head.n_classes, device=weight.device).repeat_interleave(head.n_components)
+    by_component = None if projection is None else projection.unflatten(0, (n_components, -1))  # (K, R, D)
+    empty = (weight == 0).all(1)
+    if by_component is not None:
+        empty &= (by_component == 0).flatten(1).all(1)
+    kept = torch.ones_like(empty)
+    bias = bias.clone()
+    for c in range(head.n_classes):
+        (constants,) = torch.where(empty & (class_of == c))
+        if len(constants) > 1:
+            bias[constants[0]] = bias[constants].logsumexp(0)
+            kept[constants[1:]] = False
+    return weight[kept], bias[kept], None if by_component is None else by_component[kept], class_of[kept]
+
+
+def _factors(head: SparseMixtureHead) -> Tensor:
+    """The two factors of every monomial, (2, P): features, and the number after the last for a constant one."""
+    linear = torch.arange(head.n_features, device=head.components.bias.device)
+    single = torch.stack((linear, torch.full_like(linear, head.n_features)))
+    products = {"full": head.components.monomials.pairs, "none": single[:, :0]}
+    return torch.cat((single, products.get(head.quadratic, linear.expand(2, -1))), 1)
+
+
+def _members(class_of: Tensor, n_classes: int) -> Tensor:
+    """The components of each class (C, M), filled up with the number after the last."""
+    table = [(class_of == c).nonzero()[:, 0] for c in range(n_classes)]
+    return nn.utils.rnn.pad_sequence(table, batch_first=True, padding_value=len(class_of))

@@ -1,0 +1,59 @@
+"""The large margin: how far log p(x, c) is ahead of the best other class, up to a wanted distance (RPTP18)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.objectives.likelihood import class_posteriors, posteriors
+from mixtura.roles import Evaluation, Targets
+
+
+@dataclass(frozen=True)
+class Margin:
+    """-max(0, margin - beta), beta = log p(x, c) - smax over c' != c of log p(x, c') (large-margin).
+
+    smax(v) = log sum exp(sharpness v) / sharpness is at least the largest v, and at most log(C - 1) / sharpness above
+    it. Rows that have the margin contribute nothing, nor do unlabeled ones. A soft row means sum_c y_c (...).
+
+    Arguments:
+        margin: gamma, the wanted distance in units of log p.
+        sharpness: nu, of the smoothed maximum.
+    """
+
+    margin: float = 1.0
+    sharpness: float = 10.0
+    name = "margin"
+    own_class_only = False
+    needs_denominator = True
+    has_density = False
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        scores, within = class_posteriors(log_joint, targets)  # (C, n), (K, n)
+        values, numerator, denominator = torch.zeros_like(scores[0]), torch.zeros_like(scores), torch.zeros_like(scores)
+        for own, share in self._known(targets, scores):
+            found, active, rivals = self._of_class(scores, own)
+            values = values + torch.where(share > 0, share * found, 0.0)
+            numerator = numerator + share * active * own
+            denominator = denominator + share * active * rivals
+        class_of = targets.class_of
+        return Evaluation(values, numerator[class_of] * within, denominator[class_of] * within)
+
+    def _known(self, targets: Targets, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Classes to be ahead, as masks (C, n), with the share of every row in them, (n,)."""
+        numbers = torch.arange(len(scores), device=scores.device).unsqueeze(-1)
+        if targets.shares is not None:
+            shares = torch.nan_to_num(targets.shares, nan=0.0).to(scores.dtype)
+            return [((numbers == c).expand_as(scores), shares[:, c]) for c in range(len(scores))]
+        if targets.labels is None:
+            return []
+        return [(numbers == targets.labels, (targets.labels >= 0).to(scores.dtype))]
+
+    def _of_class(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Values (n,), which rows lack the margin (n,), and the posterior over the classes in the way, (C, n)."""
+        ahead = scores.masked_fill(~own, -torch.inf).amax(0)  # of an unlabeled row minus infinity, with share zero
+        smoothed, rivals = posteriors(self.sharpness * scores.masked_fill(own, -torch.inf))
+        shortfall = self.margin - ahead + smoothed / self.sharpness
+        return -shortfall.clamp_min(0), (shortfall > 0).to(scores.dtype), rivals

@@ -1,0 +1,84 @@
+"""The likelihoods of several mixtures of the same rows, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from mixtura.objectives.likelihood import Joint
+from mixtura.roles import Evaluation, Targets
+
+
+@dataclass(frozen=True)
+class Members:
+    """Every member's log p_b(x, c), counted as often as it has seen the row (members):
+
+        values (2 B, n): counts_nb log p_b(x_n, c_n), then log p_b(x_n, c_n) of the rows that the member has not seen;
+        numerator (K, n): counts_nb times the posterior among the member's own components.
+
+    Arguments:
+        member_of: the member that each component belongs to, (K,); the components of a class are sorted by it.
+        columns: which columns of the counts of the rows the members have; without counts every row is seen once.
+    """
+
+    member_of: Tensor
+    columns: Tensor
+    _layouts: dict[tuple[int, int], list[slice | Tensor] | None] = field(default_factory=dict, repr=False)
+    name = "members"
+    own_class_only = True
+    needs_denominator = False
+    has_density = True
+
+    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        counts = None if targets.counts is None else targets.counts[:, self.columns].T.to(log_joint.dtype)  # (B, n)
+        parts = self._parts(targets.components or slice(0, len(log_joint)))
+        if parts is None and targets.labels is None and targets.shares is None:
+            values, numerator = _side_by_side(log_joint, len(self.columns), counts)
+        else:
+            values, numerator = self._one_by_one(log_joint, targets, counts, parts)
+        if counts is None:
+            return Evaluation(values, numerator)
+        unseen = torch.where(counts == 0, values, 0.0)
+        seen = torch.where(counts == 0, 0.0, counts * values)
+        return Evaluation(torch.cat((seen, unseen)), numerator)
+
+    def _one_by_one(
+        self, log_joint: Tensor, targets: Targets, counts: Tensor | None, parts: list[slice | Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        size = len(log_joint) // len(self.columns)
+        parts = [slice(b, b + size) for b in range(0, len(log_joint), size)] if parts is None else parts
+        values, numerator = log_joint.new_empty(len(parts), log_joint.shape[1]), torch.empty_like(log_joint)
+        for b, part in enumerate(parts):
+            found = Joint().evaluate(log_joint[part], replace(targets, class_of=targets.class_of[part]))
+            values[b] = found.values
+            numerator[part] = found.numerator if counts is None else found.numerator * counts[b]
+        return values, numerator
+
+    def _parts(self, components: slice) -> list[slice | Tensor] | None:
+        """The places of each member among these components; None where all have as many, one after the other."""
+        key = (components.start, components.stop)
+        if key not in self._layouts:
+            members = self.member_of[components]
+            places = [(members == b).nonzero()[:, 0] for b in range(len(self.columns))]
+            alike = len({len(place) for place in places}) == 1 and bool((members.diff() >= 0).all())
+            self._layouts[key] = None if alike else [_as_slice(place) for place in places]
+        return self._layouts[key]
+
+
+def _as_slice(places: Tensor) -> slice | Tensor:
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def _side_by_side(log_joint: Tensor, n_members: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    """log sum_k exp a_k of each member (B, n), and the posteriors among its components times its counts, (K, n)."""
+    joints = log_joint.unflatten(0, (n_members, -1))  # (B, k, n)
+    largest = joints.amax(1).clamp_min(torch.finfo(joints.dtype).min)
+    shares = (joints - largest.unsqueeze(1)).exp_()
+    totals = shares.sum(1)
+    factors = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
+    if counts is not None:
+        factors = factors * counts
+    return largest + totals.log(), shares.mul_(factors.unsqueeze(1)).flatten(0, 1)

@@ -1,0 +1,154 @@
+"""Extended Baum-Welch: net moments plus D times the model's own moments, turned into parameters (KJO03).
+
+With D large enough such a step raises any objective that has a denominator; how large is found out by trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from mixtura.linalg import threads_for
+from mixtura.mixture import Mixture
+from mixtura.moments import Summary
+from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
+from mixtura.roles import Objective, Prior, PseudoMoments, Step
+from mixtura.scratch import Scratch
+from mixtura.shards import Source
+from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
+
+FIRST_FACTOR = 2.0  # E of the speech recognisers, which seldom lowers the objective
+SMALLEST_FACTOR = 0.01
+SHRINKING, GROWING = 0.7, 3.0  # what becomes of E after a step that was taken, and after one that was not
+MOST_REJECTIONS = 20  # E has grown by 1e9 then: nothing is to be gained
+MOST_DOUBLINGS = 100
+SMALLEST_COUNT = 1e-12  # per row: keeps a component that no row wants where it is
+N_NEWTON = 100
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A mixture, what a pass over the rows found of it, and the factor E that the next step tries first."""
+
+    mixture: Mixture
+    summary: Summary
+    value: float  # objective and log prior, per unit of weight
+    factor: float = FIRST_FACTOR
+
+
+@dataclass(frozen=True)
+class BaumWelch:
+    """Maximises an objective, plus a log prior where there is one; never lowers it (baum-welch).
+
+    Arguments:
+        objective: any; the conditional likelihood, or another with a denominator.
+        frame: where the rows lie.
+        floor: the smallest variance of each feature, (D,).
+        prior: added to the objective, or None.
+        class_prior: fixed class probabilities (C,), or None to learn them.
+    """
+
+    objective: Objective
+    frame: Frame
+    floor: Tensor
+    prior: Prior | None = None
+    class_prior: Tensor | None = None
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    name = "baum_welch"
+
+    def start(self, mixture: Mixture, rows: Source) -> Progress:
+        """One pass over the rows."""
+        summary = summarise(
+            mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch, count_denominator=True
+        )
+        log_prior = 0.0
+        if self.prior is not None:
+            log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+        return Progress(mixture, summary, (summary.value + log_prior) / summary.weight)
+
+    def step(self, mixture: Progress, rows: Source) -> Step:
+        """The first of ever shorter steps that does not lower the objective; the value is that of what came in."""
+        now, factor = mixture, mixture.factor
+        for _ in range(MOST_REJECTIONS):
+            candidate = self.updated(now.mixture, now.summary, factor)
+            if not repairs_of(candidate):
+                then = self.start(candidate, rows)
+                if then.value >= now.value:
+                    return Step(replace(then, factor=max(SHRINKING * factor, SMALLEST_FACTOR)), now.value)
+            factor *= GROWING
+        return Step(now, now.value)
+
+    def updated(self, mixture: Mixture, summary: Summary, factor: float) -> Mixture:
+        """The mixture that the net moments and D times its own ask for."""
+        pseudo = self._pseudo_moments
+        with threads_for(mixture.n_components * mixture.n_features**3):
+            own = mixture.own_moments(self.constants(mixture, summary, factor))
+            means, scatter = placed(mixture, summary.moments.net + own, pseudo)
+            covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
+        return Mixture(self._log_weights(mixture, summary), means, covariance, mixture.class_of)
+
+    def constants(self, mixture: Mixture, summary: Summary, factor: float) -> Tensor:
+        """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
+        net, denominators = summary.moments.net, summary.denominator_counts
+        assert denominators is not None
+        halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * summary.weight)
+        for _ in range(MOST_DOUBLINGS):
+            _, scatter = placed(mixture, net + mixture.own_moments(halves), self._pseudo_moments)
+            sound = mixture.covariance.definite(scatter, self._pseudo_moments)
+            if bool(sound.all()):
+                break
+            halves = torch.where(sound, halves, 2 * halves)
+        return 2 * halves
+
+    def _log_weights(self, mixture: Mixture, summary: Summary) -> Tensor:
+        denominators = summary.denominator_counts
+        assert denominators is not None
+        numerators = (summary.moments.net.counts + denominators + self._pseudo_moments.weight_count).clamp_min(0)
+        groups, totals = [slice(0, mixture.n_components)], [1.0]
+        if self.class_prior is not None:
+            groups, totals = mixture.class_slices, self.class_prior.tolist()
+        return grown(mixture.log_weights, numerators, denominators, groups, totals)
+
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch()
+
+    @cached_property
+    def _pseudo_moments(self) -> PseudoMoments:
+        return pseudo_moments_of(self.prior, self.floor)
+
+
+def grown(
+    log_weights: Tensor, numerators: Tensor, denominators: Tensor, groups: Sequence[slice], totals: Sequence[float]
+) -> Tensor:
+    """The weights v that maximise a bound of the objective, those of a group summing to its total (weight-growth):
+
+        sum_k n_k log v_k - d_k v_k / w_k,   so   v_k = n_k / (lambda + d_k / w_k).
+
+    Newton's method on 1 / sum_k v_k, which is concave in lambda, climbs to the root from below. Without numerators a
+    group stays.
+    """
+    found = log_weights.clone()
+    rates = denominators / log_weights.exp().clamp_min(1e-300)
+    for group, total in zip(groups, totals, strict=True):
+        wanted = numerators[group] > 0
+        if not bool(wanted.any()):
+            continue
+        n, d = numerators[group][wanted], rates[group][wanted]
+        multiplier = (n / total - d).max()  # where one weight alone reaches the total
+        shares = n
+        for _ in range(N_NEWTON):
+            divisors = (multiplier + d).maximum(n / total)  # so it is at the root; below that only by rounding
+            shares = n / divisors
+            change = shares.sum() * (shares.sum() / total - 1) / (shares / divisors).sum()
+            multiplier = multiplier + change
+            if not bool(change > 1e-15 * multiplier.abs()):
+                break
+        logs = torch.full_like(found[group], -torch.inf)
+        logs[wanted] = (shares / shares.sum() * total).log()
+        found[group] = logs
+    return found

@@ -1,0 +1,223 @@
+"""Extended Baum-Welch: laws over every covariance, its twin, its gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+import reference_baum_welch
+from cases import (
+    COVARIANCES,
+    KINDS,
+    PRIORS,
+    UPDATED,
+    VARIANCES,
+    assert_close,
+    assert_same_mixture,
+    em,
+    every_updated_covariance,
+    random_data,
+    random_mixture,
+    tensor,
+)
+from mixtura.mixture import Mixture
+from mixtura.objectives import Conditional, Joint
+from mixtura.passes import locate
+from mixtura.priors import log_terms
+from mixtura.solvers import BaumWelch, Outcome, run
+from mixtura.solvers.baum_welch import grown
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+some_kinds = pytest.mark.parametrize("name", ["all_hard", "all_soft"])
+some_priors = pytest.mark.parametrize("prior_name", ["no_prior", "everything"])
+
+
+def baum_welch(source, prior=None, objective=None, **options) -> BaumWelch:
+    frame = locate(source)
+    return BaumWelch(objective or Conditional(), frame, torch.zeros_like(frame.centre), prior, **options)
+
+
+def prior_of(name, device="cpu"):
+    return PRIORS[name][0](tensor(VARIANCES, device))
+
+
+@every_updated_covariance
+@some_kinds
+@some_priors
+def test_no_step_lowers_the_objective(case, name, prior_name, rng, device, dtype):
+    source = random_data(KINDS[name], rng, dtype, n_rows=200).source(device, dtype)
+    solver = baum_welch(source, prior_of(prior_name, device))
+    progress = solver.start(random_mixture(case, rng, device), source)
+    values = [progress.value]
+    for _ in range(6):
+        step = solver.step(progress, source)
+        assert step.value == values[-1]
+        progress = step.mixture
+        values.append(progress.value)
+    assert (np.diff(values) >= 0).all(), values
+    assert values[-1] > values[0] + 0.1
+    assert torch.isfinite(progress.mixture.covariances).all()
+    assert_close(progress.mixture.weights.sum(), 1.0)
+
+
+@every_updated_covariance
+@pytest.mark.parametrize("name", ["all_hard", "all_soft"])
+@some_priors
+def test_a_step_equals_the_twin(case, name, prior_name, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
+    source = data.source(device, dtype)
+    solver = baum_welch(source, prior_of(prior_name, device))
+    progress = solver.start(mixture, source)
+    constants = solver.constants(mixture, progress.summary, 1.5)
+    new = solver.updated(mixture, progress.summary, 1.5)
+    twin = reference.twin_of(mixture)
+    found = reference.evaluated(twin, data, reference.conditional)
+    assert (constants.cpu().numpy() >= 1.5 * found.denominator.sum(0) * (1 - 1e-9)).all()
+    tensors = {key: part.cpu().numpy() for key, part in mixture.covariance.tensors().items()}
+    means, covariances = reference_baum_welch.updated(
+        data.rows, found, constants.cpu().numpy(), twin, case.groups(tensors), case.restricted(tensors),
+        PRIORS[prior_name][1],
+    )  # fmt: skip
+    assert_close(new.means, means, 10 * tolerance)
+    assert_close(new.covariances, covariances, 10 * tolerance)
+
+
+@every_updated_covariance
+def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, device):
+    data = random_data(KINDS["labels"], rng)
+    source = data.source(device)
+    mixture = random_mixture(case, rng, device)
+    solver = baum_welch(source)
+    summary = solver.start(mixture, source).summary
+    constants = solver.constants(mixture, summary, 1e-6).cpu().numpy()
+    lowest = 1e-6 * summary.denominator_counts.cpu().numpy()
+    raised = constants > 1.5 * lowest
+    assert raised.any()
+    twin = reference.twin_of(mixture)
+    found = reference.evaluated(twin, data, reference.conditional)
+    tensors = {key: part.cpu().numpy() for key, part in mixture.covariance.tensors().items()}
+    groups, restricted = case.groups(tensors), case.restricted(tensors)
+
+    def sound(d):
+        with np.errstate(all="ignore"):
+            _, matrices = reference_baum_welch.updated(data.rows, found, d, twin, groups, restricted)
+        counts = (found.numerator - found.denominator).sum(0) + d
+        group_counts = np.array([counts[groups == g].sum() for g in groups])
+        return (group_counts > 0) & (np.linalg.eigvalsh(matrices).min(-1) > 0)
+
+    assert sound(constants / 2).all()
+    if case in (COVARIANCES["full"], COVARIANCES["diag"]):  # others are pooled, averaged, or stepped towards
+        assert not sound(constants / 4)[raised].any()
+
+
+def test_without_a_denominator_it_is_em(rng, device, dtype, tolerance):
+    source = random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
+    for case in UPDATED.values():
+        mixture, prior = random_mixture(case, rng, device), prior_of("everything", device)
+        solver = baum_welch(source, prior, Joint())
+        step = solver.step(solver.start(mixture, source), source)
+        expected = em(locate(source), prior).step(mixture, source)
+        assert_same_mixture(step.mixture.mixture, expected.mixture, max(tolerance, 1e-7))
+        assert_close(step.value, expected.value, tolerance)
+
+
+@every_updated_covariance
+def test_fixed_class_probabilities_are_kept(case, rng, device):
+    source = random_data(KINDS["all_hard"], rng, n_rows=200).source(device)
+    class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
+    solver = baum_welch(source, class_prior=class_prior)
+    progress = solver.start(random_mixture(case, rng, device).with_class_prior(class_prior), source)
+    for _ in range(3):
+        before, progress = progress.value, solver.step(progress, source).mixture
+        assert progress.value > before
+        assert_close(progress.mixture.log_class_prior.exp(), class_prior)
+
+
+def free_value(case, mixture, tensors, prior, source) -> torch.Tensor:
+    """Objective plus log prior, differentiable in log weights, means and the tensors of the covariance."""
+    covariance = case.structure.from_tensors(tensors)
+    log_weights = mixture.log_weights - mixture.log_weights.logsumexp(0)
+    block = next(iter(source.blocks()))
+    distances = covariance.squared_distances(block.rows - mixture.means.unsqueeze(1))  # (K, n)
+    log_joint = (log_weights.unsqueeze(-1) - 0.5 * (distances + covariance.log_determinants.unsqueeze(-1))).T
+    own = log_joint.masked_fill(block.labels.unsqueeze(-1) != mixture.class_of, -torch.inf)
+    value = (own.logsumexp(1) - log_joint.logsumexp(1)).sum()
+    terms = log_terms(prior.pseudo_moments(mixture.n_features), log_weights, mixture.means, covariance)
+    return value + terms[0].sum() + terms[1].sum()
+
+
+@every_updated_covariance
+def test_short_steps_follow_the_gradient(case, rng, device):
+    """D times a step tends to Sigma times the gradient by the means, so that it rests where the gradient is zero."""
+    source = random_data(KINDS["labels"], rng).source(device)
+    mixture, prior = random_mixture(case, rng, device), prior_of("everything", device)
+    solver = baum_welch(source, prior)
+    summary = solver.start(mixture, source).summary
+    constants = solver.constants(mixture, summary, 1e7)
+    new = solver.updated(mixture, summary, 1e7)
+    leaves = {key: part.clone() for key, part in mixture.covariance.tensors().items()}
+    floats = [part.requires_grad_() for part in leaves.values() if part.is_floating_point()]
+    means = mixture.means.clone().requires_grad_()
+    moving = Mixture(mixture.log_weights, means, mixture.covariance, mixture.class_of)
+    value = free_value(case, moving, leaves, prior, source)
+    by_means, *by_tensors = torch.autograd.grad(value, [means, *floats])
+    expected = (mixture.covariances @ by_means.unsqueeze(-1)).squeeze(-1)
+    assert_close(constants.unsqueeze(-1) * (new.means - mixture.means), expected, 1e-4)
+    pairs = zip(new.covariance.tensors().items(), mixture.covariance.tensors().values(), strict=True)
+    changes = [(after - before) for (_, after), before in pairs if after.is_floating_point()]
+    slope = sum((change * by).sum() for change, by in zip(changes, by_tensors, strict=True))
+    assert slope > 0
+    if "matrices" in leaves and case is COVARIANCES["full"]:
+        natural = 2 * mixture.covariances @ by_tensors[0] @ mixture.covariances
+        assert_close(constants[:, None, None] * changes[0], 0.5 * (natural + natural.mT), 1e-4, scale=10)
+
+
+def test_weights_are_those_of_the_growth_transform(rng):
+    weights = rng.dirichlet(np.ones(6))
+    numerators, denominators = rng.uniform(0, 5, 6), rng.uniform(0, 5, 6)
+    found = grown(*(torch.from_numpy(v) for v in (np.log(weights), numerators, denominators)), [slice(0, 6)], [1.0])
+    assert_close(found.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
+
+
+def test_weights_of_any_size_stay_finite(rng):
+    """Components that nearly vanished, with counts to match: a root right beside a pole."""
+    log_weights = torch.tensor([-85.0, -1.1, -1.05, -87.0, -49.0, -1.12], dtype=torch.float64)
+    weights = (log_weights - log_weights.logsumexp(0)).exp()
+    denominators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
+    numerators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
+    found = grown(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
+    assert torch.isfinite(found).all()
+    main = [1, 2, 5]
+    twin = reference_baum_welch.grown(*(v[main].numpy() for v in (weights, numerators, denominators)))
+    assert_close(found[main].exp(), twin, 1e-6)
+
+
+def test_weights_rest_where_both_sides_agree(rng):
+    weights = torch.from_numpy(rng.dirichlet(np.ones(5)))
+    counts = torch.from_numpy(rng.uniform(1, 5, 5))
+    assert_close(grown(weights.log(), counts, counts, [slice(0, 5)], [1.0]).exp(), weights)
+
+
+def test_weights_of_groups_keep_their_totals_and_vanish_without_numerators(rng):
+    log_weights = torch.tensor([0.3, 0.2, 0.4, 0.1], dtype=torch.float64).log()
+    numerators = torch.tensor([3.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    denominators = torch.tensor([1.0, 1.0, 2.0, 0.0], dtype=torch.float64)
+    found = grown(log_weights, numerators, denominators, [slice(0, 2), slice(2, 4)], [0.5, 0.5])
+    assert_close(found[:2].exp(), [0.5, 0.0])
+    assert torch.equal(found[2:], log_weights[2:])  # nothing asks for another share
+
+
+def test_it_ends_where_nothing_is_to_be_gained(rng, device):
+    source = random_data(KINDS["labels"], rng).source(device)
+    solver = baum_welch(source, prior_of("everything", device))
+    progress = solver.start(random_mixture(COVARIANCES["diag"], rng, device), source)
+    result = run(solver, progress, source, max_iter=2000, tol=1e-9)
+    assert result.outcome is Outcome.CONVERGED
+    mixture = result.mixture.mixture
+    means = mixture.means.clone().requires_grad_()
+    moving = Mixture(mixture.log_weights, means, mixture.covariance, mixture.class_of)
+    leaves = {"entries": mixture.covariance.entries.clone().requires_grad_()}
+    value = free_value(COVARIANCES["diag"], moving, leaves, prior_of("everything", device), source)
+    for gradient in torch.autograd.grad(value, [means, *leaves.values()]):
+        assert gradient.abs().max() < 1e-2

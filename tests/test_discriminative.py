@@ -1,0 +1,261 @@
+"""DiscriminativeMixtureClassifier and MixtureClassifier(objective="conditional")."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import mixtura
+from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
+from mixtura.checks import RepairWarning
+from mixtura.datasets import make_ripley, make_waveform, remove_cells
+from mixtura.estimators.growing import split, unexplained
+from mixtura.estimators.penalties import PULLS, SCALES
+from mixtura.priors import Shrinkage
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FIXED = Shrinkage(scale=1.0, variances="pooled", mean_strength=3.0)
+QUICK = {"cv": 2, "tol": 3e-3, "random_state": 0}
+
+
+EVERY = [
+    DiscriminativeMixtureClassifier(prior=FIXED),
+    DiscriminativeMixtureClassifier(cv=2, tol=0.01),  # the check of weights hands over splits
+]
+
+
+@parametrize_with_checks(EVERY)
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def ripley():
+    return make_ripley(60, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def waveform():
+    return make_waveform(150, 19, random_state=0)
+
+
+def log_posterior(model, X, y) -> float:
+    return -log_loss(y, model.predict_proba(X))
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "spherical", "tied", "low_rank"])
+def test_separating_raises_the_likelihood_of_the_labels(covariance_type, ripley):
+    X, y = ripley
+    models = [
+        MixtureClassifier(2, covariance_type=covariance_type, objective=objective, prior=None, random_state=0).fit(X, y)
+        for objective in ("joint", "conditional")
+    ]
+    before, after = (log_posterior(model, X, y) for model in models)
+    assert after > before
+    assert models[1].history_[-1].objective <= after + 1e-9
+
+
+def test_it_starts_where_the_likelihood_of_the_rows_ends(ripley):
+    X, y = ripley
+    joint = MixtureClassifier(2, covariance_type="diag", random_state=0).fit(X, y)
+    start = MixtureClassifier(2, covariance_type="diag", objective="conditional", max_iter=0, init=joint).fit(X, y)
+    np.testing.assert_allclose(start.predict_proba(X), joint.predict_proba(X))
+
+
+def test_weights_and_missing_cells_take_part(ripley):
+    X, y = ripley
+    holes = remove_cells(X, 0.3, random_state=0)
+    weights = np.where(np.arange(len(y)) % 3 == 0, 2.0, 1.0)
+    twice = np.repeat(np.arange(len(y)), weights.astype(int))
+    start = MixtureClassifier(1, covariance_type="diag").fit(holes, y).mixture_
+
+    def fitted(rows, labels, sample_weight=None):
+        model = MixtureClassifier(1, covariance_type="diag", objective="conditional", init=start, prior=None)
+        return model.fit(rows, labels, sample_weight)
+
+    weighted, repeated = fitted(holes, y, weights), fitted(holes[twice], y[twice])
+    np.testing.assert_allclose(weighted.predict_proba(holes), repeated.predict_proba(holes), atol=1e-6)
+
+
+def test_class_probabilities_that_are_given_are_kept(ripley):
+    model = DiscriminativeMixtureClassifier(2, prior=FIXED, class_prior=[0.9, 0.1], random_state=0).fit(*ripley)
+    np.testing.assert_allclose(model.class_prior_, [0.9, 0.1])
+
+
+def test_the_default_does_not_overfit(waveform):
+    """Without penalties the training rows are put right and little else is learned; the default predicts better."""
+    test = make_waveform(1500, 19, random_state=1)
+    free = DiscriminativeMixtureClassifier(prior=None, random_state=0, max_iter=300).fit(*waveform)
+    model = DiscriminativeMixtureClassifier(**QUICK).fit(*waveform)
+    assert free.score(*waveform) == 1.0
+    assert model.score(*waveform) < 1.0
+    assert log_posterior(model, *test) > log_posterior(free, *test) + 0.1
+    assert model.score(*test) > free.score(*test)
+
+
+def test_the_search_says_what_it_compared(ripley):
+    model = DiscriminativeMixtureClassifier(2, **QUICK).fit(*ripley)
+    best = max(model.search_, key=lambda record: record.score)
+    assert (model.prior_.scale, model.prior_.mean_strength) == (best.scale, best.pull)
+    assert best.scale in SCALES
+    assert best.pull in PULLS
+    assert len(model.search_) >= 5  # a place and its neighbours, unless it is at the edge of the grid
+    assert {record.n_components for record in model.search_} == {(2, 2)}
+
+
+def test_penalties_may_be_given(ripley):
+    model = DiscriminativeMixtureClassifier(2, prior=FIXED, random_state=0).fit(*ripley)
+    assert model.search_ == []
+    assert model.prior_ is FIXED
+
+
+def test_a_class_grows_where_it_needs_components():
+    """One class is a ring of four clusters around the other: a single diagonal Gaussian a class is not enough."""
+    rng = np.random.default_rng(0)
+    corners = np.array([[0.0, 4.0], [0.0, -4.0], [4.0, 0.0], [-4.0, 0.0]])
+    X = np.concatenate([corners[np.arange(120) % 4] + rng.normal(size=(120, 2)), 0.4 * rng.normal(size=(60, 2))])
+    X[120:180:2] += 7.0
+    y = np.repeat([0, 1], [120, 60])
+    model = DiscriminativeMixtureClassifier("auto", prior=FIXED, **QUICK).fit(X, y)
+    one = DiscriminativeMixtureClassifier(1, prior=FIXED, **QUICK).fit(X, y)
+    assert model.n_components_.sum() > 2
+    assert len(model.growth_) == model.n_components_.sum() - 2
+    assert log_posterior(model, X, y) > log_posterior(one, X, y)
+
+
+def test_classes_that_need_no_more_do_not_grow():
+    rng = np.random.default_rng(1)
+    X = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 2])
+    model = DiscriminativeMixtureClassifier("auto", prior=FIXED, **QUICK).fit(X, np.repeat([0, 1], 100))
+    assert model.n_components_.sum() <= 4
+
+
+def test_a_split_keeps_the_class_and_cuts_the_least_explained_component(ripley):
+    X, y = ripley
+    model = MixtureClassifier(2, covariance_type="diag", random_state=0)
+    source, classes = model._read_problem(X, y, None, model._objective())
+    problem = model._problem(source, classes, model._objective())
+    mixture = model.fit(X, y).mixture_
+    counts = unexplained(mixture, problem.description, 1)
+    own, joint = mixture.class_slices[1], mixture.log_joint(torch.from_numpy(X[y == 1]))
+    expected = (joint[:, own].softmax(1) - joint.softmax(1)[:, own]).sum(0)
+    torch.testing.assert_close(counts.sort().values, expected.sort().values)
+    cut = split(mixture, problem.description, 1)
+    assert cut.class_of.tolist() == [0, 0, 1, 1, 1]
+    torch.testing.assert_close(cut.log_class_prior, mixture.log_class_prior)
+    k = 2 + int(counts.argmax())
+    torch.testing.assert_close(cut.means[k : k + 2].mean(0), mixture.means[k])
+    torch.testing.assert_close(cut.weights[k], cut.weights[k + 1])
+    assert not torch.equal(cut.means[k], cut.means[k + 1])
+
+
+def test_smoothing_describes_the_rows_as_well(ripley):
+    X, y = ripley
+    densities = [
+        DiscriminativeMixtureClassifier(2, prior=FIXED, smoothing=s, random_state=0).fit(X, y).score_samples(X).mean()
+        for s in (0.0, 0.5, 1.0)
+    ]
+    assert densities[0] < densities[1] < densities[2] + 1e-6
+
+
+def test_unlabeled_rows_need_smoothing(ripley):
+    X, y = ripley
+    some = np.where(np.arange(len(y)) % 4 == 0, y, -1)
+    with pytest.raises(ValueError, match=r"90 rows are unlabeled, but objective 'conditional' only separates classes"):
+        DiscriminativeMixtureClassifier(prior=FIXED, unlabeled=-1).fit(X, some)
+    model = DiscriminativeMixtureClassifier(prior=FIXED, smoothing=0.5, unlabeled=-1, random_state=0).fit(X, some)
+    assert model.score(X, y) > 0.8
+
+
+def test_minus_one_is_an_ordinary_class_without_a_density(ripley):
+    X, y = ripley
+    model = DiscriminativeMixtureClassifier(prior=FIXED).fit(X, np.where(y == 0, -1, y))
+    assert model.classes_.tolist() == [-1, 1]
+    three = DiscriminativeMixtureClassifier(prior=FIXED).fit(X, np.arange(len(y)) % 3 - 1)
+    assert three.classes_.tolist() == [-1, 0, 1]
+
+
+def test_separable_classes_stay_finite_and_say_so():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(40, 2)), rng.normal(size=(40, 2)) + 9])
+    y = np.repeat([0, 1], 40)
+    with pytest.warns(RepairWarning, match=r"The classes are perfectly separable.*Use prior='default'\."):
+        model = MixtureClassifier(objective="conditional", prior=None, max_iter=50).fit(X, y)
+    assert np.isfinite(model.predict_log_proba(X)).all()
+    assert torch.isfinite(model.mixture_.covariances).all()
+    default = DiscriminativeMixtureClassifier(**QUICK).fit(X, y)  # with penalties there is a maximum
+    assert default.score(X, y) == 1.0
+    assert torch.isfinite(default.mixture_.covariances).all()
+
+
+def test_a_class_with_a_single_row_is_kept():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(30, 2)), rng.normal(size=(30, 2)) + 3, [[9.0, 9.0]]])
+    model = DiscriminativeMixtureClassifier(**QUICK).fit(X, np.repeat([0, 1, 2], [30, 30, 1]))
+    assert model.predict([[9.0, 9.0]]) == [2]
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_one_class_is_an_error():
+    with pytest.raises(ValueError, match="needs rows of at least two classes"):
+        DiscriminativeMixtureClassifier().fit([[0.0], [1.0]], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1; got -0\.1\."),
+        ({"cv": 1}, r"cv must be a whole number of at least 2; got 1\."),
+        ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed update"),
+        ({"prior": "strong"}, r"prior must be one of 'default', \"auto\", None or a prior object; got 'strong'\."),
+        ({"n_components": 0}, "n_components"),
+    ],
+)
+def test_bad_arguments_are_named(argument, message, ripley):
+    with pytest.raises(ValueError, match=message):
+        DiscriminativeMixtureClassifier(**argument).fit(*ripley)
+
+
+def test_the_same_seed_gives_the_same_model(ripley):
+    first, second = (DiscriminativeMixtureClassifier("auto", **QUICK).fit(*ripley) for _ in range(2))
+    np.testing.assert_array_equal(first.predict_proba(ripley[0]), second.predict_proba(ripley[0]))
+
+
+def test_going_on_keeps_what_was_chosen(ripley):
+    model = DiscriminativeMixtureClassifier("auto", prior=FIXED, warm_start=True, **QUICK)
+    model.set_params(max_iter=5, tol=0.0)
+    with pytest.warns(Warning, match="max_iter"):
+        model.fit(*ripley)
+    counts, prior, before = model.n_components_.tolist(), model.prior_, model.history_[-1].objective
+    with pytest.warns(Warning, match="max_iter"):
+        model.fit(*ripley)
+    assert (model.n_components_.tolist(), model.prior_) == (counts, prior)
+    assert model.history_[0].objective >= before
+
+
+def test_saved_and_loaded_it_predicts_the_same(ripley, tmp_path):
+    X, y = ripley
+    model = DiscriminativeMixtureClassifier("auto", prior=FIXED, **QUICK).fit(X, y)
+    model.save(tmp_path / "model.safetensors")
+    again = mixtura.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert type(again) is DiscriminativeMixtureClassifier
+    assert again.get_params()["n_components"] == "auto"
+
+
+def test_splits_may_be_given(ripley):
+    X, y = ripley
+    halves = [(np.arange(0, 120, 2), np.arange(1, 120, 2))]
+    model = DiscriminativeMixtureClassifier(2, cv=halves, tol=0.01, random_state=0).fit(X, y)
+    assert len(model.search_) > 3
+    with pytest.raises(ValueError, match="cv as splits needs rows in memory with one label each"):
+        DiscriminativeMixtureClassifier(cv=halves).fit([(X[:60], y[:60]), (X[60:], y[60:])])
+
+
+def test_batches_are_searched_through_a_sample(ripley):
+    X, y = ripley
+    batches = [(X[i : i + 40], y[i : i + 40]) for i in range(0, len(y), 40)]
+    model = DiscriminativeMixtureClassifier(2, **QUICK).fit(batches)
+    assert model.score(X, y) > 0.85

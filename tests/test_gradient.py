@@ -1,0 +1,228 @@
+"""Gradients of objectives by free parameters, and the solver that follows them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from cases import (
+    COVARIANCES,
+    KINDS,
+    PRIORS,
+    VARIANCES,
+    assert_close,
+    assert_same_mixture,
+    every_covariance,
+    every_prior,
+    random_data,
+    random_mixture,
+    tensor,
+)
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin
+from mixtura.passes import locate, summarise
+from mixtura.shards import TensorSource
+from mixtura.solvers import Gradient, Outcome, run
+from mixtura.solvers.gradient import Training
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HYBRID = Hybrid(0.3, Margin(4.0), 0.6)
+OBJECTIVES = {"joint": Joint(), "conditional": Conditional(), "margin": Margin(3.0), "hybrid": HYBRID}
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+gradient_kinds = pytest.mark.parametrize("name", ["some_labels", "soft_labels", "all_hard"])
+
+
+def training_of(mixture, data, device="cpu", dtype=torch.float64, **options) -> Training:
+    options = {"optimiser": "adam", "batch_size": 16, **options}
+    return Training(Gradient(**options), mixture, data.source(device, dtype))
+
+
+def gradient_and_value(training) -> tuple[dict, float]:
+    """Of all rows at once."""
+    every = torch.arange(len(training.rows), device=training.rows.device)
+    training.optimiser.zero_grad()
+    value = training._gradient(every, torch.ones_like(every, dtype=torch.bool), training.total_weight, 1.0)
+    return {name: leaf.grad.clone() for name, leaf in training.free.leaves.items()}, float(value)
+
+
+def slow_value(training, data, twin_objective, prior) -> float:
+    """By dense matrices, row by row."""
+    twin = reference.twin_of(training.free.mixture())
+    value = reference.evaluated(twin, data, twin_objective).value
+    if prior is not None:
+        mixture = training.free.mixture()
+        value += training.solver.prior_weight * prior.log_density(
+            mixture.log_weights, mixture.means, mixture.covariance
+        )
+    return value
+
+
+@every_covariance
+@gradient_kinds
+def test_gradients_are_central_differences_of_the_slow_objective(case, name, rng, device):
+    data, prior = random_data(KINDS[name], rng), PRIORS["dirichlet"][0](tensor(VARIANCES, device))
+    options = {"objective": HYBRID, "prior": prior, "prior_weight": 0.3}
+    training = training_of(random_mixture(case, rng, device), data, device, **options)
+    twin = reference.hybrid(0.3, reference.margin(4.0), 0.6)
+    gradient, value = gradient_and_value(training)
+    if name not in ("all_hard", "all_soft"):  # there the units of missing cells are taken off on average
+        assert_close(value, slow_value(training, data, twin, prior), 1e-8)
+    start = training.free.snapshot()
+    direction = {key: tensor(rng.normal(size=part.shape), device) for key, part in start.items()}
+    h, values = 1e-5, []
+    for sign in (1, -1):
+        training.free.restore({key: part + sign * h * direction[key] for key, part in start.items()})
+        values.append(slow_value(training, data, twin, prior))
+    slope = -sum(float((gradient[key] * direction[key]).sum()) for key in start) * training.total_weight
+    assert_close(slope, (values[0] - values[1]) / (2 * h), 1e-5, 10.0)
+
+
+@every_covariance
+@every_objective
+def test_moments_give_the_gradient_of_the_products(case, objective, rng, device):
+    data = random_data(KINDS["some_labels"], rng)
+    training = training_of(random_mixture(case, rng, device), data, device, objective=objective)
+    by_products, value = gradient_and_value(training)
+    training.missing = True
+    by_moments, other = gradient_and_value(training)
+    assert_close(value, other)
+    for name, part in by_products.items():
+        assert_close(by_moments[name], part, 1e-8)
+
+
+@every_covariance
+@every_prior
+def test_the_value_is_that_of_the_mixture(case, make_prior, twin_prior, rng, device):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["labels"], rng)
+    prior = make_prior(tensor(VARIANCES, device))
+    training = training_of(mixture, data, device, prior=prior)
+    assert_same_mixture(training.free.mixture(), mixture, 1e-7)
+    source = data.source(device)
+    expected = summarise(mixture, source, Joint(), locate(source)).value
+    if prior is not None:
+        expected += prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+    assert_close(gradient_and_value(training)[1], expected, 1e-7)
+
+
+def test_units_of_the_columns_do_not_matter(rng, device):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
+    scales, shift = np.array([1.0, 1e6, 1e-3, 10.0]), np.array([0.0, 1e4, 5.0, -3.0])
+    moved = replace(
+        mixture,
+        means=mixture.means * tensor(scales, device) + tensor(shift, device),
+        covariance=mixture.covariance.scaled(tensor(scales, device)),
+    )
+    first = training_of(mixture, data, device, objective=HYBRID)
+    second = training_of(moved, data.changed(rows=data.rows * scales + shift), device, objective=HYBRID)
+    for training in (first, second):
+        training.run_epoch()
+    for name, leaf in first.free.leaves.items():
+        assert_close(second.free.leaves[name], leaf, 1e-6)
+
+
+# ---- the solver --------------------------------------------------------------------------------------------------
+
+
+def fit(mixture, source, n_epochs=5, **options):
+    solver = Gradient(**{"optimiser": "adam", "batch_size": 20, "learning_rate": 1e-2, "objective": HYBRID, **options})
+    return run(solver, solver.start(mixture, source), source, n_epochs, 0.0)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "lbfgs", lambda leaves: torch.optim.SGD(leaves, lr=1e-2)])
+@pytest.mark.parametrize("name", ["complete", "all_hard", "all_soft"])
+def test_the_objective_rises(optimiser, name, rng, device):
+    mixture, data = random_mixture(COVARIANCES["low_rank_2"], rng, device), random_data(KINDS[name], rng, n_rows=130)
+    objective = Joint() if name == "complete" else HYBRID
+    result = fit(mixture, data.source(device), 8, optimiser=optimiser, objective=objective)
+    values = [record.objective for record in result.history]
+    assert values[-1] > values[0] + 0.05
+    if optimiser == "lbfgs":
+        assert (np.diff(values) >= -1e-9).all()
+
+
+@every_covariance
+def test_lbfgs_finds_the_maximum_that_em_finds(case, rng, device):
+    """One component a class and labels: the likelihood has one maximum, and EM finds it in closed form."""
+    if case.restricted is None or "low_rank" in str(case.structure) or "LowRank" in str(case.structure):
+        return
+    from cases import em
+
+    data = random_data(KINDS["labels"], rng, n_rows=120)
+    source = data.source(device)
+    mixture = random_mixture(case, rng, device, class_of=np.array([0, 1, 2]))
+    expected = run(em(locate(source)), mixture, source, 3, 0.0).mixture
+    found = fit(mixture, source, 30, optimiser="lbfgs", objective=Joint()).mixture.mixture
+    assert_same_mixture(found, expected, 1e-4)
+
+
+def test_fixed_class_probabilities_are_kept(rng, device):
+    class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
+    mixture = random_mixture(COVARIANCES["diag"], rng, device).with_class_prior(class_prior)
+    source = random_data(KINDS["labels"], rng).source(device)
+    found = fit(mixture, source, class_prior=class_prior).mixture.mixture
+    assert_close(found.log_class_prior.exp(), class_prior)
+    assert abs(found.log_weights - mixture.log_weights).max() > 1e-3
+
+
+def held_out_of(data, device) -> TensorSource:
+    return TensorSource(tensor(data.rows, device), tensor(data.labels, device))
+
+
+def test_the_epoch_that_predicts_best_is_kept(rng, device):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng, n_rows=60)
+    kept = held_out_of(random_data(KINDS["labels"], rng, n_rows=40), device)
+    result = fit(mixture, data.source(device), 60, held_out=kept, patience=4, learning_rate=0.05, criterion="log_loss")
+    progress = result.mixture
+    assert result.outcome is Outcome.HELD_OUT
+    assert len(result.history) == progress.best_epoch + 4
+    assert progress.best_score == max(progress.scores)
+    training = progress.training
+    training.free.restore(progress.best)
+    assert training.score() == progress.best_score
+    assert_close(training.free.mixture().means, progress.mixture.means)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_scores_are_minus_the_error_and_the_log_posterior(missing, rng, device):
+    mixture, data = random_mixture(COVARIANCES["low_rank_2"], rng, device), random_data(KINDS["labels"], rng)
+    if missing:
+        data = data.changed(rows=np.where(rng.random(data.rows.shape) < 0.2, np.nan, data.rows))
+    training = training_of(mixture, data, device, held_out=held_out_of(data, device))
+    joint = reference.log_joint(data.rows, reference.twin_of(mixture))
+    classes = np.array([np.logaddexp.reduce(joint[:, mixture.class_of.cpu().numpy() == c], axis=1) for c in range(3)])
+    posterior = classes - np.logaddexp.reduce(classes, axis=0)
+    error = np.mean(posterior.argmax(0) != data.labels)
+    assert_close(training.score(), [-error, posterior[data.labels, np.arange(len(data.labels))].mean()], 1e-7)
+
+
+# ---- checkpoints -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["labels", "all_hard"])
+def test_a_fit_that_was_broken_off_goes_on_as_if_it_had_not_been(name, rng, device, tmp_path):
+    mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS[name], rng).source(device)
+    kept = held_out_of(random_data(KINDS["labels"], rng), device)
+    options = {"held_out": kept, "patience": 100, "checkpoint": tmp_path / "fit"}
+    whole = fit(mixture, source, 6, **{**options, "checkpoint": None}).mixture
+    fit(mixture, source, 4, **options)
+    broken = fit(mixture, source, 2, **options).mixture
+    assert broken.epoch == 6
+    assert_close(broken.objectives, whole.objectives)
+    assert_close(broken.scores, whole.scores)
+    assert_same_mixture(broken.mixture, whole.mixture)
+
+
+def test_a_checkpoint_of_another_fit_is_refused_and_kept(rng, device, tmp_path):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
+    path = tmp_path / "fit"
+    fit(mixture, data.source(device), 1, checkpoint=path)
+    before = path.read_bytes()
+    for options, rows in (({"learning_rate": 0.5}, data.rows), ({}, data.rows + 1e-3 * data.rows**2)):
+        with pytest.raises(ValueError, match=r"belongs to another fit .* name another file in `checkpoint`"):
+            fit(mixture, data.changed(rows=rows).source(device), 1, checkpoint=path, **options)
+    assert path.read_bytes() == before
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="is not a checkpoint of mixtura, or it is damaged"):
+        fit(mixture, data.source(device), 1, checkpoint=path)
