@@ -30,6 +30,7 @@ FIRST = (3, 4)  # where the search starts
 # Rows from which one part is kept out once, instead of every part in turn.
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
+SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
 PATIENCE = 2  # classes that may fail to gain by growing, one after the other
 
 # max_iter and tol. A fit that compares must end as the last fit will: to stop early is a penalty too.
@@ -198,7 +199,9 @@ class Search:
             starts = [split(m, f.problem.description, own_class) for m, f in zip(mixtures, self.folds, strict=True)]
             tried = [(option, *self.compared(option, starts)) for option in narrower(prior)]
             option, found, candidates = max(tried, key=lambda t: t[1])
-            if found > score:
+            if found > score + SMALLEST_GAIN / sum(
+                fold.score(m)[1] for fold, m in zip(self.folds, mixtures, strict=True)
+            ):
                 prior, score, mixtures, failed = option, found, candidates, []
                 steps.append(Growth(own_class, prior))
             else:
