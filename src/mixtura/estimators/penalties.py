@@ -199,14 +199,18 @@ class Search:
             starts = [split(m, f.problem.description, own_class) for m, f in zip(mixtures, self.folds, strict=True)]
             tried = [(option, *self.compared(option, starts)) for option in narrower(prior)]
             option, found, candidates = max(tried, key=lambda t: t[1])
-            if found > score + SMALLEST_GAIN / sum(
-                fold.score(m)[1] for fold, m in zip(self.folds, mixtures, strict=True)
-            ):
+            if found > score + SMALLEST_GAIN / self.weight:
                 prior, score, mixtures, failed = option, found, candidates, []
                 steps.append(Growth(own_class, prior))
             else:
                 failed.append(own_class)
         return steps
+
+    @property
+    def weight(self) -> float:
+        """Of all rows that are kept out at some time."""
+        blocks = [block for fold in self.folds for block in fold.held_out.blocks()]
+        return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in blocks))
 
     def score(self, mixtures: list[Mixture]) -> float:
         """Mean log posterior of the labels kept out, under the mixture of their fold."""
