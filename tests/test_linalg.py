@@ -102,32 +102,42 @@ def test_invert_many_leaves_its_argument_alone(generator):
 # ---- many small matrices -----------------------------------------------------------------------------------------
 
 
-def test_both_ways_to_invert_factors_agree(generator, device):
+def test_inverse_factors(generator, device):
     matrices = positive_definite(7, 5, generator)
+    inverse, log_determinants = linalg.inverse_factors(matrices)
+    assert torch.equal(inverse, inverse.tril())
     identity = torch.eye(5, dtype=torch.float64, device=device).expand(7, 5, 5)
-    for found in (linalg.inverse_factors, linalg._swept_factors):
-        inverse, log_determinants = found(matrices)
-        assert torch.equal(inverse, inverse.tril())
-        torch.testing.assert_close(inverse @ matrices @ inverse.mT, identity)
-        torch.testing.assert_close(log_determinants, torch.logdet(matrices))
+    torch.testing.assert_close(inverse @ matrices @ inverse.mT, identity)
+    torch.testing.assert_close(log_determinants, torch.logdet(matrices))
 
 
-def test_whitened_columns_and_their_gradient(rng, device):
-    scales = torch.as_tensor(rng.uniform(0.5, 2, (3, 6, 1)), device=device)
+def test_low_rank_inverses_and_their_gradients(rng, device):
     pull = torch.as_tensor(rng.normal(size=(3, 6, 6)), device=device)
+    diagonals = torch.as_tensor(rng.uniform(0.5, 2, (3, 6)), device=device).requires_grad_()
+    columns = torch.as_tensor(rng.normal(size=(3, 6, 2)), device=device).requires_grad_()
 
-    def value(columns, whiten):
-        found, log_determinants = whiten(columns / scales, columns)
-        return (found @ found.mT * pull).sum() + 2 * log_determinants.sum()
-
-    def plain(left, right):
-        factors = torch.linalg.cholesky(torch.eye(2, dtype=torch.float64, device=device) + right.mT @ left)
+    def plain(diagonals, columns):
+        left = columns / diagonals.unsqueeze(-1)
+        factors = torch.linalg.cholesky(torch.eye(2, dtype=torch.float64, device=device) + columns.mT @ left)
         return torch.linalg.solve_triangular(factors, left.mT, upper=False).mT, torch.logdet(factors @ factors.mT)
 
-    columns = torch.as_tensor(rng.normal(size=(3, 6, 2)), device=device).requires_grad_()
-    values = [value(columns, whiten) for whiten in (linalg.whitened, plain)]
-    torch.testing.assert_close(*values)
-    torch.testing.assert_close(*(torch.autograd.grad(v, columns)[0] for v in values))
+    def value(inverse):
+        found, log_determinants = inverse(diagonals, columns)
+        return (found @ found.mT * pull).sum() + (log_determinants * pull[:, 0, 0]).sum()
+
+    torch.testing.assert_close(value(linalg.low_rank_inverse), value(plain))
+    first, second = (torch.autograd.grad(value(way), (diagonals, columns)) for way in (linalg.low_rank_inverse, plain))
+    torch.testing.assert_close(first, second)
+    alone = linalg.low_rank_log_determinants(diagonals, columns)
+    torch.testing.assert_close(alone, plain(diagonals, columns)[1])
+    found, expected = (
+        torch.autograd.grad((way * pull[:, 0, 0]).sum(), (diagonals, columns))
+        for way in (alone, plain(diagonals, columns)[1])
+    )
+    torch.testing.assert_close(found, expected)
+    full = torch.diag_embed(diagonals) + columns @ columns.mT
+    inverse, _ = linalg.low_rank_inverse(diagonals, columns)
+    torch.testing.assert_close(torch.diag_embed(1 / diagonals) - inverse @ inverse.mT, torch.linalg.inv(full))
 
 
 def test_inverse_softplus(device):

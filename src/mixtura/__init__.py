@@ -4,6 +4,7 @@ from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -18,6 +19,7 @@ __all__ = [
     "AveragedMixtureClassifier",
     "DiscriminativeMixtureClassifier",
     "GaussianMixture",
+    "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "RelevanceVectorClassifier",

@@ -132,62 +132,71 @@ def inverse_softplus(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
 
 
-class _Whitened(torch.autograd.Function):
-    """See `whitened`. With L^-1 = T, V = left T' and G the gradient by V of something that depends on V V' alone,
-
-    the gradient by `left` is G T and that by M = I + left' right is -T' V' G T / 2, symmetrised, plus that of log |M|.
-    """
+class _LogDeterminants(torch.autograd.Function):
+    """See `low_rank_log_determinants`. With W = diag^-1 columns M^-1: gradients -diag(columns W') / diag and 2 W."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
-        inverse, log_determinants = inverse_factors(inner)
-        columns = left @ inverse.mT
-        ctx.save_for_backward(columns, inverse)
-        return columns, log_determinants
+    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> Tensor:
+        scaled = columns / diagonals.unsqueeze(-1)
+        inverse, log_determinants = _inner_factors(scaled, columns)
+        ctx.save_for_backward(diagonals, columns, scaled, inverse)
+        return log_determinants
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        by_columns, by_log_determinants = gradients
-        columns, inverse = ctx.saved_tensors
-        by_left = by_columns @ inverse
-        inner = -0.25 * (columns.mT @ by_columns)
+        diagonals, columns, scaled, inverse = ctx.saved_tensors
+        by_columns = scaled @ (inverse.mT @ (inverse * gradients[0][..., None, None]))
+        return -(columns * by_columns).sum(-1) / diagonals, 2 * by_columns
+
+
+class _Inverse(torch.autograd.Function):
+    """See `low_rank_inverse`. With P = diag^-1 columns, T = L^-1, V = P T', G the gradient by V of what depends
+    on V V' alone and g that by log |M|: B = g M^-1 - T' V' G T / 2, symmetrised, is the gradient by M, and those by
+    columns and diagonals are (G T) / diag + 2 P B and -diag[(G T / diag + P B) P'].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = columns / diagonals.unsqueeze(-1)
+        inverse, log_determinants = _inner_factors(scaled, columns)
+        others = scaled @ inverse.mT
+        ctx.save_for_backward(diagonals, scaled, inverse, others)
+        return others, log_determinants
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        diagonals, scaled, inverse, others = ctx.saved_tensors
+        by_others, by_log_determinants = gradients
+        inner = -0.25 * (others.mT @ by_others)
         inner = inner + inner.mT
         inner.diagonal(dim1=-2, dim2=-1).add_(by_log_determinants.unsqueeze(-1))
-        return by_left, inverse.mT @ inner @ inverse
+        by_inner = scaled @ (inverse.mT @ inner @ inverse)  # P B
+        direct = (by_others @ inverse) / diagonals.unsqueeze(-1)
+        return -((direct + by_inner) * scaled).sum(-1), direct + 2 * by_inner
 
 
-def whitened(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """left L^-T and log |M|, with M = I + right' left = L L' symmetric: (..., D, R), (..., D, R) -> (..., D, R), (...).
+def _inner_factors(scaled: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    inner = columns.mT @ scaled
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
+    return inverse_factors(inner)
 
-    Differentiable, for uses that depend on the first through V V' alone: its gradient costs four small products
-    instead of a pass back through a factorisation.
+
+def low_rank_log_determinants(diagonals: Tensor, columns: Tensor) -> Tensor:
+    """log |I + columns' diag^-1 columns|, differentiable: (..., D), (..., D, R) -> (...)."""
+    return _LogDeterminants.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
+
+
+def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """V with diag^-1 - V V' = (diag + columns columns')^-1, and the log-determinants of `low_rank_log_determinants`.
+
+    Differentiable, for uses that depend on V through V V' alone: the gradient then takes a few small products instead
+    of a way back through a factorisation.
     """
-    inner = right.mT @ left
-    identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
-    return _Whitened.apply(left, inner + identity)  # pyright: ignore[reportReturnType]
+    return _Inverse.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
 
 
 def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, nothing waits for a device."""
-    if matrices.device.type != "cpu":
-        return _swept_factors(matrices)
+    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, so that nothing waits for a device."""
     factors, _ = torch.linalg.cholesky_ex(matrices)
-    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
+    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
     return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)
-
-
-def _swept_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by elimination, vectorised over the matrices: only operations that a CUDA graph can hold."""
-    size = matrices.shape[-1]
-    left = matrices.movedim((-2, -1), (0, 1)).clone()  # (R, R, ...)
-    identity = torch.eye(size, dtype=matrices.dtype, device=matrices.device)
-    inverse = identity.reshape(size, size, *[1] * (left.ndim - 2)).expand_as(left).clone()
-    pivots = []
-    for j in range(size):
-        pivots.append(left[j, j].clone())
-        ratios = (left[j + 1 :, j] / pivots[j]).unsqueeze(1)
-        left[j + 1 :].addcmul_(ratios, left[j].unsqueeze(0), value=-1)
-        inverse[j + 1 :].addcmul_(ratios, inverse[j].unsqueeze(0), value=-1)
-    diagonal = torch.stack(pivots)  # (R, ...)
-    scaled = inverse * diagonal.rsqrt().unsqueeze(1)
-    return scaled.movedim((0, 1), (-2, -1)).contiguous(), diagonal.log().sum(0)

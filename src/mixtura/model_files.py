@@ -31,6 +31,7 @@ from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier, member
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
@@ -47,6 +48,7 @@ ESTIMATORS = {
     "AveragedMixtureClassifier": AveragedMixtureClassifier,
     "DiscriminativeMixtureClassifier": DiscriminativeMixtureClassifier,
     "GaussianMixture": GaussianMixture,
+    "HybridMixtureClassifier": HybridMixtureClassifier,
     "MixtureClassifier": MixtureClassifier,
     "NonnegativeMixtureClassifier": NonnegativeMixtureClassifier,
     "RelevanceVectorClassifier": RelevanceVectorClassifier,
@@ -77,6 +79,7 @@ def save(estimator: Any, path: Any) -> None:
         "estimator": type(estimator).__name__,
         "parameters": _parameters_to_json(estimator),
         **own,
+        "chosen": {name: getattr(estimator, name) for name in getattr(estimator, "_saved", ())},
         "converged": bool(estimator.converged_),
         "feature_names": getattr(estimator, "feature_names_in_", np.array([])).tolist() or None,
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
@@ -160,6 +163,8 @@ def _rebuild(header: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     estimator.history_ = [Record(int(number), *rest) for number, *rest in tensors["history"].tolist()]
     estimator.n_iter_ = len(estimator.history_)
     estimator.converged_ = bool(header["converged"])
+    for name in getattr(estimator, "_saved", ()):  # numbers that the fit chose
+        setattr(estimator, name, header["chosen"][name])
     if header["feature_names"] is not None:
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     if header["classes"] is not None:

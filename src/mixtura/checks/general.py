@@ -46,10 +46,10 @@ def non_negative(name: str, value: object) -> float:
     return float(value)
 
 
-def positive(name: str, value: object) -> float:
+def positive(name: str, value: object, also: str = "") -> float:
     """A number above zero."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number above 0; got {value!r}.")
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
     return float(value)
 
 
@@ -60,10 +60,10 @@ def fraction(name: str, value: object) -> float:
     return float(value)
 
 
-def share(name: str, value: object) -> float:
-    """A number from 0 to 1, both allowed."""
+def share(name: str, value: object, also: str = "") -> float:
+    """A number between 0 and 1, both included."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}.")
+        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
     return float(value)
 
 

@@ -96,8 +96,20 @@ class LowRankPrecision:
             return covariance
         size = covariance.n_features
         rank = automatic_rank(size) if self.rank is None else self.rank
+        if size > MOST_FULL_FEATURES:
+            return _nearly_diagonal(covariance, rank)
         factors, _ = linalg.safe_cholesky(covariance.dense())
         return LowRankCovariance(*eigen_split(linalg.precisions(factors), rank), of_precision=True)
+
+
+def _nearly_diagonal(covariance: Covariance, rank: int) -> LowRankCovariance:
+    """Precisions of the same variances, with random directions of a tenth of them for an optimiser to turn."""
+    precisions = 1 / covariance.variances()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(*precisions.shape, rank, generator=generator, dtype=precisions.dtype).to(precisions.device)
+    columns = noise * (0.1 * precisions / rank).sqrt().unsqueeze(-1)
+    found = LowRankCovariance(0.9 * precisions, columns, of_precision=True)
+    return found.rescaled((found.variances() / covariance.variances()).sqrt())
 
 
 def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -129,6 +141,7 @@ class LowRankCovariance:
     diagonals: Tensor
     columns: Tensor
     of_precision: bool = False
+    smallest: float = SMALLEST_UNIQUENESS  # of the diagonals, while an optimiser moves them (the epsilon of RPTP18)
 
     @property
     def n_components(self) -> int:
@@ -228,25 +241,29 @@ class LowRankCovariance:
         return {"uniquenesses": self.diagonals, "loadings": self.columns}
 
     def scaled(self, scales: Tensor) -> LowRankCovariance:
-        factors = 1 / scales if self.of_precision else scales
+        return self.rescaled(1 / scales if self.of_precision else scales)
+
+    def rescaled(self, factors: Tensor) -> LowRankCovariance:
+        """With diagonals and columns times factors, (D,) or (K, D)."""
         return replace(self, diagonals=self.diagonals * factors.square(), columns=self.columns * factors.unsqueeze(-1))
 
     # What an optimiser moves (free-form).
 
     def unconstrained(self) -> dict[str, Tensor]:
-        return {"diagonals": linalg.inverse_softplus(self.diagonals - SMALLEST_UNIQUENESS), "columns": self.columns}
+        # Columns one after the other, as the products of many components with rows want them.
+        diagonals = linalg.inverse_softplus(self.diagonals - self.smallest)
+        return {"diagonals": diagonals, "columns": self.columns.mT.contiguous()}  # (K, D), (K, R, D)
 
     def constrained(self, free: dict[str, Tensor]) -> LowRankCovariance:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + SMALLEST_UNIQUENESS
-        return replace(self, diagonals=diagonals, columns=free["columns"])
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
+        return replace(self, diagonals=diagonals, columns=free["columns"].mT)
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + SMALLEST_UNIQUENESS
-        columns, log_sum = free["columns"], diagonals.log().sum(-1)
+        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
+        columns, log_sum = free["columns"].mT, diagonals.log().sum(-1)
         if self.of_precision:
-            _, log_inner = linalg.whitened(columns / diagonals.unsqueeze(-1), columns)
-            return Quadratic(log_sum + log_inner, diagonals, columns, 1.0)
-        projections, log_inner = linalg.whitened(columns / diagonals.unsqueeze(-1), columns)
+            return Quadratic(log_sum + linalg.low_rank_log_determinants(diagonals, columns), diagonals, columns, 1.0)
+        projections, log_inner = linalg.low_rank_inverse(diagonals, columns)
         return Quadratic(-log_sum - log_inner, 1 / diagonals, projections, -1.0)
 
     # Complete rows.

@@ -3,12 +3,14 @@
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
+from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
 __all__ = [
     "DiscriminativeMixtureClassifier",
     "GaussianMixture",
+    "HybridMixtureClassifier",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "RelevanceVectorClassifier",

@@ -35,6 +35,7 @@ from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
 from mixtura.shards import Source
 from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
+from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
 SOLVERS_OF = {
@@ -263,7 +264,8 @@ class MixtureClassifier(ClassPredictions):
         rows = read_rows(self, X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
-        checks.density_for_unlabeled(int(labels.unlabeled.sum()), objective)
+        counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
+        checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
@@ -291,6 +293,7 @@ class MixtureClassifier(ClassPredictions):
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
+        checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
@@ -331,6 +334,18 @@ class MixtureClassifier(ClassPredictions):
         chosen = make_prior(found.best.prior, problem.description, counts)
         return replace(problem, n_components=counts, prior=chosen, selection=found)
 
+    def _close_problems(self, problem: Problem) -> list[Problem]:
+        """The problem with each of the choices that cannot be told from the best."""
+        if problem.selection is None:
+            return [problem]
+        found = []
+        for choice in problem.selection.close:
+            counts = list(choice.n_components)
+            found.append(
+                replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
+            )
+        return found
+
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
@@ -362,7 +377,7 @@ class MixtureClassifier(ClassPredictions):
                 return result
             start = result.mixture
         if solver == "gradient":
-            return self._follow(self._gradient(problem), start, problem, max_iter, tol)
+            return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
         return self._separated(problem, start, max_iter, tol)
 
     def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
@@ -389,14 +404,17 @@ class MixtureClassifier(ClassPredictions):
             settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
         )
 
-    def _follow(self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float) -> FitResult:
+    def _follow(
+        self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
+    ) -> tuple[Progress, FitResult]:
         """Epochs from a start; the history holds those of a checkpoint too."""
         progress = solver.start(start, problem.source)
         before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
-        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
-            result = run(solver, progress, problem.source, max(0, n_epochs - progress.epoch), tol, watch)
+        left = 0 if progress.finished else max(0, n_epochs - progress.epoch)
+        with watcher(self.verbose, left, type(self).__name__) as watch:
+            result = run(solver, progress, problem.source, left, tol, watch)
         after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
-        return replace(result, mixture=result.mixture.mixture, history=before + after)
+        return result.mixture, replace(result, mixture=result.mixture.mixture, history=before + after)
 
     def _given_start(self, problem: Problem) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""

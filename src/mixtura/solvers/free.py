@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,11 +102,19 @@ class FreeMixture:
     """The leaves - logits of the weights, means, unconstrained covariances - and what is computed from them."""
 
     def __init__(
-        self, mixture: Mixture, units: Units, penalty: Penalty, class_prior: Tensor | None, dtype: torch.dtype
+        self,
+        mixture: Mixture,
+        units: Units,
+        penalty: Penalty,
+        class_prior: Tensor | None,
+        dtype: torch.dtype,
+        floor: float | None = None,
     ):
         standard = units.of(mixture)
         self.units, self.penalty, self.dtype = units, penalty, dtype
-        self._template = standard.covariance
+        self._template: Any = standard.covariance
+        if floor is not None and hasattr(self._template, "smallest"):
+            self._template = replace(self._template, smallest=floor)
         self.class_of, self.n_classes = mixture.class_of, mixture.n_classes
         self._log_class_prior = None if class_prior is None else class_prior.to(dtype).log()
         self._members = (torch.arange(self.n_classes, device=self.class_of.device).unsqueeze(-1) == self.class_of).to(
@@ -172,8 +181,9 @@ class FreeMixture:
         else:
             parts.append(bias.unsqueeze(-1))
         if factors is not None:
-            offsets = means.unsqueeze(1) @ factors  # (K, 1, R)
-            parts.append(torch.cat((factors, -offsets), 1).mT.flatten(0, 1))
+            rows = factors.mT  # (K, R, D)
+            offsets = rows @ means.unsqueeze(-1)  # (K, R, 1)
+            parts.append(torch.cat((rows, -offsets), 2).flatten(0, 1))
         return parts, quadratic, log_weights
 
     def scores(

@@ -48,6 +48,12 @@ class Progress:
     objectives: tuple[float, ...] = ()
 
     @property
+    def finished(self) -> bool:
+        """Whether the rows kept out have seen nothing better for long enough."""
+        solver = self.training.solver
+        return solver.held_out is not None and self.epoch - self.best_epoch >= solver.patience
+
+    @property
     def mixture(self) -> Mixture:
         """The best mixture so far; without rows kept out, the last."""
         return self.training.mixture_of(self.best)
@@ -64,6 +70,8 @@ class Gradient:
         patience: end after so many epochs without a better score of the rows kept out.
         criterion: what the rows kept out are judged by: "error" (ties by log-loss) or "log_loss".
         checkpoint: a file written after every epoch; a fit that finds it goes on from there.
+        units: columns as the optimiser sees them; None standardises them.
+        floor: smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
         objective, prior, prior_weight, class_prior, held_out, seed: set by the estimator; `held_out` are labeled rows.
     """
 
@@ -80,6 +88,7 @@ class Gradient:
     held_out: TensorSource | None = None
     seed: int = 0
     units: Units | None = None
+    floor: float | None = None
     name = "gradient"
 
     def start(self, mixture: Mixture, rows: Source) -> Progress:
@@ -108,8 +117,7 @@ class Gradient:
                 then = replace(then, best=training.free.snapshot(), best_epoch=then.epoch, best_score=score)
         if self.checkpoint is not None:
             write_checkpoint(self.checkpoint, then)
-        finished = self.held_out is not None and then.epoch - then.best_epoch >= self.patience
-        return Step(then, value, finished=finished)
+        return Step(then, value, finished=then.finished)
 
 
 class Training:
@@ -117,12 +125,12 @@ class Training:
 
     def __init__(self, solver: Gradient, mixture: Mixture, rows: Source):
         self.solver, self.epoch = solver, 0
-        block = _together(rows)
+        block = together(rows)
         self.frame = locate(rows)
         self.dtype = computing_dtype(rows)
         self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
         penalty = Penalty(solver.prior, solver.prior_weight, self.units)
-        self.free = FreeMixture(mixture, self.units, penalty, solver.class_prior, self.dtype)
+        self.free = FreeMixture(mixture, self.units, penalty, solver.class_prior, self.dtype, solver.floor)
         self.labels, self.shares = block.labels, block.shares
         n_rows = len(block.rows)
         weights = torch.ones(n_rows, device=block.rows.device) if block.weights is None else block.weights
@@ -191,7 +199,7 @@ class Training:
 
     def _step(self, batch: Tensor, counted: Tensor) -> Tensor:
         """One minibatch: gradient and update; rows that are not counted only fill the last batch."""
-        self.optimiser.zero_grad(set_to_none=False)
+        self.optimiser.zero_grad(set_to_none=self.rows.device.type == "cpu")  # a captured step keeps its places
         share = len(batch) / len(self.rows)
         value = self._gradient(batch, counted, self.total_weight * share, share)
         self.optimiser.step()
@@ -342,7 +350,7 @@ def _has_one_variance(mixture: Mixture) -> bool:
     return bool(getattr(getattr(mixture.covariance, "inner", mixture.covariance), "spherical", False))
 
 
-def _together(rows: Source) -> Block:
+def together(rows: Source) -> Block:
     """All rows in one block: minibatches are drawn from anywhere."""
     blocks = list(rows.blocks())
     if len(blocks) == 1:
