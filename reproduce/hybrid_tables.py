@@ -95,6 +95,14 @@ def missing(results: dict[str, Any]) -> list[str]:
     return lines
 
 
+def rows_per_second(results: dict[str, Any]) -> list[str]:
+    lines = []
+    for row, runs in results.get("missing speed", {}).items():
+        worked = {seed: run for seed, run in runs.items() if "processor_microseconds" in run}
+        lines.append(f"| {row} | {shown(runs, 'microseconds_per_row')} | {shown(worked, 'processor_microseconds')} |")
+    return lines
+
+
 def plot_missing(results: dict[str, Any]) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
     for row, runs in results.get("missing", {}).items():
