@@ -57,12 +57,16 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Numbers of components of the classes, a prior, and the criterion (smaller is better) with its standard error."""
+    """Numbers of components of the classes, a prior, and the criterion (smaller is better) with its standard error.
+
+    One that is close is not worse than the best by more than a standard error of the difference.
+    """
 
     n_components: tuple[int, ...]
     prior: Any
     score: float
     error: float
+    close: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,12 @@ class Selection:
     candidates: tuple[Candidate, ...]
     best: Candidate
     start: Mixture = field(repr=False)  # the best candidate, fitted to all rows
+
+    @property
+    def close(self) -> list[Candidate]:
+        """The best, and those that cannot be told from it, best first."""
+        found = [candidate for candidate in self.candidates if candidate.close and candidate is not self.best]
+        return [self.best, *sorted(found, key=lambda candidate: candidate.score)]
 
     def table(self) -> list[dict[str, Any]]:
         """One line for each candidate."""
@@ -307,6 +317,10 @@ def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: li
     best = min(range(len(candidates)), key=lambda number: candidates[number].score)
     level, p = places[best]
     mixed = [level] * ground.n_classes
+    if criterion not in ("bic", "icl"):
+        gains = [judge.gain([own] * ground.n_classes, other, mixed, p) for own, other in places]
+        close = [gain <= error for gain, error in gains]
+        candidates = [replace(candidate, close=near) for candidate, near in zip(candidates, close, strict=True)]
     if ground.n_classes > 1 and len(levels) > 1 and _separable(ground, block.labels):
         mixed = _per_class(judge, levels, mixed, p)
     winner = candidates[best]
@@ -329,7 +343,7 @@ def _per_class(judge: _Judge, levels: list[_Level], mixed: list[_Level], p: int)
     for c in range(len(mixed)):
         for level in levels:
             trial = [level if d == c else own for d, own in enumerate(mixed)]
-            gain, error = judge.gain(mixed, trial, p)
+            gain, error = judge.gain(mixed, p, trial, p)
             mixed = trial if gain > error else mixed
     return mixed
 
@@ -384,11 +398,11 @@ class _Judge:
         size = total.square() / weights.square().sum()
         return float(mean), float((variance / size.clamp_min(1)).sqrt())
 
-    def gain(self, levels: list[_Level], others: list[_Level], p: int) -> tuple[float, float]:
+    def gain(self, levels: list[_Level], p: int, others: list[_Level], q: int) -> tuple[float, float]:
         """By how much the others are better, and the standard error of that."""
         if self.criterion in ("bic", "icl"):
-            return self._information(levels, p) - self._information(others, p), 0.0
-        return self.mean(self.losses(levels, p) - self.losses(others, p))
+            return self._information(levels, p) - self._information(others, q), 0.0
+        return self.mean(self.losses(levels, p) - self.losses(others, q))
 
     def _information(self, levels: list[_Level], p: int) -> float:
         """BIC or ICL per row (information-criteria)."""

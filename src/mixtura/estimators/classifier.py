@@ -334,6 +334,18 @@ class MixtureClassifier(ClassPredictions):
         chosen = make_prior(found.best.prior, problem.description, counts)
         return replace(problem, n_components=counts, prior=chosen, selection=found)
 
+    def _close_problems(self, problem: Problem) -> list[Problem]:
+        """The problem with each of the choices that cannot be told from the best."""
+        if problem.selection is None:
+            return [problem]
+        found = []
+        for choice in problem.selection.close:
+            counts = list(choice.n_components)
+            found.append(
+                replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
+            )
+        return found
+
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
