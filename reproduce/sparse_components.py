@@ -43,20 +43,21 @@ def run_one(way: str, initial: int, seed: int) -> dict:
 def as_markdown(found: dict) -> str:
     lines = ["# Appendix B of Hayashi & Uchida (2021)", ""]
     lines += ["Written by `python -m reproduce.sparse_components` from sparse_components.json: mean ± standard error"]
-    lines += [f"over {N_SETS} drawn sets, one start each. Printed: components equal the initial number up to 8 and are"]
+    lines += ["over drawn sets, one start each. Printed: components equal the initial number up to 8 and are"]
     lines += ["reduced from 10 on, 8 of 20 removed; more than 99 % of the weights removed in any case.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
     for way, title in WAYS.items():
         lines += [
             f"## {title[0].upper()}{title[1:]}",
             "",
-            "| initial components | error % | components | weights | weights removed % |",
-            "|---|---|---|---|---|",
+            "| initial components | sets | error % | components | weights | weights removed % |",
+            "|---|---|---|---|---|---|",
         ]
         for initial in INITIAL:
             if parts := summary(found, way, initial):
+                cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in parts]
                 lines.append(
-                    f"| {initial} | " + " | ".join(f"{mean:.2f} ± {error:.2f}" for mean, error in parts) + " |"
+                    "| " + " | ".join([str(initial), str(len(found["runs"][f"{way}/{initial}"])), *cells]) + " |"
                 )
         lines += [""]
     return "\n".join(lines).replace(" ± nan", "")

@@ -86,7 +86,8 @@ def model_of(method: str, name: str, number: int, cache: dict):
     if method == "rvm":
         return RelevanceVectorClassifier(gamma=width(name, cache))
     if method == "gp":
-        return make_pipeline(StandardScaler(), GaussianProcessClassifier(1.0 * RBF(1.0), random_state=0))
+        start = splits(name)[0][0].shape[1] ** 0.5  # from 1 the search ends at no width at all where features are many
+        return make_pipeline(StandardScaler(), GaussianProcessClassifier(1.0 * RBF(start), random_state=0))
     options = {
         "sdgm_one_start": {"n_init": 1},
         "sdgm_published": {"component_trials": False},
