@@ -78,7 +78,7 @@ def iteration_costs(n_repeats: int) -> list[dict[str, Any]]:
         now = solver.start(mixture, rows)
 
         def iteration(solver=solver, now=now, rows=rows) -> None:
-            solver.start(solver.updated(now.mixture, now.summary, 2.0), rows)
+            solver.start(solver.updated(now, 2.0), rows)
 
         pairs = [
             (seconds_of(lambda em=em, m=mixture, r=rows: em.step(m, r)), seconds_of(iteration))

@@ -95,6 +95,14 @@ def missing(results: dict[str, Any]) -> list[str]:
     return lines
 
 
+def times_of_rows(results: dict[str, Any]) -> list[str]:
+    lines = []
+    for row, runs in results.get("missing speed", {}).items():
+        worked = {seed: run for seed, run in runs.items() if "processor_microseconds" in run}
+        lines.append(f"| {row} | {shown(runs, 'microseconds_per_row')} | {shown(worked, 'processor_microseconds')} |")
+    return lines
+
+
 def plot_missing(results: dict[str, Any]) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
     for row, runs in results.get("missing", {}).items():
@@ -149,12 +157,11 @@ def main() -> None:
         "|---|---|",
         *(f"| {row} | {shown(runs, 'milliseconds_per_step')} |" for row, runs in results.get("speed", {}).items()),
         "",
-        "| a row of 784 features, 170 components, rank 25 | microseconds |",
-        "|---|---|",
-        *(
-            f"| {row} | {shown(runs, 'microseconds_per_row')} |"
-            for row, runs in results.get("missing speed", {}).items()
-        ),
+        "| a row of 784 features, 170 components, rank 25 | microseconds | of all processors together |",
+        "|---|---|---|",
+        *times_of_rows(results),
+        "",
+        "Timings on the CPU were taken while other programs used the machine; the least of several is shown.",
     ]
     (RESULTS / "hybrid.md").write_text("\n".join(lines) + "\n")
 

@@ -14,7 +14,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,10 @@ N_MEMBERS = 20
 TOY_REPETITIONS = 20
 TOY_COMPONENTS = 20
 TOY_BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-BUPA_SPLITS = 50
-# The splits 0 to 49 have been looked at: a first version, whose averages had one choice for all members, reached 67.1 %
-# on them, alone and averaged. Averages over all close choices were then preferred by cross-validation inside other
-# training sets, and are judged on splits that nobody had looked at.
-FIRST_SPLIT = 100
+# The first 50 splits had been looked at when averages got more than one choice for their members, which
+# cross-validation inside other training sets preferred; that row is judged on the second 50 alone.
+BUPA_SPLITS = (*range(50), *range(100, 150))
+JUDGED_LATER = "automatic, held-out log-loss, averaged, bootstrap"
 BUPA_TRAINING = 200
 BUPA_COMPONENTS = 5
 SMALLEST = (
@@ -157,6 +156,8 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
     found = {}
     rows = methods(BUPA_COMPONENTS, X.shape[1], (0.05, 0.1, 0.2), ("log_loss",), seed) | rivals(seed)
     for name, make in rows.items():
+        if name == JUDGED_LATER and seed < 100:
+            continue
         model, seconds = fitted(make, X[train], y[train])
         found[name] = {"accuracy": 100 * float(model.score(X[test], y[test])), "seconds": seconds}
         if hasattr(model, "predict_proba"):
@@ -166,7 +167,7 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def repeated(name: str, repetition: Callable[[int], dict[str, Any]], seeds: range) -> dict[str, Any]:
+def repeated(name: str, repetition: Callable[[int], dict[str, Any]], seeds: Iterable[int]) -> dict[str, Any]:
     """All repetitions, going on where an earlier call of the same script stopped."""
     path = RESULTS / f"regularised_{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
@@ -245,19 +246,21 @@ def bupa_table(found: dict[str, Any]) -> str:
         "and 145 test rows, inputs standardised by the training rows,",
         f"{BUPA_COMPONENTS} full components a class unless chosen. Accuracy in per cent, mean ± standard error over",
         "the splits; difference to the unregularised mixture on the same splits. The paper has one split, on which an",
-        "accuracy has a standard error of 4.",
+        "accuracy has a standard error of 4. The automatic average was changed after the first 50 splits had been",
+        "looked at, by cross-validation inside training rows, and is judged on the second 50.",
         "",
-        "| | accuracy | above unregularised | log-loss | components | seconds | paper |",
-        "|---|---|---|---|---|---|---|",
+        "| | splits | accuracy | above unregularised | log-loss | components | seconds | paper |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name in runs[0]:
-        own = [run[name] for run in runs]
-        above = mean_and_error([run[name]["accuracy"] - run["unregularised"]["accuracy"] for run in runs])
+    for name in runs[-1]:
+        chosen = [run for run in runs if name in run]
+        own = [run[name] for run in chosen]
+        above = mean_and_error([run[name]["accuracy"] - run["unregularised"]["accuracy"] for run in chosen])
         loss = f"{np.mean([r['log_loss'] for r in own]):.3f}" if "log_loss" in own[0] else "-"
         sizes = f"{np.mean([sum(r['components']) for r in own]):.0f}" if "components" in own[0] else "-"
         accuracy, seconds = mean_and_error([r["accuracy"] for r in own]), np.mean([r["seconds"] for r in own])
         paper = BUPA_PAPER.get(name, "-")
-        lines.append(f"| {name} | {accuracy} | {above} | {loss} | {sizes} | {seconds:.2f} | {paper} |")
+        lines.append(f"| {name} | {len(own)} | {accuracy} | {above} | {loss} | {sizes} | {seconds:.2f} | {paper} |")
     return "\n".join([*lines, "", machine_line(found)])
 
 
@@ -267,7 +270,7 @@ def machine_line(found: dict[str, Any]) -> str:
 
 TABLES = {
     "toy": (toy_repetition, range(TOY_REPETITIONS), toy_table),
-    "bupa": (bupa_repetition, range(FIRST_SPLIT, FIRST_SPLIT + BUPA_SPLITS), bupa_table),
+    "bupa": (bupa_repetition, BUPA_SPLITS, bupa_table),
 }
 
 

@@ -1,5 +1,7 @@
 """Extended Baum-Welch: laws over every covariance, its twin, its gradient."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,8 +71,8 @@ def test_a_step_equals_the_twin(case, name, prior_name, rng, device, dtype, tole
     source = data.source(device, dtype)
     solver = baum_welch(source, prior_of(prior_name, device))
     progress = solver.start(mixture, source)
-    constants = solver.constants(mixture, progress.summary, 1.5)
-    new = solver.updated(mixture, progress.summary, 1.5)
+    constants = solver.constants(progress, 1.5, solver.anchor(progress, 0))
+    new = solver.updated(progress, 1.5)
     twin = reference.twin_of(mixture)
     found = reference.evaluated(twin, data, reference.conditional)
     assert (constants.cpu().numpy() >= 1.5 * found.denominator.sum(0) * (1 - 1e-9)).all()
@@ -89,9 +91,9 @@ def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, 
     source = data.source(device)
     mixture = random_mixture(case, rng, device)
     solver = baum_welch(source)
-    summary = solver.start(mixture, source).summary
-    constants = solver.constants(mixture, summary, 1e-6).cpu().numpy()
-    lowest = 1e-6 * summary.denominator_counts.cpu().numpy()
+    progress = solver.start(mixture, source)
+    constants = solver.constants(progress, 1e-6, solver.anchor(progress, 0)).cpu().numpy()
+    lowest = 1e-6 * progress.summary.denominator_counts.cpu().numpy()
     raised = constants > 1.5 * lowest
     assert raised.any()
     twin = reference.twin_of(mixture)
@@ -109,6 +111,20 @@ def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, 
     assert sound(constants / 2).all()
     if case in (COVARIANCES["full"], COVARIANCES["diag"]):  # others are pooled, averaged, or stepped towards
         assert not sound(constants / 4)[raised].any()
+
+
+def test_momentum_carries_the_moments_on(rng, device):
+    source = random_data(KINDS["labels"], rng).source(device)
+    first, second = (random_mixture(COVARIANCES["full"], rng, device) for _ in range(2))
+    solver = baum_welch(source)
+    progress = replace(solver.start(second, source), previous=first)
+    anchor = solver.anchor(progress, 3)  # half of the last step once more
+    off = second.means - first.means
+    assert_close(anchor.counts, np.ones(5))
+    assert_close(anchor.firsts, 0.5 * off)
+    before = first.covariances + off.unsqueeze(-1) * off.unsqueeze(-2)  # about the new means
+    assert_close(anchor.seconds[0], 1.5 * second.covariances - 0.5 * before)
+    assert_close(solver.anchor(progress, 0).seconds[0], second.covariances)
 
 
 def test_without_a_denominator_it_is_em(rng, device, dtype, tolerance):
@@ -153,9 +169,9 @@ def test_short_steps_follow_the_gradient(case, rng, device):
     source = random_data(KINDS["labels"], rng).source(device)
     mixture, prior = random_mixture(case, rng, device), prior_of("everything", device)
     solver = baum_welch(source, prior)
-    summary = solver.start(mixture, source).summary
-    constants = solver.constants(mixture, summary, 1e7)
-    new = solver.updated(mixture, summary, 1e7)
+    progress = solver.start(mixture, source)
+    constants = solver.constants(progress, 1e7, solver.anchor(progress, 0))
+    new = solver.updated(progress, 1e7)
     leaves = {key: part.clone() for key, part in mixture.covariance.tensors().items()}
     floats = [part.requires_grad_() for part in leaves.values() if part.is_floating_point()]
     means = mixture.means.clone().requires_grad_()

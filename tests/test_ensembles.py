@@ -42,7 +42,7 @@ def priors(device):
 
 
 @every_updated_covariance
-@pytest.mark.parametrize("name", ["labels", "all_hard", "all_soft"])
+@pytest.mark.parametrize("name", ["all_hard", "all_soft"])
 def test_members_end_where_each_would_end_alone(case, name, rng, device):
     data = random_data(KINDS[name], rng, n_rows=150)
     counts = rng.multinomial(150, np.full(150, 1 / 150), size=N_MEMBERS).T

@@ -32,7 +32,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             alone) to 1; above 0 unlabeled rows take part.
         cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
             or a splitter or list of splits as in scikit-learn.
-        class_prior, class_weight, unlabeled, init, n_init, max_iter, tol, device, dtype, memory_limit,
+        tol: as in `MixtureClassifier`; "auto" is 0.4 divided by the number of rows, from 1e-5 to 1e-3.
+        class_prior, class_weight, unlabeled, init, n_init, max_iter, device, dtype, memory_limit,
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
     Attributes:
@@ -62,7 +63,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,
-        tol: float = 1e-3,
+        tol: Any = "auto",
         device: Any = None,
         dtype: Any = None,
         memory_limit: Any = None,
@@ -99,9 +100,10 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             checks.count("cv", self.cv, 2)
         return objective
 
-    @property
-    def _limits(self) -> tuple[int, float]:
-        return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
+    def _limits(self, problem: Problem) -> tuple[int, float]:
+        """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
+        tol = min(max(0.4 / problem.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
+        return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", tol)
 
     @property
     def _goes_on(self) -> bool:
@@ -127,7 +129,9 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return with_prior(problem, self.prior_, problem.n_components)
 
     def _choose(self, problem: Problem) -> None:
-        search = Search(make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans")), self._limits)
+        search = Search(
+            make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans")), self._limits(problem)
+        )
         mixtures = [fold.start for fold in search.folds]
         if is_auto(self.prior):
             self.prior_, mixtures = search.penalties()
@@ -141,13 +145,13 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         """A start that describes the classes, whatever the penalties: under strong ones components fall into one."""
         em = with_prior(problem, "default", problem.n_components).em(Joint())
         start = self._new_start(problem, em, method)
-        return run(em, start, problem.source, self.max_iter, self.tol).mixture
+        return run(em, start, problem.source, *self._limits(problem)).mixture
 
     def _fit_once(self, problem: Problem) -> FitResult:
         start = self._given_start(problem)
         if start is None:
             start = self._generative(problem, self.init)
         if not self._goes_on:
-            start = grown(problem, self.prior_, start, self.growth_, self._limits)
+            start = grown(problem, self.prior_, start, self.growth_, self._limits(problem))
             self.prior_ = self.growth_[-1].prior if self.growth_ else self.prior_
-        return self._separated(with_prior(problem, self.prior_, counts_of(start)), start, *self._limits)
+        return self._separated(with_prior(problem, self.prior_, counts_of(start)), start, *self._limits(problem))

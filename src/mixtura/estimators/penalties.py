@@ -30,6 +30,7 @@ FIRST = (3, 4)  # where the search starts
 # Rows from which one part is kept out once, instead of every part in turn.
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
+SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
 PATIENCE = 2  # classes that may fail to gain by growing, one after the other
 
 # max_iter and tol. A fit that compares must end as the last fit will: to stop early is a penalty too.
@@ -198,12 +199,18 @@ class Search:
             starts = [split(m, f.problem.description, own_class) for m, f in zip(mixtures, self.folds, strict=True)]
             tried = [(option, *self.compared(option, starts)) for option in narrower(prior)]
             option, found, candidates = max(tried, key=lambda t: t[1])
-            if found > score:
+            if found > score + SMALLEST_GAIN / self.weight:
                 prior, score, mixtures, failed = option, found, candidates, []
                 steps.append(Growth(own_class, prior))
             else:
                 failed.append(own_class)
         return steps
+
+    @property
+    def weight(self) -> float:
+        """Of all rows that are kept out at some time."""
+        blocks = [block for fold in self.folds for block in fold.held_out.blocks()]
+        return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in blocks))
 
     def score(self, mixtures: list[Mixture]) -> float:
         """Mean log posterior of the labels kept out, under the mixture of their fold."""

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
-from mixtura.moments import Summary
+from mixtura.moments import Moments, Projected, Summary
 from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
 from mixtura.roles import Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
 from mixtura.shards import Source
 from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
 
-FIRST_FACTOR = 2.0  # E of the speech recognisers, which seldom lowers the objective
+FIRST_FACTOR = 1.0  # E; speech recognisers, which do not look at the objective, take 2
 SMALLEST_FACTOR = 0.01
-SHRINKING, GROWING = 0.7, 3.0  # what becomes of E after a step that was taken, and after one that was not
+SHRINKING, GROWING = 0.95, 3.0  # what becomes of E after a step that was taken, and after one that was not
 MOST_REJECTIONS = 20  # E has grown by 1e9 then: nothing is to be gained
 MOST_DOUBLINGS = 100
 SMALLEST_COUNT = 1e-12  # per row: keeps a component that no row wants where it is
@@ -38,6 +38,8 @@ class Progress:
     summary: Summary
     value: float  # objective and log prior, per unit of weight
     factor: float = FIRST_FACTOR
+    previous: Mixture | None = None  # before the last step
+    n_steps: int = 0  # since the last one that was not taken
 
 
 @dataclass(frozen=True)
@@ -71,34 +73,51 @@ class BaumWelch:
         return Progress(mixture, summary, (summary.value + log_prior) / summary.weight)
 
     def step(self, mixture: Progress, rows: Source) -> Step:
-        """The first of ever shorter steps that does not lower the objective; the value is that of what came in."""
-        now, factor = mixture, mixture.factor
+        """The first of ever shorter steps that does not lower the objective; the value is that of what came in.
+
+        Momentum is dropped first, then E grows.
+        """
+        now, factor, n_steps = mixture, mixture.factor, mixture.n_steps
         for _ in range(MOST_REJECTIONS):
-            candidate = self.updated(now.mixture, now.summary, factor)
+            candidate = self.updated(now, factor, n_steps)
             if not repairs_of(candidate):
                 then = self.start(candidate, rows)
                 if then.value >= now.value:
-                    return Step(replace(then, factor=max(SHRINKING * factor, SMALLEST_FACTOR)), now.value)
-            factor *= GROWING
-        return Step(now, now.value)
+                    factor = max(SHRINKING * factor, SMALLEST_FACTOR)
+                    return Step(replace(then, factor=factor, previous=now.mixture, n_steps=n_steps + 1), now.value)
+            if n_steps == 0:  # otherwise momentum may be at fault
+                factor *= GROWING
+            n_steps = 0
+        return Step(replace(now, n_steps=0), now.value)
 
-    def updated(self, mixture: Mixture, summary: Summary, factor: float) -> Mixture:
-        """The mixture that the net moments and D times its own ask for."""
-        pseudo = self._pseudo_moments
+    def updated(self, now: Progress, factor: float, n_steps: int = 0) -> Mixture:
+        """The mixture that the net moments and D times its own ask for, with momentum after some steps."""
+        mixture, pseudo = now.mixture, self._pseudo_moments
         with threads_for(mixture.n_components * mixture.n_features**3):
-            own = mixture.own_moments(self.constants(mixture, summary, factor))
-            means, scatter = placed(mixture, summary.moments.net + own, pseudo)
+            anchor = self.anchor(now, n_steps)
+            constants = self.constants(now, factor, anchor)
+            means, scatter = placed(mixture, now.summary.moments.net + anchor.scaled(constants), pseudo)
             covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
-        return Mixture(self._log_weights(mixture, summary), means, covariance, mixture.class_of)
+        return Mixture(self._log_weights(mixture, now.summary), means, covariance, mixture.class_of)
 
-    def constants(self, mixture: Mixture, summary: Summary, factor: float) -> Tensor:
+    def anchor(self, now: Progress, n_steps: int) -> Moments:
+        """The model's own moments, each component counting one, carried on as the last step moved them (momentum)."""
+        ones = torch.ones_like(now.mixture.log_weights)
+        own = now.mixture.own_moments(ones)
+        if now.previous is None or n_steps == 0 or isinstance(own.form, Projected):
+            return own  # projections change with every step
+        share = n_steps / (n_steps + 3)  # as Nesterov's
+        before = now.previous.own_moments(ones).about(own.reference)
+        return own.scaled(1 + share) + before.scaled(-share)
+
+    def constants(self, now: Progress, factor: float, anchor: Moments) -> Tensor:
         """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
-        net, denominators = summary.moments.net, summary.denominator_counts
+        net, denominators = now.summary.moments.net, now.summary.denominator_counts
         assert denominators is not None
-        halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * summary.weight)
+        halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
-            _, scatter = placed(mixture, net + mixture.own_moments(halves), self._pseudo_moments)
-            sound = mixture.covariance.definite(scatter, self._pseudo_moments)
+            _, scatter = placed(now.mixture, net + anchor.scaled(halves), self._pseudo_moments)
+            sound = now.mixture.covariance.definite(scatter, self._pseudo_moments)
             if bool(sound.all()):
                 break
             halves = torch.where(sound, halves, 2 * halves)
