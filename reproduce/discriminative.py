@@ -49,7 +49,7 @@ SMOOTHINGS = (0.0, 0.1, 0.5)  # shares of the likelihood in the objective that a
 COMPONENTS = {
     **dict.fromkeys(("waveform", "vowels", "vowels, adults"), (1, 2)),
     **dict.fromkeys(("0-6 small", "7-9 small"), (1, 4, 16)),
-    **dict.fromkeys(("0-6", "7-9"), (16,)),
+    **dict.fromkeys(("0-6", "7-9"), (4, 16, 40)),
 }
 # Training error, test error, Gaussians or vectors as printed in Tables 2 and 3; standard error of the test error.
 PAPER = {

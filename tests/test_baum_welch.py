@@ -26,7 +26,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint
 from mixtura.passes import locate
 from mixtura.priors import log_terms
-from mixtura.solvers import BaumWelch, Outcome, run
+from mixtura.solvers import BaumWelch, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import grown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -237,3 +237,21 @@ def test_it_ends_where_nothing_is_to_be_gained(rng, device):
     value = free_value(COVARIANCES["diag"], moving, leaves, prior_of("everything", device), source)
     for gradient in torch.autograd.grad(value, [means, *leaves.values()]):
         assert gradient.abs().max() < 1e-2
+
+
+def test_it_stops_where_rows_that_were_kept_out_are_predicted_best(rng, device):
+    """Few rows and no prior: the conditional likelihood of other rows rises first and falls later."""
+    data = random_data(KINDS["labels"], rng, n_rows=400)
+    source, others = data.taken(np.arange(40)).source(device), data.taken(np.arange(40, 400)).source(device)
+    solver = baum_welch(source)
+    judge = baum_welch(others)
+
+    def score(progress) -> float:
+        return judge.start(progress.mixture, others).value
+
+    start = solver.start(random_mixture(COVARIANCES["diag"], rng, device), source)
+    found = run_held_out(solver, start, source, score, max_iter=300, tol=0.0, interval=2, patience=5)
+    assert found.outcome is Outcome.HELD_OUT
+    last = run(solver, start, source, max_iter=len(found.history), tol=0.0)
+    assert score(found.mixture) > score(last.mixture)
+    assert score(found.mixture) >= score(start)
