@@ -39,7 +39,7 @@ WITHOUT_CHANCE = [
     MixtureClassifier(covariance_type="low_rank"),
     MixtureClassifier(covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
     MixtureClassifier(dtype="float64", device="cpu", unlabeled=None),
-    MixtureClassifier(objective="conditional", max_iter=30),
+    MixtureClassifier(objective="conditional", solver="gradient", max_iter=30),
     GaussianMixture(),
     GaussianMixture(covariance_type="diag", prior="default"),
     GaussianMixture(covariance_type="low_rank"),

@@ -50,11 +50,17 @@ def again(model, path):
     return mixtura.load(path)
 
 
+def assert_same_numbers(found, expected, name=""):
+    """To rounding: where a buffer lies in memory may change how a product is rounded."""
+    np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+
+
 def assert_same(loaded, model, rows=HOLED):
     assert type(loaded) is type(model)
     assert loaded.get_params() == model.get_params()
-    for method in ("predict", "predict_proba", "score_samples", "responsibilities", "impute"):
-        np.testing.assert_array_equal(getattr(loaded, method)(rows), getattr(model, method)(rows), err_msg=method)
+    np.testing.assert_array_equal(loaded.predict(rows), model.predict(rows))
+    for method in ("predict_proba", "score_samples", "responsibilities", "impute"):
+        assert_same_numbers(getattr(loaded, method)(rows), getattr(model, method)(rows), method)
     for name in ("n_features_in_", "n_iter_", "converged_", "history_", "n_parameters_"):
         assert getattr(loaded, name) == getattr(model, name), name
 
@@ -67,7 +73,7 @@ class TestRoundTrip:
         model.fit(HOLED, Y)
         loaded = again(model, path)
         assert_same(loaded, model)
-        np.testing.assert_array_equal(loaded.predict_joint_log_proba(X), model.predict_joint_log_proba(X))
+        assert_same_numbers(loaded.predict_joint_log_proba(X), model.predict_joint_log_proba(X))
         np.testing.assert_array_equal(loaded.class_prior_, model.class_prior_)
         np.testing.assert_array_equal(loaded.n_components_, model.n_components_)
         for found, expected in zip(loaded.sample(9), model.sample(9), strict=True):
@@ -153,15 +159,15 @@ def test_arguments_that_changed_after_the_fit_do_no_harm(path):
     model = MixtureClassifier(covariance_type="full").fit(X, Y)
     expected = model.predict_proba(X)
     loaded = again(model.set_params(covariance_type="diag"), path)
-    np.testing.assert_array_equal(loaded.predict_proba(X), expected)
+    assert_same_numbers(loaded.predict_proba(X), expected)
     assert loaded.covariance_type == "diag"
 
 
 def test_a_loaded_model_goes_on(path):
     model = MixtureClassifier(2, random_state=0, warm_start=True).fit(X, Y)
     loaded = again(model, path)
-    np.testing.assert_array_equal(loaded.fit(X, Y).predict_proba(X), model.fit(X, Y).predict_proba(X))
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(loaded)).predict_proba(X), loaded.predict_proba(X))
+    assert_same_numbers(loaded.fit(X, Y).predict_proba(X), model.fit(X, Y).predict_proba(X))
+    assert_same_numbers(pickle.loads(pickle.dumps(loaded)).predict_proba(X), loaded.predict_proba(X))
 
 
 def test_a_model_without_iterations(path):
@@ -174,7 +180,7 @@ def test_a_model_from_a_device_is_loaded_on_the_cpu(path, device, dtype):
     model = MixtureClassifier().fit(rows, torch.from_numpy(Y).to(device))
     loaded = again(model, path)
     assert loaded.mixture_.means.device.type == "cpu"
-    np.testing.assert_array_equal(loaded.predict_proba(rows).cpu(), model.predict_proba(rows).cpu())
+    assert_same_numbers(loaded.predict_proba(rows).cpu(), model.predict_proba(rows).cpu())
 
 
 def test_the_header_is_plain_json(path):
