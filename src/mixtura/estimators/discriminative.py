@@ -17,6 +17,7 @@ from mixtura.estimators.penalties import (
     Limits,
     Search,
     counts_of,
+    described,
     grown,
     make_folds,
     stopped,
@@ -32,15 +33,15 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     """Separates the classes by Gaussian mixtures: conditional likelihood by extended Baum-Welch (KJO03).
 
     Such a fit, left to itself, puts the training rows right and learns little. Two penalties hold it: variances are
-    shrunk towards a multiple of those within the classes, and the means of components towards the mean of their class.
-    Both are chosen together by cross-validation, unless `prior` says otherwise.
+    shrunk towards a multiple of those that components may be expected to have, and the means of components towards the
+    mean of their class. Both are chosen together by cross-validation, unless `prior` says otherwise.
 
     Parameters:
         n_components: components per class, an int, a dict class -> int, or "auto": classes grow as long as rows that
             are kept out are predicted better.
         covariance_type, rank: as in `MixtureClassifier`, "diag" unless set.
         prior: "auto" chooses the two penalties; or a prior as in `MixtureClassifier`, such as
-            `priors.Shrinkage(scale=3.0, variances="pooled", mean_strength=10.0)`.
+            `priors.Shrinkage(scale=3.0, mean_strength=10.0)`.
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
             alone) to 1; above 0 unlabeled rows take part.
         cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
@@ -154,11 +155,10 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     def _choose(self, problem: Problem) -> None:
         folds = make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans"))
         search = Search(folds, self._limits(problem), bool(self.early_stopping))
-        mixtures = [fold.start for fold in search.folds]
         if is_auto(self.prior):
             self.prior_, mixtures = search.penalties()
-        elif is_auto(self.n_components):
-            _, mixtures = search.compared(self.prior_, mixtures)
+        else:
+            _, mixtures = search.compared(self.prior_, search.starts(self.prior_))
         if is_auto(self.n_components):
             self.growth_ = search.growth(self.prior_, mixtures)
         self.search_ = search.records
@@ -173,7 +173,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         given, limits = self._given_start(problem), self._limits(problem)
 
         def start_of(part: Problem) -> Mixture:
-            start = self._generative(part, self.init) if given is None else given
+            start = described(part, self.prior_, self._generative(part, self.init)) if given is None else given
             return start if self._goes_on else grown(part, self.prior_, start, self.growth_, limits)
 
         start = start_of(problem)

@@ -16,15 +16,15 @@ from mixtura.estimators.classifier import Problem, make_prior
 from mixtura.estimators.growing import split, unexplained
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
-from mixtura.objectives import Conditional
+from mixtura.objectives import Conditional, Joint
 from mixtura.passes import locate, summarise
 from mixtura.priors import Shrinkage
 from mixtura.shards import TensorSource
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import Progress
 
-# The two penalties, from weak to strong: what variances are shrunk to, in units of those within the classes, and how
-# many rows hold every mean at that of its class.
+# The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
+# and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 FIRST = (3, 4)  # where the search starts
@@ -85,6 +85,15 @@ def with_prior(problem: Problem, prior: Any, n_components: list[int]) -> Problem
 def counts_of(mixture: Mixture) -> list[int]:
     """Components per class."""
     return [part.stop - part.start for part in mixture.class_slices]
+
+
+def described(problem: Problem, prior: Any, start: Mixture) -> Mixture:
+    """A generative start after one step of EM under a prior.
+
+    It brings variances to where the prior will hold them. Baum-Welch would come there by steps that it has to shorten
+    again and again, and that stay short for long.
+    """
+    return with_prior(problem, prior, counts_of(start)).em(Joint()).step(start, problem.source).mixture
 
 
 def refitted(problem: Problem, prior: Any, start: Mixture, limits: Limits) -> Mixture:
@@ -150,7 +159,7 @@ def _sampled_parts(problem: Problem, cv: Any) -> Parts:
     rows = torch.cat([rows for rows, _ in samples])
     weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    number = _numbers if isinstance(cv, Integral) else _shares
+    number: Callable[[int, Any, torch.Generator], Tensor] = _numbers if isinstance(cv, Integral) else _shares
     numbers = torch.cat([number(len(part), cv, problem.generator) for part, _ in samples]).to(rows.device)
     n_parts = int(cv) if isinstance(cv, Integral) and len(rows) < MANY_ROWS else 1
     return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
@@ -208,7 +217,7 @@ class Search:
             if not (0 <= place[0] < len(SCALES) and 0 <= place[1] < len(PULLS)):
                 return -float("inf")
             if place not in scores:
-                scores[place] = self.compared(penalty(*place), [fold.start for fold in self.folds])
+                scores[place] = self.compared(penalty(*place), self.starts(penalty(*place)))
             return scores[place][0]
 
         best, moved = FIRST, True
@@ -219,6 +228,10 @@ class Search:
                 while look((best[0] + step[0], best[1] + step[1])) > look(best):
                     best, moved = (best[0] + step[0], best[1] + step[1]), True
         return penalty(*best), scores[best][1]
+
+    def starts(self, prior: Any) -> list[Mixture]:
+        """Where fits under a prior begin, one a fold."""
+        return [described(fold.problem, prior, fold.start) for fold in self.folds]
 
     def compared(self, prior: Any, starts: list[Mixture]) -> tuple[float, list[Mixture]]:
         """The score of a prior from these starts, one a fold, and the mixtures it comes to."""
@@ -277,7 +290,7 @@ class Search:
 
 def penalty(scale: int, pull: int) -> Shrinkage:
     """The penalties at a place of the grid."""
-    return Shrinkage(scale=SCALES[scale], variances="pooled", mean_strength=PULLS[pull])
+    return Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull])
 
 
 def narrower(prior: Any) -> list[Any]:
