@@ -159,7 +159,7 @@ def _sampled_parts(problem: Problem, cv: Any) -> Parts:
     rows = torch.cat([rows for rows, _ in samples])
     weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    number: Callable[[int, Any, torch.Generator], Tensor] = _numbers if isinstance(cv, Integral) else _shares
+    number = _numbers if isinstance(cv, Integral) else _shares
     numbers = torch.cat([number(len(part), cv, problem.generator) for part, _ in samples]).to(rows.device)
     n_parts = int(cv) if isinstance(cv, Integral) and len(rows) < MANY_ROWS else 1
     return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
@@ -188,14 +188,14 @@ def _fold(problem: Problem, kept: TensorSource, held_out: TensorSource, start: C
     return Fold(smaller, held_out, start(smaller))
 
 
-def _numbers(n_rows: int, n_folds: int, generator: torch.Generator) -> Tensor:
+def _numbers(n_rows: int, n_folds: Any, generator: torch.Generator) -> Tensor:
     """The part of every row of a class; -1: never kept out."""
     if n_rows < 2:
         return torch.full((n_rows,), -1)
-    return (torch.arange(n_rows) % n_folds)[torch.randperm(n_rows, generator=generator)]
+    return (torch.arange(n_rows) % int(n_folds))[torch.randperm(n_rows, generator=generator)]
 
 
-def _shares(n_rows: int, share: float, generator: torch.Generator) -> Tensor:
+def _shares(n_rows: int, share: Any, generator: torch.Generator) -> Tensor:
     """0 for a share of the rows of a class, which are kept out; -1 for the others."""
     return (torch.randperm(n_rows, generator=generator) < int(share * n_rows)).long() - 1
 
