@@ -226,7 +226,7 @@ def dgmm_any(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitte
 
 
 def dgmm_auto(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    model: Any = DiscriminativeMixtureClassifier("auto", cv=10, random_state=0).fit(X, y)
+    model = best_of(X, y, [{"n_components": "auto"}])
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
