@@ -345,6 +345,36 @@ def row(name: str, method: str, found: dict[str, Any]) -> str:
     )
 
 
+def overview(records: list[dict[str, Any]]) -> list[str]:
+    """Test errors of the mixtures beside the paper's plus one of its standard errors."""
+    methods = ("dgmm", "dgmm_any", "dgmm_auto")
+    lines = [f"| test % | allowed | {' | '.join(methods)} |", "|---|---|---|---|---|"]
+    for name in N_SETS:
+        data = name.removesuffix(", adults")
+        # The paper's mixture overfits pima (28.6): its GMM is the measure there.
+        allowed = PAPER["gmm"]["pima"][1] if data == "pima" else PAPER["dgmm"][data][1] + PAPER_ERRORS[data]
+        found = [summary(records, name, method) for method in methods]
+        cells = ["" if f is None else f"{f['test']:.2f}{f['error']}" for f in found]
+        lines.append(f"| {name} | {allowed:.2f} | {' | '.join(cells)} |")
+    return lines
+
+
+def note(name: str, records: list[dict[str, Any]]) -> list[str]:
+    """What is known of the rows of the vowels."""
+    found = [summary(records, data, method) for data in ("vowels", "vowels, adults") for method in ("gmm", "svm")]
+    if name != "vowels" or None in found:
+        return []
+    every, of_svm, adults, of_svm_adults = (f["train"] for f in found if f is not None)
+    return [
+        "The paper trains on 599 rows and tests on 600, F1 and F2, of a version of the Peterson-Barney data that it",
+        "does not describe; 1520 rows of 76 speakers are at hand, without the marks of listeners that some versions",
+        f"have. Its GMM and SVM make {PAPER['gmm'][name][0]} and {PAPER['svm'][name][0]} % errors on training rows;",
+        f"ours {every:.1f} and {of_svm:.1f} % with rows of all speakers, {adults:.1f} and {of_svm_adults:.1f} %",
+        "with rows of men and women. So men and women, the next table, are the likelier reading; both are given.",
+        "",
+    ]
+
+
 def report(records: list[dict[str, Any]]) -> str:
     """The tables in Markdown."""
     lines = ["# Klautau, Jevtic & Orlitsky (2003), Tables 2 and 3", ""]
@@ -357,12 +387,13 @@ def report(records: list[dict[str, Any]]) -> str:
         "",
     ]
     lines += [f"- {method}: {text}" for method, text in METHODS.items()]
+    lines += ["", *overview(records)]
     heads = ["method", "train %", "test %", "Gaussians or vectors", "sets", "seconds", "paper"]
     for name in N_SETS:
         found = {method: summary(records, name, method) for method in METHODS}
         if any(found.values()):
             error = PAPER_ERRORS[name.removesuffix(", adults")]
-            lines += ["", f"## {name} (the paper's standard error {error})", ""]
+            lines += ["", f"## {name} (the paper's standard error {error})", "", *note(name, records)]
             lines += [f"| {' | '.join(heads)} |", "|---|---|---|---|---|---|---|"]
             lines += [row(name, method, values) for method, values in found.items() if values is not None]
     lines += ["", "Made by:", ""]
