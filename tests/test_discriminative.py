@@ -310,3 +310,16 @@ def test_control_c_ends_a_search(ripley, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         DiscriminativeMixtureClassifier(**QUICK).fit(*ripley)
     assert len(taken) == 5
+
+
+def test_a_fit_begins_where_its_penalties_hold_the_variances(waveform):
+    """Under strong penalties ten steps from there come further than ten from the generative start itself."""
+    wide = Shrinkage(scale=30.0, mean_strength=3.0)
+    options = {"prior": wide, "max_iter": 10, "tol": 0.0, "random_state": 0}
+    generative = MixtureClassifier(2, covariance_type="diag", tol=1e-3, random_state=0).fit(*waveform)
+    with pytest.warns(Warning, match="max_iter"):
+        model = DiscriminativeMixtureClassifier(2, **options).fit(*waveform)
+    with pytest.warns(Warning, match="max_iter"):
+        plain = DiscriminativeMixtureClassifier(2, init=generative.mixture_, **options).fit(*waveform)
+    assert model.history_[0].objective > plain.history_[0].objective + 10
+    assert model.history_[-1].objective > plain.history_[-1].objective + 0.3
