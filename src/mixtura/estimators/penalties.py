@@ -27,7 +27,9 @@ from mixtura.solvers.baum_welch import Progress
 # and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-FIRST = (3, 4)  # where the search starts
+# Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
+# components of a class are one, and stay there.
+MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
 # Rows from which one part is kept out once, instead of every part in turn.
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
@@ -220,13 +222,7 @@ class Search:
                 scores[place] = self.compared(penalty(*place), self.starts(penalty(*place)))
             return scores[place][0]
 
-        best, moved = FIRST, True
-        look(best)
-        while moved:
-            moved = False
-            for step in ((1, 0), (-1, 0), (0, 1), (0, -1)):
-                while look((best[0] + step[0], best[1] + step[1])) > look(best):
-                    best, moved = (best[0] + step[0], best[1] + step[1]), True
+        best = max((climbed(look, place) for place in (MIDDLE, max(CORNERS, key=look))), key=look)
         return penalty(*best), scores[best][1]
 
     def starts(self, prior: Any) -> list[Mixture]:
@@ -286,6 +282,17 @@ class Search:
                     largest = float(unexplained(mixture, fold.problem.description, c).max())
                     totals[c] = totals.get(c, 0.0) + largest
         return max(totals, key=lambda c: totals[c]) if totals else None
+
+
+def climbed(look: Callable[[tuple[int, int]], float], best: tuple[int, int]) -> tuple[int, int]:
+    """The place of a grid that is better than its four neighbours, uphill from another."""
+    moved = True
+    while moved:
+        moved = False
+        for step in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            while look((best[0] + step[0], best[1] + step[1])) > look(best):
+                best, moved = (best[0] + step[0], best[1] + step[1]), True
+    return best
 
 
 def penalty(scale: int, pull: int) -> Shrinkage:
