@@ -78,7 +78,7 @@ METHODS = {
     "gmm": 'MixtureClassifier(K, covariance_type="diag"), K by cross-validation',
     "dgmm": "DiscriminativeMixtureClassifier(K, smoothing, cv=10): K and smoothing by the cross-validation that also "
     "chooses its two penalties; smoothing joined the search "
-    "after a first error on synth (9.6) had been seen, and 0.9 after cross-validation had chosen 0.5, the largest then; "
+    "after a first error on synth (9.6) had been seen, and 0.9 after cross-validation had chosen 0.5, then the last; "
     "no smoothing for digits",
     "dgmm_any": 'the same, with covariance_type chosen as well, among "diag" (the paper\'s), "spherical", "tied" and '
     '"full", before smoothing is',
