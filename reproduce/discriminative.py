@@ -276,7 +276,7 @@ def rvm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
 
 
 def ivm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    counts = [25, 50, 100] if len(y) <= MANY_ROWS else [400]
+    counts = [25, 50, 100] if len(y) <= MANY_ROWS else [200, 800]
     grid = {"estimator__gamma": widths(X), "estimator__amplitude": [1.0, 10.0], "estimator__n_vectors": counts}
     model = searched(OneVsOneClassifier(InformativeVectorMachine()), grid, X, y)
     pairs = model[-1].estimators_
