@@ -276,7 +276,7 @@ def rvm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
 
 
 def ivm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    counts = [25, 50, 100] if len(y) <= MANY_ROWS else [200, 800]
+    counts = [25, 50, 100] if len(y) <= MANY_ROWS else [400]
     grid = {"estimator__gamma": widths(X), "estimator__amplitude": [1.0, 10.0], "estimator__n_vectors": counts}
     model = searched(OneVsOneClassifier(InformativeVectorMachine()), grid, X, y)
     pairs = model[-1].estimators_
@@ -405,6 +405,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=list(N_SETS), choices=list(N_SETS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--sets", type=int, default=None, help="at most so many sets of each kind")
+    parser.add_argument("--first", type=int, default=0, help="the first set of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--seconds", type=float, default=None, help="stop after so many, with what is there")
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="take the records of these files over first")
@@ -416,7 +417,7 @@ def main() -> None:
         (name, number, method)
         for method in options.methods
         for name in options.data
-        for number in range(min(N_SETS[name], options.sets or N_SETS[name]))
+        for number in range(options.first, min(N_SETS[name], options.sets or N_SETS[name]))
         if (name, number, method) not in records
     ]
     pool = ProcessPoolExecutor(options.jobs, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
