@@ -411,7 +411,7 @@ def makers(records: list[dict[str, Any]]) -> list[str]:
     return [
         *lines,
         "",
-        "Code that is named by a commit compared penalties from the middle of their grid alone, and smoothing up to 0.5;",
+        "Code named by a commit compared penalties from the middle of their grid alone, and smoothing up to 0.5;",
         "before 0ea2095 it shrank variances to multiples of those pooled within the classes, and began without a step",
         "of EM.",
     ]
