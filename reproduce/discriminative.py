@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,7 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, tuple[int, ...]], Fitted]] = {
 
 
 def run(name: str, number: int, method: str) -> dict[str, Any]:
+    made()
     X, y, X_test, y_test = load(name, number)
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -306,8 +308,9 @@ def run(name: str, number: int, method: str) -> dict[str, Any]:
             "chosen": fitted.chosen, "seconds": seconds, "made": made()}  # fmt: skip
 
 
+@cache
 def made() -> str:
-    """By which code and where."""
+    """By which code and where; asked first before anything is fitted."""
     sources = Path(mixtura.__file__).parent
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources.rglob("*.py")))).hexdigest()[:8]
     versions = f"torch {torch.__version__}, scikit-learn {sklearn.__version__}"
