@@ -45,6 +45,7 @@ def residual() -> tuple[nn.Module, Tensor]:
 
 # name: network and images, features, classes, head, most that a step may take beside nn.Linear
 CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, int, Callable[[], nn.Module], float]] = {
+    "D = 10, full": (lambda: small(10), 10, 10, lambda: MixtureHead(10, 10), 1.15),
     "D = 10, full, 2 components": (lambda: small(10), 10, 10, lambda: MixtureHead(10, 10, 2), 1.15),
     "D = 10, full, 2 components, sparse": (lambda: small(10), 10, 10, lambda: SparseMixtureHead(10, 10, 2), 1.15),
     "D = 64, full": (lambda: small(64), 64, 10, lambda: MixtureHead(64, 10), 1.15),

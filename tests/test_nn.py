@@ -186,6 +186,18 @@ def test_compiled_to_machine_code_heads_agree(make):
         torch._dynamo.reset()
 
 
+@pytest.mark.parametrize("name", ["mixture_full_1", "mixture_full_3", "mixture_low_rank_3"])
+def test_a_recorded_head_learns_the_same(name, device):
+    if device.type != "cuda":
+        pytest.skip("CUDA graphs need a GPU")
+    x, y = rows_and_labels(device=device)
+    plain = HEADS[name]().to(device)
+    other = copy.deepcopy(plain)
+    recorded = torch.cuda.make_graphed_callables(other, (x.clone().requires_grad_(),))
+    other.load_state_dict(plain.state_dict())  # recording has moved the running means
+    assert_close(train(recorded, x, y, 10)(x), train(plain, x, y, 10)(x), 1e-4)
+
+
 @some_heads
 def test_heads_train_in_a_distributed_network(make, tmp_path, monkeypatch):
     """One process, which is all that the hooks of DistributedDataParallel need to run."""

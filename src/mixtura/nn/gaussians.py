@@ -32,7 +32,7 @@ STRUCTURES: dict[str, Structure] = {
 
 
 class GaussianComponents(nn.Module):
-    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k + smallest I), in the product form of (head-scores).
+    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k + smallest I), as (head-scores) (head-gaussians).
 
     Weights, means and covariances are no parameters but, as the running means of batch normalisation, follow the rows
     that come by: a step of EM in which the mixture's own moments count 1 - rate, and those of a batch rate

@@ -34,7 +34,8 @@ class MixtureHead(nn.Module):
         rank: projections per component of "low_rank"; "auto" is min(10, max(1, D // 2)).
         normalise: centre and scale the features by running means and variances, as batch normalisation does, before
             products are taken; "none" needs no such thing and does without.
-        density: proper Gaussians, with `log_density` and `hybrid_loss`.
+        density: proper Gaussians, with `log_density` and `hybrid_loss`. They are no parameters but follow the features
+            of training, so that it needs the labels: `hybrid_loss(features, labels)` or `head(features, labels)`.
 
     Examples:
         >>> import torch
@@ -194,8 +195,8 @@ class MixtureHead(nn.Module):
     def refit(self, X: Any, y: Any, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        A head with density=True that was trained together with its network has Gaussians as wide as dropout and
-        augmentation made the features; fitted anew to features in evaluation, it tells better what is unusual.
+        Gaussians (density=True) that followed features in training are as wide as dropout and augmentation made them;
+        fitted anew to features in evaluation, they tell somewhat better what is unusual.
         """
         from mixtura.nn.conversion import refit
 
