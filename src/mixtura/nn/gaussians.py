@@ -92,7 +92,7 @@ class GaussianComponents(nn.Module):
         """One step after normalised rows (n, D), their scores (n, K) and labels, -1 meaning unknown (head-follows)."""
         mixture, rows = self.mixture(0.0), x.double()
         shares = Joint().evaluate(scores.T.double(), Targets(self.class_of, labels)).numerator  # (K, n)
-        product: Any = mixture.covariance.product(mixture.means)
+        product: Any = mixture.covariance.product(mixture.means, mixture.log_weights)
         sums, values = product.zeros(), product.expand(rows.T, slice(None), Scratch())[1]
         product.accumulate(sums, values, shares, slice(None))
         batch = product.moments(sums, torch.zeros_like(rows[0])).about(mixture.means)
