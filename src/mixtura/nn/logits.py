@@ -67,7 +67,7 @@ def component_scores(
     if projection is None:
         return scores
     projected = _affine(x, projection, None, projection_log_variances)
-    squares = (projected * projected).view(x.shape[0], len(weight), len(projection) // len(weight))
+    squares = projected.view(x.shape[0], len(weight), len(projection) // len(weight)).square()
     return torch.add(scores, squares.sum(-1), alpha=0.5)
 
 
