@@ -69,8 +69,8 @@ def density_lines(found: dict[str, Any]) -> list[str]:
     names = {
         "error": "error %",
         "auroc": "AUROC of the largest probability",
-        "auroc_density": "of the density of the head",
-        "auroc_anew": "of a density head fitted anew to the features (`refit`)",
+        "auroc_density": "of the density of the head before its last step",
+        "auroc_anew": "after it (`refit`)",
         "auroc_after": "of a Gaussian per class fitted to the features",
     }
     cells = [spread([run[key] for run in runs], 2 if key == "error" else 4) for key in names]

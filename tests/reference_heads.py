@@ -54,30 +54,3 @@ def large_margin(rows, weight, labels, margin, blend):
         psi = (-1) ** k * math.cos(margin * angle) - 2 * k
         found[n, label] = norm * (psi + blend * math.cos(angle)) / (1 + blend)
     return found
-
-
-def followed(rows, labels, weights, means, covariances, class_of, rate, quadratic):
-    """One step of EM, row by row, in which what the mixture has seen counts 1 - rate and the rows rate."""
-    n_components, size = means.shape
-    counts = (1 - rate) * weights
-    firsts = counts[:, None] * means
-    seconds = counts[:, None, None] * (covariances + means[:, :, None] * means[:, None, :])
-    for row, label in zip(rows, labels, strict=True):
-        joint = np.zeros(n_components)
-        for k in range(n_components):
-            if label in (-1, class_of[k]):
-                off = row - means[k]
-                raised = covariances[k] + 1e-3 * np.eye(size)
-                joint[k] = (
-                    weights[k] * math.exp(-0.5 * off @ np.linalg.solve(raised, off)) / np.linalg.det(raised) ** 0.5
-                )
-        shares = rate * joint / joint.sum() / len(rows)
-        counts = counts + shares
-        firsts = firsts + shares[:, None] * row
-        seconds = seconds + shares[:, None, None] * np.outer(row, row)
-    new = firsts / counts[:, None]
-    scatters = seconds - counts[:, None, None] * new[:, :, None] * new[:, None, :]
-    if quadratic == "none":
-        return counts, new, np.diag(np.diag(scatters.sum(0)))[None] / counts.sum()
-    found = scatters / counts[:, None, None]
-    return counts, new, found if quadratic == "full" else found * np.eye(size)

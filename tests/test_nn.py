@@ -99,8 +99,6 @@ def test_gradients_are_those_of_differences(make):
     head = make().double().eval()
     x = rows_and_labels(4)[0].double().requires_grad_()
     assert torch.autograd.gradcheck(head, (x,))
-    if getattr(head, "density", False):
-        return  # its Gaussians follow the features, and no optimiser
     names = [name for name, p in head.named_parameters() if p.requires_grad and "log_variances" not in name]
 
     def of_parameters(*values):
@@ -186,16 +184,16 @@ def test_compiled_to_machine_code_heads_agree(make):
         torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # recorded on one stream, replayed on another
 @pytest.mark.parametrize("name", ["mixture_full_1", "mixture_full_3", "mixture_low_rank_3"])
-def test_a_recorded_head_learns_the_same(name, device):
+def test_a_recorded_head_has_the_same_gradients(name, device):
     if device.type != "cuda":
         pytest.skip("CUDA graphs need a GPU")
     x, y = rows_and_labels(device=device)
     plain = HEADS[name]().to(device)
-    other = copy.deepcopy(plain)
-    recorded = torch.cuda.make_graphed_callables(other, (x.clone().requires_grad_(),))
-    other.load_state_dict(plain.state_dict())  # recording has moved the running means
-    assert_close(train(recorded, x, y, 10)(x), train(plain, x, y, 10)(x), 1e-4)
+    recorded = torch.cuda.make_graphed_callables(copy.deepcopy(plain), (x.clone().requires_grad_(),))
+    found = [torch.autograd.grad(functional.cross_entropy(h(x), y), h.components.weight) for h in (plain, recorded)]
+    assert_close(found[1][0], found[0][0], 1e-4, 1.0)
 
 
 @some_heads
@@ -496,6 +494,7 @@ def test_refitting_is_starting_from_features():
     assert head.refit(x, y, random_state=0) is head
     anew = MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
     assert_close(head(x), anew(x), 1e-5)
+    assert head.log_density(x).mean() > train(MixtureHead(D, C, 2, density=True), x, y).log_density(x).mean()
     with pytest.raises(ValueError, match=r"The head has 5 features and 3 classes, but X and y have 5 and 2; give rows"):
         head.refit(x[y < 2], y[y < 2])
 
@@ -525,48 +524,6 @@ def test_the_hybrid_loss_is_the_sum_of_its_parts():
     assert_close(head.hybrid_loss(x, unlabeled, 0.3), 0.3 * marginal, 1e-6)
 
 
-@pytest.mark.parametrize("quadratic", ["full", "diagonal", "none"])
-def test_gaussians_follow_rows_as_the_twin_does(quadratic):
-    torch.manual_seed(0)
-    head = MixtureHead(D, C, 2, quadratic, density=True, normalise=False).double()
-    parts = head.components
-    x, y = rows_and_labels(40)
-    y[:4] = -1
-    for n_batches in range(3):
-        mixture = parts.mixture(0.0)
-        weights, means, covariances = (part.numpy() for part in (mixture.weights, mixture.means, mixture.covariances))
-        class_of, rate = parts.class_of.tolist(), 1 / (n_batches + 2)
-        expected = twin.followed(x.double().numpy(), y.tolist(), weights, means, covariances, class_of, rate, quadratic)
-        head.hybrid_loss(x.double(), y)
-        found = parts.mixture(0.0)
-        assert_close(found.weights, expected[0], 1e-7)
-        assert_close(found.means, expected[1], 1e-6, 1.0)
-        assert_close(found.covariance.dense(), np.broadcast_to(expected[2], found.covariances.shape), 1e-6, 1.0)
-        x = x + 0.1
-    parts.momentum = 1.0  # then a step is one of EM on the rows alone
-    head(x.double(), y.clamp_min(0))
-    assert_close(parts.mixture(0.0).weights.sum(), 1.0, 1e-9)
-    assert_close(parts.mixture(0.0).weights @ parts.means, x.double().mean(0), 1e-6, 1.0)
-
-
-@pytest.mark.parametrize("quadratic", QUADRATICS)
-def test_gaussians_that_followed_are_those_fitted_afterwards(quadratic):
-    """The density of a head as trained is as good as one made of the same features at the end."""
-    torch.manual_seed(0)
-    x, y = rows_and_labels(600)
-    head = MixtureHead(D, C, 1, quadratic, rank=2, density=True)
-    head.train()
-    for _ in range(150):
-        batch = torch.randint(600, (100,))
-        head.hybrid_loss(x[batch], y[batch]).backward()  # which runs, though there is nothing to learn
-    head.eval()
-    after = MixtureHead.from_features(x, y, 1, quadratic, rank=2, density=True, random_state=0).eval()
-    assert abs(float(head.log_density(x).mean() - after.log_density(x).mean())) < 0.05
-    before = {name: part.clone() for name, part in head.state_dict().items()}
-    head.hybrid_loss(x, y), head(x, y)
-    assert all(torch.equal(part, before[name]) for name, part in head.state_dict().items())
-
-
 def test_a_density_is_low_far_away(device):
     head = train(MixtureHead(D, C, density=True).to(device), *rows_and_labels(device=device), n_steps=50)
     x = rows_and_labels(seed=1, device=device)[0]
@@ -580,8 +537,8 @@ def test_an_evaluation_in_inference_mode_does_not_stop_training():
     x, y = rows_and_labels()
     with torch.inference_mode():
         head.eval()(x)
-    head.train().hybrid_loss(x.requires_grad_(), y).backward()
-    assert x.grad is not None
+    head.train().hybrid_loss(x, y).backward()
+    assert head.components.means.grad is not None
 
 
 # ---- bad input -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from mixtura.covariances import (
 from mixtura.estimators import MixtureClassifier
 from mixtura.linalg import safe_cholesky
 from mixtura.mixture import Mixture
-from mixtura.nn.gaussians import SMALLEST_VARIANCE, STRUCTURES, GaussianComponents, product_coefficients
+from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
 from mixtura.roles import Covariance, Structure
 
 if TYPE_CHECKING:
@@ -111,20 +111,25 @@ def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 
 def _start_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
-    """Without the smallest variance, which is added again; a variance that is smaller still is raised to just above."""
-    tensors = mixture.covariance.tensors()
-    if "matrices" in tensors:
-        values, vectors = torch.linalg.eigh(tensors["matrices"])
-        tensors["matrices"] = (vectors * _without_smallest(values).unsqueeze(-2)) @ vectors.mT
-    for name in ("entries", "uniquenesses"):
-        if name in tensors:
-            tensors[name] = _without_smallest(tensors[name])
-    covariance = STRUCTURES[parts.quadratic].from_tensors(tensors)
-    parts.keep(Mixture(mixture.log_weights, mixture.means, covariance, mixture.class_of))
+    """The parameters of (head-gaussians); variances that are too small are raised to just above the smallest one."""
+    covariance = mixture.covariance.inner if isinstance(mixture.covariance, TiedCovariance) else mixture.covariance
+    parts.bias.copy_(mixture.log_weights)
+    parts.means.copy_(mixture.means)
+    if isinstance(covariance, FullCovariance):
+        floor = SMALLEST_VARIANCE * torch.eye(parts.n_features, dtype=torch.float64, device=covariance.matrices.device)
+        values, vectors = torch.linalg.eigh(covariance.matrices - floor)
+        roots = safe_cholesky((vectors * values.clamp_min(1e-2 * SMALLEST_VARIANCE).unsqueeze(-2)) @ vectors.mT)[0]
+        scales = roots.diagonal(dim1=-2, dim2=-1)
+        parts.roots.copy_(roots.tril(-1) + torch.diag_embed(_before_softplus(scales)))
+        return
+    variances = covariance.entries if isinstance(covariance, DiagonalCovariance) else covariance.uniquenesses  # pyright: ignore[reportAttributeAccessIssue]
+    parts.roots.copy_(_before_softplus((variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE).sqrt()))
+    if parts.loadings is not None and isinstance(covariance, LowRankCovariance):
+        parts.loadings.copy_(covariance.loadings)
 
 
-def _without_smallest(variances: Tensor) -> Tensor:
-    return (variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE)
+def _before_softplus(values: Tensor) -> Tensor:
+    return values + torch.log(-torch.expm1(-values))
 
 
 # ---- to an estimator -------------------------------------------------------------------------------------------------
@@ -156,10 +161,10 @@ def _mixture(head: MixtureHead) -> Mixture:
     parts = head.components
     centre, scale = (part.double().cpu() for part in head.frame())
     if isinstance(parts, GaussianComponents):
-        mixture = parts.mixture().to("cpu")
-        covariance, means, log_weights = mixture.covariance, mixture.means, mixture.log_weights
-        if isinstance(covariance, TiedCovariance):
-            covariance = covariance.inner.select(covariance.groups)
+        covariance, means = parts.covariance(), parts.means
+        tensors = {name: part.detach().double().cpu() for name, part in covariance.tensors().items()}
+        covariance, means = _covariance(head.quadratic, tensors), means.double().cpu()
+        log_weights = parts.log_weights().double().cpu()
     else:
         numbers = [None if part is None else part.double().cpu() for part in parts.coefficients()]
         covariance, means, log_weights = _gauged(head.quadratic, *numbers)  # pyright: ignore[reportArgumentType]

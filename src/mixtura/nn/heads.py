@@ -11,7 +11,6 @@ from mixtura import checks
 from mixtura.covariances import automatic_rank
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
 from mixtura.nn.gaussians import GaussianComponents
-from mixtura.nn.logits import class_logits
 from mixtura.nn.pruned import PrunedHead, pruned
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective, Targets
@@ -34,8 +33,7 @@ class MixtureHead(nn.Module):
         rank: projections per component of "low_rank"; "auto" is min(10, max(1, D // 2)).
         normalise: centre and scale the features by running means and variances, as batch normalisation does, before
             products are taken; "none" needs no such thing and does without.
-        density: proper Gaussians, with `log_density` and `hybrid_loss`. They are no parameters but follow the features
-            of training, so that it needs the labels: `hybrid_loss(features, labels)` or `head(features, labels)`.
+        density: proper Gaussians, with `log_density` and `hybrid_loss`.
 
     Examples:
         >>> import torch
@@ -68,9 +66,8 @@ class MixtureHead(nn.Module):
         self.normaliser = self._make_normaliser() if normalise else None
 
     def _make_components(self, n_components: int, quadratic: str, rank: int) -> FreeComponents | GaussianComponents:
-        if self.density:
-            return GaussianComponents(self.n_features, n_components, quadratic, rank, self.n_components)
-        return FreeComponents(self.n_features, n_components, quadratic, rank)
+        kind = GaussianComponents if self.density else FreeComponents
+        return kind(self.n_features, n_components, quadratic, rank)
 
     def _make_normaliser(self) -> nn.BatchNorm1d:
         """Batch normalisation to a spread that is fixed."""
@@ -84,21 +81,12 @@ class MixtureHead(nn.Module):
         return self.components.quadratic
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits (..., C) of features (..., D).
-
-        Labels (...) are for Gaussians in training (density=True), which follow the rows of their classes. Other heads
-        take them, and do not use them, so that all look alike.
-        """
-        if isinstance(self.components, GaussianComponents):
-            logits = class_logits(self._log_joints(features, labels), self.n_components)
-        else:
-            logits = self.components.logits(self._normalised(features), self.n_components)
+        """Logits (..., C) of features (..., D). Labels are taken, and not used, so that all heads look alike."""
+        logits = self.components.logits(self._normalised(features), self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
-        if isinstance(self.components, GaussianComponents):
-            return self._log_joints(features)
         return self.components(self._normalised(features))
 
     def _normalised(self, features: Tensor) -> Tensor:
@@ -134,29 +122,14 @@ class MixtureHead(nn.Module):
 
         The discriminative objective is log p(c | x), or another one such as `Margin(10)` of mixtura.objectives. The
         density is that of the normalised features, whose variances are one: a network could raise that of its raw
-        features without end by shrinking them. The loss moves the features; while training, the Gaussians follow them
-        (head-follows), so that no optimiser has to. Needs density=True.
+        features without end by shrinking them. Needs density=True.
         """
         self._check_density("hybrid_loss")
-        log_joint = self._log_joints(features, labels).T  # (K, n)
+        log_joint = self.scores(features).T  # (K, n)
+        checks.head_labels(labels, log_joint.shape[1], self.n_classes, smallest=-1)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
         objective = Hybrid(tradeoff, discriminative)
         return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
-
-    def _log_joints(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Log joints (n, K); rows in training whose labels are known are followed by the Gaussians."""
-        parts, x = self.components, self._normalised(features)
-        assert isinstance(parts, GaussianComponents)
-        scores = parts(x)
-        if labels is None:
-            return scores
-        labels = labels.reshape(-1)
-        checks.head_labels(labels, len(x), self.n_classes, smallest=-1)
-        if not self.training:
-            return scores
-        parts.follow(x, scores, labels)
-        # With frozen features there is nothing left to optimise; a loop that calls backward runs all the same.
-        return scores if scores.requires_grad or not torch.is_grad_enabled() else scores.requires_grad_()
 
     def _check_density(self, method: str) -> None:
         if not self.density:
@@ -195,8 +168,9 @@ class MixtureHead(nn.Module):
     def refit(self, X: Any, y: Any, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        Gaussians (density=True) that followed features in training are as wide as dropout and augmentation made them;
-        fitted anew to features in evaluation, they tell somewhat better what is unusual.
+        It is the last step of training a head with density=True, as updating running means is after averaging weights:
+        most of the loss is discriminative, which bends Gaussians to where they separate the classes, and dropout and
+        augmentation widen them. Fitted anew to features in evaluation, they tell better what is unusual.
         """
         from mixtura.nn.conversion import refit
 
