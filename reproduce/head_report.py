@@ -72,8 +72,10 @@ def density_lines(found: dict[str, Any]) -> list[str]:
         "auroc_density": "of the density of the head before its last step",
         "auroc_anew": "after it (`refit`)",
         "auroc_after": "of a Gaussian per class fitted to the features",
+        "error_anew": "error % after the last step",
     }
-    cells = [spread([run[key] for run in runs], 2 if key == "error" else 4) for key in names]
+    names = {key: text for key, text in names.items() if key in runs[0]}
+    cells = [spread([run[key] for run in runs], 2 if key.startswith("error") else 4) for key in names]
     return [
         "## Density head, Fashion-MNIST with MNIST outside",
         "",
