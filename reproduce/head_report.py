@@ -43,8 +43,9 @@ def report(results: Path = RESULTS) -> str:
         path = results / f"heads_{name}.json"
         if path.is_file():
             lines += column_lines(name, column, json.loads(path.read_text()), results)
-    for path in sorted(results.glob("heads_density*.json")):
-        lines += density_lines(json.loads(path.read_text()))
+    for path in (results / "heads_density.json", results / "heads_small_density.json"):
+        if path.is_file():
+            lines += density_lines(json.loads(path.read_text()))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

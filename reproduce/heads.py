@@ -2,7 +2,8 @@
 
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
-    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
+    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json; a small
+             version on a CPU (--rows 5000 --width 8 --epochs 25 --batch 100)        -> heads_small_density.json
     all      these three, in parallel processes
     report   the tables of the other parts as one page                               -> heads.md
     pictures figure 5, and the same features moving                                  -> docs/images
