@@ -23,6 +23,7 @@ from mixtura.passes import locate
 from mixtura.priors import Conjugate
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM, run, run_held_out
+from mixtura.spreading import Graph, graph_of, spread
 from reproduce import hybrid as base
 from reproduce.hybrid_search import END, class_log_joints, is_known
 
@@ -44,48 +45,6 @@ DEFAULT = Way()
 WAYS = (DEFAULT, Way(k=5), Way(k=15), Way(5), Way(5, 0.999), Way(10, 0.999), Way(None, k=3), Way(None, k=5))
 
 
-# ---- spreading -------------------------------------------------------------------------------------------------------
-
-
-def neighbours_of(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Squared distances (N, count) to the nearest other rows, and which they are."""
-    rows = rows.float()
-    squares = rows.square().sum(1)
-    found = []
-    for part, own in zip(rows.split(2000), squares.split(2000), strict=True):
-        distances = torch.addmm(squares.unsqueeze(0), part, rows.T, alpha=-2).add_(own.unsqueeze(1))
-        found.append(distances.topk(count + 1, largest=False))
-    values, index = (torch.cat([f[i] for f in found]) for i in (0, 1))
-    return values[:, 1:].clamp_min(0), index[:, 1:]  # the nearest of all is the row itself
-
-
-def graph_of(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """D^-1/2 W D^-1/2, sparse (N, N): W = exp(-4 d^2 / r^2), r to the last neighbour, the larger of both directions."""
-    squared, index = neighbours_of(rows, count)
-    weights = torch.exp(-4 * squared / squared[:, -1:])
-    first = torch.arange(len(rows), device=rows.device).repeat_interleave(count)
-    places = torch.stack((first, index.flatten()))
-    one_way = torch.sparse_coo_tensor(places, weights.flatten(), (len(rows), len(rows))).coalesce()
-    both = (one_way + one_way.t()).coalesce()
-    degrees = torch.sparse.sum(both, 1).to_dense().rsqrt()
-    row, column = both.indices()
-    scaled = both.values() * degrees[row] * degrees[column]
-    return torch.sparse_coo_tensor(both.indices(), scaled, both.shape).coalesce().to_sparse_csr()
-
-
-def spread(graph: torch.Tensor, labels: torch.Tensor, reach: float) -> torch.Tensor:
-    """Labels of all rows: F = reach S F + (1 - reach) Y (Zhou et al. 2004), classes made equally frequent."""
-    known = labels >= 0
-    given = torch.zeros(len(labels), N_CLASSES, device=labels.device)
-    given[known, labels[known]] = 1.0
-    given /= given.sum(0).clamp_min(1)  # as much from every class, however many labels it has
-    shares = given.clone()
-    for _ in range(min(2000, int(10 / (1 - reach)))):
-        shares = reach * (graph @ shares) + (1 - reach) * given
-    found = (shares / shares.sum(0).clamp_min(1e-30)).argmax(1)
-    return torch.where(known, labels, found)
-
-
 # ---- fits ------------------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +64,7 @@ def em_of(x: torch.Tensor, way: Way) -> EM:
 class Subset:
     """The fits of one labeled subset."""
 
-    def __init__(self, data: dict[str, Any], graphs: dict[int, torch.Tensor], n_labels: int, subset: int):
+    def __init__(self, data: dict[str, Any], graphs: dict[int, Graph], n_labels: int, subset: int):
         self.data, self.graphs, self.subset, self.n_labels = data, graphs, subset, n_labels
         x, y = data["train"]
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1 + subset)).to(x.device)
@@ -116,11 +75,14 @@ class Subset:
         if way.neighbours is None:
             known = self.labels >= 0
             return start_of(self.x[known], self.labels[known], way, self.subset)
-        return start_of(self.x, self.spread(way), way, self.subset)
+        labels = self.spread(way)
+        reached = labels >= 0
+        return start_of(self.x[reached], labels[reached], way, self.subset)
 
     def spread(self, way: Way) -> torch.Tensor:
         assert way.neighbours is not None
-        return spread(self.graphs[way.neighbours], self.labels, way.reach)
+        uniform = torch.ones(N_CLASSES, device=self.x.device)
+        return spread(self.graphs[way.neighbours], self.labels, uniform, way.reach)
 
     def errors(self, mixture: Mixture) -> dict[str, float]:
         return {name: base.error(mixture, self.data[name]) for name in ("validation", "test")}
@@ -140,6 +102,10 @@ class Subset:
         self.keep("spread, no EM; no validation labels", self.errors(start))
         found = run(solver, start, TensorSource(self.x, self.labels), ITERATIONS, 1e-3).mixture
         self.keep("spread, EM; no validation labels", self.errors(found))
+        data, counts = {"train": (self.x, self.labels)}, (DEFAULT.k,) * N_CLASSES
+        options = {"init": "spread", "unlabeled": -1, "max_iter": ITERATIONS}
+        found = base.generative(data, counts, "full", 1, DEFAULT.prior, self.subset, **options)
+        self.keep('init="spread"; no validation labels', self.errors(found))
 
     def chosen(self) -> None:
         """The paper's protocol: EM in every way, then hybrids from the best."""
@@ -181,7 +147,7 @@ def main() -> None:
     pixels = base.pixels()
     data = base.projected(pixels)
     counts = {way.neighbours for way in WAYS if way.neighbours is not None}
-    rows = pixels["train"][0]
+    rows = pixels["train"][0].float()
     graphs = {count: graph_of(rows, count) for count in counts}
     first, stride = int(os.environ.get("FIRST", "0")), int(os.environ.get("STRIDE", "1"))
     for subset in range(first, int(os.environ.get("SUBSETS", "5")), stride):

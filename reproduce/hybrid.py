@@ -142,7 +142,7 @@ def generative(
     rank: int,
     prior: tuple[float, float],
     seed: int,
-    max_iter: int = 100,
+    **options: Any,
 ) -> Mixture:
     """EM, with classes equally probable as in the paper."""
     x, y = data["train"]
@@ -153,10 +153,9 @@ def generative(
         rank=rank,
         prior=Conjugate(prior[0], variances),
         class_prior="uniform",
-        max_iter=max_iter,
-        tol=1e-3,
         random_state=seed,
         memory_limit="8 GB" if x.device.type == "cuda" else None,
+        **{"max_iter": 100, "tol": 1e-3, **options},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -38,6 +38,7 @@ from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record,
 from mixtura.solvers.gradient import Progress
 
 # Solvers that can maximise an objective, the preferred one first.
+STARTS = ("kmeans", "k-means++", "random", "spread")
 SOLVERS_OF = {
     "joint": ("em", "gradient"),
     "conditional": ("baum_welch", "gradient"),
@@ -129,7 +130,8 @@ class MixtureClassifier(ClassPredictions):
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
             such label. In soft labels a row of NaN is unlabeled.
-        init: "kmeans" (on standardised columns), "k-means++", "random", or a fitted mixture to start from.
+        init: "kmeans" (on standardised columns), "k-means++", "random", "spread" (for few labels among unlabeled rows:
+            labels first spread to nearest neighbours), or a fitted mixture to start from.
         n_init: number of starts; the best objective wins.
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
         device, dtype: where and in which precision rows are held; None follows the input.
@@ -349,6 +351,8 @@ class MixtureClassifier(ClassPredictions):
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
+        if isinstance(self.init, str) and self.init == "spread":
+            available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may become those of any class
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
             label, n_wanted, n_rows = short[0]
@@ -428,7 +432,7 @@ class MixtureClassifier(ClassPredictions):
         return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
 
     def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
-        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        method = checks.one_of("init", method or self.init, STARTS, " or a fitted mixture")
         if problem.selection is not None:
             return problem.selection.start
         rough, assigned = starting_mixture(
