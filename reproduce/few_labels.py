@@ -42,7 +42,7 @@ class Way:
 
 
 DEFAULT = Way()
-WAYS = (DEFAULT, Way(k=5), Way(k=15), Way(5), Way(5, 0.999), Way(10, 0.999), Way(None, k=3), Way(None, k=5))
+WAYS = (DEFAULT, Way(k=5), Way(k=15), Way(k=20), Way(5), Way(5, k=15), Way(10, 0.9), Way(None, k=3), Way(None, k=15))
 
 
 # ---- fits ------------------------------------------------------------------------------------------------------------

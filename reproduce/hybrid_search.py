@@ -80,7 +80,7 @@ def grid(counts: tuple[int, ...], priors: tuple[tuple[float, float], ...], kind:
 BASIC = (6, 19, 20, 4, 13, 4, 9, 6, 7, 7)  # published for Basic (pca50)
 FULL_OPTIONS = grid((10, 15, 20, 30, 40), ((20.0, 0.3), (50.0, 0.3)), "full")
 DIAGONAL_OPTIONS = grid((60, 100, 150, 200, 300), ((1.0, 0.5), (4.0, 0.5), (4.0, 0.3)), "diag")
-VARIANT_OPTIONS = grid((1, 2, 4, 7, 10, 15, 20), ((20.0, 0.3), (50.0, 0.3), (100.0, 0.3), (100.0, 0.6)), "full")
+VARIANT_OPTIONS = grid((2, 4, 7, 10, 15, 20), ((50.0, 0.3), (100.0, 0.3), (100.0, 0.6)), "full")
 
 
 def of_variant(name: str) -> Space:
@@ -109,9 +109,9 @@ SPACES = [
         {"full": Start(base.PIXELS["margin"].k), "low rank": Start(base.PIXELS["margin"].k, covariance="low_rank")},
         "low_rank",
         25,
-        (3.0, 100.0),
-        (3e-5, 1e-3),
-        25,
+        (6.0, 60.0),
+        (3e-5, 5e-4),
+        15,
     ),
     Space(
         "MNIST (pca50)",
@@ -155,7 +155,7 @@ def drawn(space: Space, row: str, number: int) -> tuple[str, Settings]:
         return near(space, row, place, number)
     margin, step = between(place[0], space.margins), between(place[1], space.steps)
     tradeoff = 1 / (1 + math.exp(7 - 9 * place[2])) if row.startswith("LL") else 0.0  # logits from -7 to 2
-    names = list(space.starts)
+    names = [name for name in space.starts if name in os.environ.get("STARTS", ",".join(space.starts)).split(",")]
     decay, averaging = ((True, 1.0), (True, 0.01), (False, 0.002))[int(3 * place[3])]
     name = names[int(len(names) * place[4])]
     own = Settings(space.starts[name].k, step, tradeoff, space.rank, margin, decay, averaging)
@@ -388,6 +388,8 @@ class Searcher:
                 ranked = sorted(trials(self.space, row).items(), key=lambda item: item[1]["validation"])
                 if is_known(f"{self.space.table}, searched", row, seed) or not (ranked or row == "LL"):
                     continue
+                if time.time() > END:
+                    return
                 if row == "LL":
                     self.generative(seed)
                     continue
