@@ -2,11 +2,13 @@
 
 Stages, each of which goes on from what hybrid*.json in results/ or $OUT, or in the folder $KNOWN, hold:
     generative  fits of many sizes; every digit takes the size with which validation errors are fewest (LL);
+    pooled      the same with another prior, and one size for all digits;
     search      trials of trade-off, margin, step size, start and schedule, spread evenly, until the time $END;
     refine      trials near the best ones;
+    listed      the trials of TRIALS, which what the others found suggested;
     final       the best settings with the seeds $SEEDS, and their test errors;
     merge       (FOLDER FILE) what the files of a folder hold, as one file.
-Test rows are read by `generative`, when the choice is made, and by `final` alone.
+Test rows are read by the generative stages, which choose without them, and by `final` alone.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from reproduce.hybrid import EPSILON, RESULTS, SEEDS, Settings
 
 END = float(os.environ.get("END", time.time() + 400))  # when to begin nothing new
 ROWS = ("LL+LM", "LM", "LL+CLL", "CLL")
+NEAR, LISTED = 1000, 2000  # numbers of trials near the best, and of those in TRIALS
 SEARCH_SEED = 100  # of starts and minibatches in the search; those of the final runs are others
 
 
@@ -42,11 +45,15 @@ SEARCH_SEED = 100  # of starts and minibatches in the search; those of the final
 
 @dataclass(frozen=True)
 class Start:
-    """Components per digit and the prior (strength, variance) of the generative start; None: ridge, as for pixels."""
+    """Components per digit and prior (strength, variance) of the generative start; None: ridge, as for pixels.
+
+    `hybrid` is the structure of the hybrids that start there, if it is not that of the table.
+    """
 
     k: tuple[int, ...]
-    prior: tuple[float, float] | None = None
+    prior: tuple[float, float | str] | None = None
     covariance: str = "full"
+    hybrid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,14 +80,24 @@ def each(count: int) -> tuple[int, ...]:
     return (count,) * 10
 
 
-def grid(counts: tuple[int, ...], priors: tuple[tuple[float, float], ...], kind: str) -> tuple[Start, ...]:
+def grid(counts: tuple[int, ...], priors: tuple[tuple[float, float | str], ...], kind: str) -> tuple[Start, ...]:
     return tuple(Start(each(k), prior, kind) for k in counts for prior in priors)
 
 
+POOLED_OPTIONS = grid((15, 20, 30, 40), tuple((s, "pooled") for s in (30.0, 100.0, 300.0)), "full")
 BASIC = (6, 19, 20, 4, 13, 4, 9, 6, 7, 7)  # published for Basic (pca50)
 FULL_OPTIONS = grid((10, 15, 20, 30, 40), ((20.0, 0.3), (50.0, 0.3)), "full")
 DIAGONAL_OPTIONS = grid((60, 100, 150, 200, 300), ((1.0, 0.5), (4.0, 0.5), (4.0, 0.3)), "diag")
 VARIANT_OPTIONS = grid((2, 4, 7, 10, 15, 20), ((50.0, 0.3), (100.0, 0.3), (100.0, 0.6)), "full")
+
+
+# Components per digit that `generative` chose.
+CHOSEN = {
+    "basic": (15, 7, 7, 4, 4, 4, 4, 10, 4, 20),
+    "rotated": (10, 4, 10, 7, 15, 4, 10, 15, 10, 15),
+    "random": (2, 4, 4, 7, 2, 4, 4, 7, 4, 4),
+    "pca50": (15, 30, 15, 40, 20, 15, 40, 40, 30, 40),
+}
 
 
 def of_variant(name: str) -> Space:
@@ -88,6 +105,8 @@ def of_variant(name: str) -> Space:
         "published": Start(BASIC, (100.0, 0.3)),
         "4 each": Start(each(4), (50.0, 0.3)),
         "10 each": Start(each(10), (100.0, 0.3)),
+        "full": Start(CHOSEN[name], (50.0, 0.3), hybrid="full"),
+        "full, 10 each": Start(each(10), (100.0, 0.3), hybrid="full"),
     }
     return Space(
         f"{name} (pca50)",
@@ -106,7 +125,11 @@ SPACES = [
     Space(
         "MNIST",
         base.pixels,
-        {"full": Start(base.PIXELS["margin"].k), "low rank": Start(base.PIXELS["margin"].k, covariance="low_rank")},
+        {
+            "full": Start(base.PIXELS["margin"].k),
+            "low rank": Start(base.PIXELS["margin"].k, covariance="low_rank"),
+            "25 each": Start(each(25)),
+        },
         "low_rank",
         25,
         (6.0, 60.0),
@@ -120,6 +143,8 @@ SPACES = [
             "published": Start(base.PCA50["margin"].k, (100.0, 0.3)),
             "15 each": Start(each(15), (50.0, 0.3)),
             "30 each": Start(each(30), (50.0, 0.3)),
+            "full, 15 each": Start(each(15), (50.0, 0.3), hybrid="full"),
+            "full": Start(CHOSEN["pca50"], (50.0, 0.3), hybrid="full"),
         },
         "low_rank_precision",
         25,
@@ -135,6 +160,7 @@ SPACES = [
             "published": Start(base.DIAGONAL["margin"].k, (10.0, 0.3), "diag"),
             "100 each": Start(each(100), (1.0, 0.5), "diag"),
             "150 each": Start(each(150), (1.0, 0.5), "diag"),
+            "250 each": Start(each(250), (4.0, 0.5), "diag"),
         },
         "diag",
         1,
@@ -148,21 +174,116 @@ SPACES = [
 SPACE = {space.table: space for space in SPACES}
 
 
-def drawn(space: Space, row: str, number: int) -> tuple[str, Settings]:
-    """The start and the settings of a trial: points that fill the space evenly, or from number 1000 near the best."""
-    place = torch.quasirandom.SobolEngine(6, scramble=True, seed=len(row)).draw(number % 1000 + 1)[-1].tolist()
-    if number >= 1000:
+# Start, trade-off, margin, step, weight of a step in the moving average, epochs; the step size falls along a cosine.
+Trial = tuple[str, float, float | None, float, float, int]
+OF_VARIANTS: dict[str, list[Trial]] = {
+    "LL+LM": [
+        ("full", 0.3, 30.0, 5e-4, 1.0, 40),
+        ("full", 0.3, 60.0, 1e-3, 1.0, 40),
+        ("full", 0.6, 30.0, 3e-4, 1.0, 40),
+        ("full, 10 each", 0.3, 30.0, 5e-4, 1.0, 40),
+        ("full", 0.05, 30.0, 3e-4, 1.0, 40),
+        ("full, 10 each", 0.6, 60.0, 5e-4, 1.0, 40),
+    ],
+    "LM": [
+        ("full", 0.0, 15.0, 1e-4, 1.0, 20),
+        ("full", 0.0, 30.0, 3e-4, 1.0, 20),
+        ("full, 10 each", 0.0, 30.0, 3e-4, 1.0, 20),
+        ("full", 0.0, 50.0, 6e-4, 1.0, 20),
+    ],
+    "LL+CLL": [
+        ("full", 0.5, None, 2e-4, 1.0, 40),
+        ("full", 0.9, None, 2e-4, 1.0, 40),
+        ("full, 10 each", 0.5, None, 2e-4, 1.0, 40),
+    ],
+    "CLL": [
+        ("full", 0.0, None, 1e-4, 1.0, 20),
+        ("full", 0.0, None, 3e-5, 1.0, 20),
+        ("full, 10 each", 0.0, None, 5e-5, 1.0, 20),
+    ],
+}
+TRIALS: dict[str, dict[str, list[Trial]]] = {
+    "MNIST": {
+        "LM": [
+            ("full", 0.0, 30.0, 4e-4, 0.01, 8),
+            ("25 each", 0.0, 30.0, 2.6e-4, 1.0, 8),
+            ("full", 0.0, 40.0, 4e-4, 1.0, 8),
+            ("25 each", 0.0, 40.0, 4e-4, 0.01, 8),
+            ("full", 0.0, 50.0, 6e-4, 0.01, 15),
+        ],
+        "LL+LM": [
+            ("full", 0.08, 60.0, 4e-4, 1.0, 40),
+            ("full", 0.25, 60.0, 4e-4, 1.0, 40),
+            ("25 each", 0.2, 60.0, 4e-4, 1.0, 40),
+            ("full", 0.08, 40.0, 3e-4, 1.0, 25),
+            ("full", 0.25, 100.0, 5e-4, 1.0, 40),
+            ("25 each", 0.08, 40.0, 3e-4, 1.0, 25),
+        ],
+    },
+    "MNIST (pca50)": {
+        "LL+LM": [
+            ("full, 15 each", 0.3, 30.0, 5e-4, 1.0, 15),
+            ("full", 0.3, 60.0, 1e-3, 1.0, 15),
+            ("published", 0.25, 60.0, 2e-3, 1.0, 20),
+            ("full, 15 each", 0.3, 60.0, 1e-3, 1.0, 15),
+            ("full", 0.3, 30.0, 5e-4, 1.0, 15),
+            ("full, 15 each", 0.1, 30.0, 5e-4, 1.0, 15),
+        ],
+        "LM": [
+            ("full, 15 each", 0.0, 30.0, 2e-4, 1.0, 10),
+            ("full, 15 each", 0.0, 15.0, 1e-4, 1.0, 10),
+            ("full", 0.0, 20.0, 2e-4, 1.0, 10),
+            ("full, 15 each", 0.0, 45.0, 5e-4, 1.0, 10),
+        ],
+        "LL+CLL": [
+            ("full, 15 each", 0.5, None, 3e-4, 1.0, 15),
+            ("full, 15 each", 0.1, None, 1e-4, 1.0, 10),
+            ("full", 0.5, None, 2e-4, 1.0, 10),
+        ],
+        "CLL": [
+            ("full, 15 each", 0.0, None, 3e-5, 1.0, 10),
+            ("full, 15 each", 0.0, None, 1e-4, 1.0, 10),
+            ("full", 0.0, None, 5e-5, 1.0, 10),
+        ],
+    },
+    "MNIST (pca50), diagonal": {
+        "LM": [
+            ("250 each", 0.0, 90.0, 1.8e-2, 0.01, 40),
+            ("150 each", 0.0, 130.0, 2e-2, 0.01, 40),
+        ],
+        "LL+LM": [
+            ("150 each", 0.01, 90.0, 1.8e-2, 0.01, 40),
+            ("150 each", 0.05, 90.0, 1.8e-2, 0.01, 40),
+            ("250 each", 0.05, 90.0, 1.8e-2, 0.01, 40),
+        ],
+    },
+    **{f"{name} (pca50)": OF_VARIANTS for name in ("basic", "rotated", "random")},
+}
+
+
+def drawn(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
+    """Start, settings, epochs: points that fill the space evenly; from 1000 on near the best, from 2000 on listed."""
+    if number >= LISTED:
+        return listed(space, row, number - LISTED)
+    place = torch.quasirandom.SobolEngine(6, scramble=True, seed=len(row)).draw(number % NEAR + 1)[-1].tolist()
+    if number >= NEAR:
         return near(space, row, place, number)
     margin, step = between(place[0], space.margins), between(place[1], space.steps)
     tradeoff = 1 / (1 + math.exp(7 - 9 * place[2])) if row.startswith("LL") else 0.0  # logits from -7 to 2
-    names = [name for name in space.starts if name in os.environ.get("STARTS", ",".join(space.starts)).split(",")]
+    names = [name for name in space.starts if wanted_start(name)]
     decay, averaging = ((True, 1.0), (True, 0.01), (False, 0.002))[int(3 * place[3])]
     name = names[int(len(names) * place[4])]
     own = Settings(space.starts[name].k, step, tradeoff, space.rank, margin, decay, averaging)
-    return name, own if row.endswith("LM") else replace(own, margin=None)
+    return name, own if row.endswith("LM") else replace(own, margin=None), space.epochs
 
 
-def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, Settings]:
+def listed(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
+    name, tradeoff, margin, step, averaging, epochs = TRIALS[space.table][row][number]
+    start = space.starts[name]
+    return name, Settings(start.k, step, tradeoff, space.rank, margin, True, averaging), epochs
+
+
+def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, Settings, int]:
     """One of the best three, a little changed."""
     ranked = sorted(trials(space, row).values(), key=lambda found: found["validation"])
     best = ranked[number % min(3, len(ranked))]
@@ -172,7 +293,12 @@ def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, 
     if own.tradeoff > 0:
         logit = math.log(own.tradeoff / (1 - own.tradeoff)) + 2 * place[2] - 1
         own = replace(own, tradeoff=1 / (1 + math.exp(-logit)))
-    return best["start"], replace(own, step=own.step * between(place[1], (0.6, 1.7)))
+    return best["start"], replace(own, step=own.step * between(place[1], (0.6, 1.7))), best["epochs"]
+
+
+def wanted_start(name: str) -> bool:
+    """Whether $STARTS, names with semicolons between, has it; without it all are."""
+    return name in os.environ.get("STARTS", name).split(";")
 
 
 def between(share: float, ends: tuple[float, float]) -> float:
@@ -214,12 +340,16 @@ def fitted(space: Space, start: Start, seed: int) -> Mixture:
     return base.generative_pixels(space.data, Settings(start.k, 0.0, 0.0, space.rank), seed, start.covariance)
 
 
-def prepared(space: Space, mixture: Mixture) -> Mixture:
+def prepared(space: Space, start: Start, mixture: Mixture) -> Mixture:
     """The mixture in the structure of the hybrids."""
-    if isinstance(mixture.covariance, FullCovariance) and space.kind == "low_rank":
+    kind = start.hybrid or space.kind
+    if kind == start.covariance:
+        return mixture
+    if kind == "low_rank":
+        assert isinstance(mixture.covariance, FullCovariance)
         return replace(mixture, covariance=split(mixture.covariance, space.rank))
-    structure: Any = COVARIANCES[space.kind](space.rank)
-    return replace(mixture, covariance=structure.converted(mixture.covariance)) if space.kind != "diag" else mixture
+    structure: Any = COVARIANCES[kind](space.rank)
+    return replace(mixture, covariance=structure.converted(mixture.covariance))
 
 
 def split(covariance: FullCovariance, rank: int) -> LowRankCovariance:
@@ -313,6 +443,25 @@ def generative(space: Space) -> None:
         base.keep(space.table, row, seed, kept)
 
 
+def generative_pooled(space: Space) -> None:
+    """LL with components shrunk to the pooled covariance: one size and strength for all digits, by their mean error."""
+    row, found = "LL, shrunk to the pooled covariance", {}
+    for option in POOLED_OPTIONS:
+        for seed in SEEDS:
+            if time.time() > END or is_known(space.table, row, seed):
+                return
+            mixture = likeliest(space, option, seed)
+            found[option, seed] = {name: base.error(mixture, space.data[name]) for name in ("validation", "test")}
+            print(row, option.k[0], option.prior, seed, found[option, seed]["validation"], flush=True)
+    means = {o: sum(found[o, seed]["validation"] for seed in SEEDS) / len(SEEDS) for o in POOLED_OPTIONS}
+    best = min(POOLED_OPTIONS, key=lambda option: means[option])
+    compared = [[o.k[0], *(o.prior or ()), value] for o, value in means.items()]
+    for seed in SEEDS:
+        base.keep(
+            space.table, row, seed, {**found[best, seed], "chosen": [best.k[0], best.prior], "compared": compared}
+        )
+
+
 def likeliest(space: Space, option: Start, seed: int) -> Mixture:
     """The mixture of every digit that is likeliest on the training rows, of a few starts."""
     x, y = space.data["train"]
@@ -353,21 +502,32 @@ class Searcher:
 
     def start(self, name: str, seed: int) -> Mixture:
         if (name, seed) not in self.starts:
-            self.starts[name, seed] = prepared(self.space, fitted(self.space, self.space.starts[name], seed))
+            start = self.space.starts[name]
+            self.starts[name, seed] = prepared(self.space, start, fitted(self.space, start, seed))
         return self.starts[name, seed]
 
     def trial(self, row: str, number: int) -> None:
-        name, own = drawn(self.space, row, number)
+        name, own, epochs = drawn(self.space, row, number)
         try:
-            found = self.run(name, own, SEARCH_SEED, test=False)
+            found = self.run(name, own, epochs, SEARCH_SEED, test=False)
         except FloatingPointError as error:
             found = {"validation": 100.0, "failed": str(error)}
-        kept = {**found, "start": name, "settings": asdict(own), "epochs": self.space.epochs}
+        kept = {**found, "start": name, "settings": asdict(own), "epochs": epochs}
         base.keep(f"{self.space.table}, search", row, number, kept)
 
-    def run(self, name: str, own: Settings, seed: int, test: bool) -> dict[str, Any]:
-        start = self.start(name, seed)
-        return base.hybrid(self.space.data, start, own, own.tradeoff, seed, self.space.epochs, test)[1]
+    def run(self, name: str, own: Settings, epochs: int, seed: int, test: bool) -> dict[str, Any]:
+        return base.hybrid(self.space.data, self.start(name, seed), own, own.tradeoff, seed, epochs, test)[1]
+
+    def listed(self, rows: list[str], first: int, stride: int) -> None:
+        """The trials of TRIALS, those of the rows in turn, while there is time for another."""
+        wanted = {row: TRIALS[self.space.table].get(row, []) for row in rows}
+        numbers = [(n, row) for row in rows for n, trial in enumerate(wanted[row]) if wanted_start(trial[0])]
+        longest = 0.0
+        for number, row in sorted(numbers)[first::stride]:
+            began = time.time()
+            if began + longest < END and not is_known(f"{self.space.table}, search", row, LISTED + number):
+                self.trial(row, LISTED + number)
+                longest = max(longest, time.time() - began)
 
     def search(self, rows: list[str], first: int, stride: int) -> None:
         """One trial of each row in turn, while there is time for another."""
@@ -395,7 +555,7 @@ class Searcher:
                     continue
                 number, best = ranked[0]
                 own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
-                found = self.run(best["start"], own, seed, test=True)
+                found = self.run(best["start"], own, best["epochs"], seed, test=True)
                 kept = {**found, "start": best["start"], "settings": asdict(own), "trial": number}
                 base.keep(f"{self.space.table}, searched", row, seed, kept)
 
@@ -416,8 +576,12 @@ def main() -> None:
     space = SPACE[table]
     if stage == "generative":
         generative(space)
+    elif stage == "pooled":
+        generative_pooled(space)
     elif stage in ("search", "refine"):
-        Searcher(space).search(rows, first + (1000 if stage == "refine" else 0), stride)
+        Searcher(space).search(rows, first + (NEAR if stage == "refine" else 0), stride)
+    elif stage == "listed":
+        Searcher(space).listed(rows, first, stride)
     elif stage == "final":
         Searcher(space).final(rows)
     else:
