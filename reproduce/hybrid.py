@@ -140,19 +140,18 @@ def generative(
     counts: Any,
     kind: str,
     rank: int,
-    prior: tuple[float, float | str],
+    prior: tuple[float, float],
     seed: int,
     **options: Any,
 ) -> Mixture:
-    """EM, with classes equally probable as in the paper; the prior has a variance of all features, or is "pooled"."""
+    """EM, with classes equally probable as in the paper; the prior has a strength and a variance of all features."""
     x, y = data["train"]
-    strength, variance = prior
-    target = pooled(x, y, sum(counts) / 10) if isinstance(variance, str) else torch.full_like(x[0], variance)
+    variances = torch.full((x.shape[1],), prior[1], dtype=torch.float64, device=x.device)
     model = MixtureClassifier(
         dict(enumerate(counts)),
         covariance_type=kind,
         rank=rank,
-        prior=Conjugate(strength, target),
+        prior=Conjugate(prior[0], variances),
         class_prior="uniform",
         random_state=seed,
         memory_limit="8 GB" if x.device.type == "cuda" else None,
@@ -161,12 +160,6 @@ def generative(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return model.fit(x, y).mixture_
-
-
-def pooled(x: torch.Tensor, y: torch.Tensor, n_components: float) -> torch.Tensor:
-    """The covariance about the class means, as components of a class cut into so many parts may have it."""
-    off = x - torch.stack([x[y == c].mean(0) for c in range(10)])[y]
-    return off.T @ off / len(x) * n_components ** (-2 / x.shape[1])
 
 
 def error(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> float:
