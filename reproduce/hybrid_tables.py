@@ -105,11 +105,14 @@ def others(results: dict[str, Any]) -> list[str]:
 
 
 def few(results: dict[str, Any]) -> list[str]:
-    lines = ["| labels | row | paper | test |", "|---|---|---|---|"]
+    """A column for each number of labels."""
     named = [(*row.split(": ", 1), runs) for row, runs in results.get("few labels", {}).items()]
-    for n_labels, row, runs in sorted(named, key=lambda item: int(item[0])):
-        published = PAPER_FEW[int(n_labels)][0 if "labeled rows" in row else 1]
-        lines.append(f"| {n_labels} | {row} | {published:.2f} | {shown(runs)} |")
+    rows = list(dict.fromkeys(row for _, row, _ in named))
+    found = {(int(n_labels), row): runs for n_labels, row, runs in named}
+    lines = ["| labels | " + " | ".join(map(str, PAPER_FEW)) + " |", "|---|" + "---|" * len(PAPER_FEW)]
+    for title, which in (("paper, labeled rows only (LM)", 0), ("paper, all rows (LM)", 1)):
+        lines.append(f"| {title} | " + " | ".join(f"{pair[which]:.2f}" for pair in PAPER_FEW.values()) + " |")
+    lines += [f"| {row} | " + " | ".join(shown(found.get((n, row))) for n in PAPER_FEW) + " |" for row in rows]
     return lines
 
 
@@ -168,6 +171,11 @@ def main() -> None:
         "## Table 2: few labels among 50000 rows (pca50)",
         "",
         *few(results),
+        "",
+        'Labels spread along nearest neighbours in pixels (in `init="spread"`: of the 50 components) make the start;',
+        "EM then knows the given labels alone. Paper's protocol: 10000 labeled validation rows choose neighbours,",
+        "components, iterations, and whether LM follows, with the given labels, those found by EM or those spread. No",
+        "validation labels: 10 neighbours, 10 components, EM until it converges. The paper has one subset of each size.",
         "",
         "## Figure 3a: cells removed from test rows",
         "",
