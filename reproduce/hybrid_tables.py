@@ -175,7 +175,7 @@ def main() -> None:
         'Labels spread along nearest neighbours in pixels (in `init="spread"`: of the 50 components) make the start;',
         "EM then knows the given labels alone. Paper's protocol: 10000 labeled validation rows choose neighbours,",
         "components, iterations, and whether LM follows, with the given labels, those found by EM or those spread. No",
-        "validation labels: 10 neighbours, 10 components, EM until it converges. The paper has one subset of each size.",
+        "validation labels: 10 neighbours, 10 components, EM until it converges. The paper has one subset each.",
         "",
         "## Figure 3a: cells removed from test rows",
         "",
