@@ -321,6 +321,7 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             problem = base._problem(source, labels.classes, objective)
             problems = base._close_problems(problem)
+            rows, self.warp_ = replace(rows, warp=problem.warp), problem.warp
             tasks = []
             for b in range(self.n_estimators):
                 _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
@@ -450,7 +451,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     model: Any = clone(averaged._base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
-    model.mixture_ = mixture
+    model.mixture_, model.warp_ = mixture, getattr(averaged, "warp_", None)
     model.n_features_in_ = averaged.n_features_in_
     if hasattr(averaged, "feature_names_in_"):
         model.feature_names_in_ = averaged.feature_names_in_

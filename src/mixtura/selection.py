@@ -77,6 +77,21 @@ class Selection:
     candidates: tuple[Candidate, ...]
     best: Candidate
     start: Mixture = field(repr=False)  # the best candidate, fitted to all rows
+    weight: float = 1.0  # of the rows that were compared on
+
+    def of_rows(self, log_slope: float, n_parameters: int) -> Selection:
+        """The same with scores of the rows, where they were those of warped features (warp).
+
+        Arguments:
+            log_slope: of the warp, the mean over the rows.
+            n_parameters: of the warp.
+        """
+        price = n_parameters * math.log(self.weight) / self.weight
+        shift = {"held_out": -log_slope, "bic": price - 2 * log_slope, "icl": price - 2 * log_slope}
+        by = shift.get(self.criterion, 0.0)
+        candidates = tuple(replace(candidate, score=candidate.score + by) for candidate in self.candidates)
+        places = [id(candidate) for candidate in self.candidates]
+        return replace(self, candidates=candidates, best=candidates[places.index(id(self.best))])
 
     @property
     def close(self) -> list[Candidate]:
@@ -329,7 +344,9 @@ def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: li
         counts = tuple(own.n_components[c] for c, own in enumerate(mixed))
         winner = Candidate(counts, priors[p], score, error)
         candidates.append(winner)
-    return Selection(criterion, tuple(candidates), winner, _assembled(ground.structure, [own.fits[p] for own in mixed]))
+    start = _assembled(ground.structure, [own.fits[p] for own in mixed])
+    weight = float(len(block.rows) if block.weights is None else block.weights.sum())
+    return Selection(criterion, tuple(candidates), winner, start, weight)
 
 
 def _separable(ground: Ground, labels: Tensor | None) -> bool:
