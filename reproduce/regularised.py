@@ -269,7 +269,7 @@ def bupa_table(found: dict[str, Any]) -> str:
         "and 145 test rows, inputs standardised by the training rows,",
         f"{BUPA_COMPONENTS} full components a class unless chosen. Accuracy in per cent, mean ± standard error over",
         "the splits; difference to the unregularised mixture on the same splits. The paper has one split, on which an",
-        "accuracy has a standard error of 4. What the automatic rows do was settled by cross-validation inside training",
+        "accuracy has a standard error of 4. Automatic rows were settled on by cross-validation inside the training",
         'parts of other splits of these 345 rows, before any split here was looked at. Rows that are "bent" have',
         f'`warp="auto"`: in {bent} of the splits the training rows ask for it.',
         "",
