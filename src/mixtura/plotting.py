@@ -209,7 +209,7 @@ def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
             height, width = 2 * n_scales * np.sqrt(lengths)
             place = (float(mean[0]), float(mean[1]))
             outline: Patch = Ellipse(place, width, height, angle=angle)
-            outline = outline if warp is None else Polygon(bent(outline.get_verts()))
+            outline = outline if warp is None else Polygon(bent(np.asarray(outline.get_verts())))
             outline.set(fill=False, edgecolor=_colour(c), linewidth=1.6, linestyle=style, zorder=4)
             ax.add_patch(outline)
         ax.plot(*bent(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
