@@ -376,12 +376,12 @@ class MixtureClassifier(ClassPredictions):
         chosen = make_prior(found.best.prior, problem.description, counts)
         return replace(problem, n_components=counts, prior=chosen, selection=found)
 
-    def _close_problems(self, problem: Problem) -> list[Problem]:
-        """The problem with each of the choices that cannot be told from the best."""
+    def _shared_out(self, problem: Problem, n_members: int) -> list[Problem]:
+        """The problems of the members of an average: with the candidates that share them (stacking)."""
         if problem.selection is None:
-            return [problem]
+            return [problem] * n_members
         found = []
-        for choice in problem.selection.close:
+        for choice in problem.selection.shared_out(n_members):
             counts = list(choice.n_components)
             found.append(
                 replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
