@@ -9,11 +9,11 @@ rows x components outlives a chunk.
 from __future__ import annotations
 
 import math
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,15 +67,23 @@ class Evaluator:
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, learning: bool = True):
         self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
-        product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
-        errors = product.errors(frame.radii) * torch.finfo(dtype).eps
+        product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
+        errors, largest = product.errors(frame.radii), TOLERANCES[dtype] / torch.finfo(dtype).eps
         narrow = product.n_monomials <= MOST_MONOMIALS
         self.product, self.exact = product, []
-        if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
-            self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
-        self.fast = sorted(set(range(mixture.n_components)) - set(self.exact))
-        self.log_weights = mixture.log_weights.to(dtype).unsqueeze(-1)
+        if not narrow or not float(errors.max()) <= largest:
+            self.product, self.exact = self._split(product, (errors <= largest) & narrow)
         self.rounded_centre = frame.centre.to(dtype)
+
+    @cached_property
+    def fast(self) -> list[int]:
+        """The components that take the product form."""
+        return sorted(set(range(self.mixture.n_components)) - set(self.exact))
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """As a column, (K, 1)."""
+        return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
 
     def _split(self, product: Product, fast: Tensor) -> tuple[Product, list[int]]:
         """The product of the components that may take it, and the numbers of the others."""
@@ -229,14 +237,14 @@ class Evaluator:
         return total
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments about the current means: whatever path the rows took, such moments add."""
+        """All sums as moments: about the current means, where all of them add whatever path the rows took; about the
+        centre where every row took the product form.
+        """
         means = self.mixture.means
         total = self.product.moments(sums.product, self.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
-        else:
-            total = total.about(means)
-        return total if sums.direct is None else total + sums.direct
+        return total if sums.direct is None else total.about(means) + sums.direct
 
 
 @dataclass
@@ -549,14 +557,14 @@ class _Workers:
 
     def __init__(self, n_threads: int):
         self._n_threads = n_threads
-        self._stop = threading.Event()
+        self._stop = False
         self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> _Workers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stop.set()  # after Ctrl-C a thread ends with its chunk, not with its share
+        self._stop = True  # after Ctrl-C a thread ends with its chunk, not with its share
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -574,7 +582,7 @@ class _Workers:
             try:
                 with torch.no_grad():
                     for task in tasks[thread :: self._n_threads]:
-                        if self._stop.is_set():
+                        if self._stop:
                             return
                         work(task, states[thread])
             finally:
