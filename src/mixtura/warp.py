@@ -97,7 +97,8 @@ class _Warped:
     """A source that is read in parts, warped part by part."""
 
     def __init__(self, source: Source, warp: Warp):
-        self.n_features, self.device, self.dtype = source.n_features, source.device, source.dtype
+        self.n_features, self.n_rows = source.n_features, source.n_rows
+        self.device, self.dtype = source.device, source.dtype
         self._source, self._warp = source, warp
 
     def blocks(self) -> Iterator[Block]:
