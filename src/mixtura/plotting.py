@@ -198,6 +198,8 @@ def _leads(probabilities: np.ndarray) -> list[np.ndarray]:
 
 def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
     parts = (mixture.means, mixture.covariances, mixture.class_of)
+    around = np.linspace(0, 2 * np.pi, GRID_POINTS)
+    circle = np.stack((np.cos(around), np.sin(around)), 1)
 
     def bent(points: np.ndarray) -> np.ndarray:
         return points if warp is None else warp.to("cpu").backward(torch.tensor(points)).numpy()
@@ -209,7 +211,8 @@ def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
             height, width = 2 * n_scales * np.sqrt(lengths)
             place = (float(mean[0]), float(mean[1]))
             outline: Patch = Ellipse(place, width, height, angle=angle)
-            outline = outline if warp is None else Polygon(bent(np.asarray(outline.get_verts())))
+            if warp is not None:
+                outline = Polygon(bent(mean + n_scales * (circle * np.sqrt(lengths)) @ axes.T))
             outline.set(fill=False, edgecolor=_colour(c), linewidth=1.6, linestyle=style, zorder=4)
             ax.add_patch(outline)
         ax.plot(*bent(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
