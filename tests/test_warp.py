@@ -99,6 +99,14 @@ def test_heavy_tails_are_bent_and_gaussians_are_not():
     assert warp_of(X, y).bent.tolist() == [False, True, True, False]
 
 
+def test_few_different_values_stay_as_they_are():
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 2
+    X = np.stack((rng.integers(0, 2, 200), np.where(y == 0, 0.1, 0.3), 5.0 ** rng.integers(0, 4, 200)), 1).astype(float)
+    assert warp_of(X, y).bent.tolist() == [False, False, False]
+    assert warp_of(np.stack((X[:, 0], 5.0 ** rng.integers(0, 6, 200)), 1), y).bent.tolist() == [False, True]
+
+
 def test_a_value_that_many_rows_share_is_no_peak():
     rng = np.random.default_rng(0)
     y = np.arange(200) % 2
@@ -222,6 +230,24 @@ def test_every_way_in_gives_the_same(rows, model, tmp_path):
     going_on = MixtureClassifier(warp="johnson", warm_start=True, random_state=0).fit(X, y)
     first = going_on.warp_.widths
     assert_close(going_on.fit(X[:100], y[:100]).warp_.widths[0], first[0])
+
+
+DEGENERATE = {
+    "few rows": lambda X, y: (np.exp(X[:6] @ np.ones((2, 20))), y[:6]),
+    "huge": lambda X, y: (X * 1e100, y),
+    "missing column": lambda X, y: (np.where([True, False], X, np.nan), y),
+    "mostly missing": lambda X, y: (np.where(np.random.default_rng(0).uniform(size=X.shape) < 0.7, np.nan, X), y),
+    "duplicated": lambda X, y: (np.repeat(X[:4], 20, 0), np.repeat(y[:4], 20)),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_rows(name, rows):
+    X, y = DEGENERATE[name](*rows)
+    model = MixtureClassifier(warp="johnson", random_state=0).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    assert np.isfinite(model.score_samples(X)).all()
+    assert np.isfinite(model.sample(20)[0]).all()
 
 
 def test_components_are_drawn_where_their_rows_are(rows, model):

@@ -25,6 +25,7 @@ FITTED_ROWS = 5_000
 QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
 WIDTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 SPREAD = (0.05, 0.95)  # quantiles whose distance is the spread
+FEWEST_VALUES = 5  # of a feature that is bent: place, width, mean and scale fit any four
 ZOOMS = 6  # times that the steps around the best place and width are halved
 
 
@@ -111,7 +112,8 @@ def fit_warp(description: Description) -> Warp:
 
         -W/2 log V(g) + sum_n w_n log g'(x_n),  V the variance of g(x) about the class means, W the weight of the rows.
 
-    A feature is bent only where that gains more than log W, the price of two parameters in BIC; else it stays as it is.
+    A feature is bent only where that gains more than log W, the price of two parameters in BIC; else it stays as it is,
+    as does one of few different values, for which all curves are as good.
     """
     columns = _Columns.of(description)
     low, high = (columns.quantile(q) for q in SPREAD)
@@ -127,7 +129,7 @@ def fit_warp(description: Description) -> Warp:
             for up in (-1, 0, 1)
         ]
         places, widths, best = columns.best(near)
-    better = description.varies & (best - plain > columns.weight.clamp_min(1.0).log())
+    better = (columns.n_values >= FEWEST_VALUES) & (best - plain > columns.weight.clamp_min(1.0).log())
     return Warp(torch.where(better, places, 0.0), torch.where(better, widths, torch.inf))
 
 
@@ -154,6 +156,12 @@ class _Columns:
     def weight(self) -> Tensor:
         """Of the observed cells, (D,)."""
         return self.weights.sum(0)
+
+    @property
+    def n_values(self) -> Tensor:
+        """How many different values there are, (D,)."""
+        cells = torch.where(self.weights > 0, self.cells, torch.inf).sort(0).values
+        return ((cells.diff(dim=0) > 0) & cells[1:].isfinite()).sum(0) + 1
 
     def quantile(self, share: float) -> Tensor:
         """The smallest value with at least this share of the weight at or below it, (D,)."""
