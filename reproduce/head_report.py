@@ -69,11 +69,13 @@ def density_lines(found: dict[str, Any]) -> list[str]:
     names = {
         "error": "error %",
         "auroc": "AUROC of the largest probability",
-        "auroc_density": "of the density of the head",
-        "auroc_anew": "of a density head fitted anew to the features (`refit`)",
+        "auroc_density": "of the density of the head before its last step",
+        "auroc_anew": "after it (`refit`)",
         "auroc_after": "of a Gaussian per class fitted to the features",
+        "error_anew": "error % after the last step",
     }
-    cells = [spread([run[key] for run in runs], 2 if key == "error" else 4) for key in names]
+    names = {key: text for key, text in names.items() if key in runs[0]}
+    cells = [spread([run[key] for run in runs], 2 if key.startswith("error") else 4) for key in names]
     return [
         "## Density head, Fashion-MNIST with MNIST outside",
         "",

@@ -30,7 +30,7 @@ import torch
 import mixtura
 from mixtura import MixtureClassifier
 from mixtura.datasets import load_fashion_mnist, load_mnist
-from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
+from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged, quality
 
 RESULTS = Path(__file__).parent / "results"
 N_VALIDATION = 10_000
@@ -213,7 +213,7 @@ def density(name: str, options: argparse.Namespace) -> None:
 
     The trade-off is chosen by the error on held-out training rows.
     """
-    column, path = COLUMNS[name], options.out / "heads_density.json"
+    column, path = COLUMNS[name], options.out / f"heads_density{options.suffix}.json"
     train, test = load(column.data, options.device, options.rows)
     outside = load("mnist", options.device, options.rows)[1]
     n_validation = min(N_VALIDATION, len(train.labels) // 5)
@@ -229,7 +229,7 @@ def density(name: str, options: argparse.Namespace) -> None:
         print(name, json.dumps(runs[-1]), flush=True)
         write(path, runs)
     settings = {"n_components": 2, "tradeoff": min(errors, key=lambda key: errors[key])}
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         if not clock.allows_one_more():
             return
         trained = Trainer("density", column.n_features, settings, training, train, seed).run(record=False)
@@ -241,6 +241,7 @@ def density(name: str, options: argparse.Namespace) -> None:
         anew = trained.head.double().refit(known, train.labels, random_state=seed)
         with torch.no_grad():
             found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
+            found["error_anew"] = quality(anew(inside), test.labels)["error"]
         runs.append({"method": "density", "settings": settings, "seed": seed, **found})
         print(name, json.dumps(runs[-1]), flush=True)
         write(path, runs)
@@ -267,7 +268,8 @@ def everything(options: argparse.Namespace) -> None:
 
     short = max(1, 2 * options.epochs // 5)
     wait([start("select", name, short, 0.35, "--seeds", 1) for name in options.columns], "selected")
-    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, "--seeds", 3)]
+    one = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in range(options.seeds)]
+    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, *more) for more in one[:3]]
     took = 0.0
     for first in range(
         0, options.seeds, 3
@@ -276,15 +278,22 @@ def everything(options: argparse.Namespace) -> None:
         if round_began - began + 1.2 * took > options.seconds:
             break
         seeds = range(first, min(first + 3, options.seeds))
-        more = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in seeds]
+        more = [one[seed] for seed in seeds]
         wait([start("table", name, options.epochs, 1.0, *m) for m in more for name in options.columns], f"{seeds}")
         took = time.perf_counter() - round_began
     wait(jobs, "density")
-    for name in options.columns:
-        parts = sorted(options.out.glob(f"heads_{name}_*.json"))
-        write(options.out / f"heads_{name}.json", [run for p in parts for run in json.loads(p.read_text())["runs"]])
-        for path in parts:
-            path.unlink()
+    for name in (*options.columns, "density"):
+        merge(options.out, name)
+
+
+def merge(folder: Path, name: str) -> None:
+    """The files of single seeds as one; what all of them say is said once."""
+    parts, runs = sorted(folder.glob(f"heads_{name}_*.json")), []
+    for path in parts:
+        runs += [run for run in json.loads(path.read_text())["runs"] if run not in runs]
+        path.unlink()
+    if parts:
+        write(folder / f"heads_{name}.json", runs)
 
 
 PARTS = {"select": select, "table": table, "density": density}
@@ -298,7 +307,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--suffix", default="", help="of the names of the files of `table`")
+    parser.add_argument("--suffix", default="", help="of the names of the files of `table` and `density`")
     parser.add_argument("--rows", type=int, default=None, help="use the first rows only")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=float("inf"))

@@ -15,7 +15,7 @@ LEVELS = [
     {"covariances", "objectives", "priors"},
     {
         "passes", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise",
-        "spreading",
+        "spreading", "warp",
     },
     {"solvers"},
     {"reduction"},

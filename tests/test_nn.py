@@ -184,6 +184,18 @@ def test_compiled_to_machine_code_heads_agree(make):
         torch._dynamo.reset()
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # recorded on one stream, replayed on another
+@pytest.mark.parametrize("name", ["mixture_full_1", "mixture_full_3", "mixture_low_rank_3"])
+def test_a_recorded_head_has_the_same_gradients(name, device):
+    if device.type != "cuda":
+        pytest.skip("CUDA graphs need a GPU")
+    x, y = rows_and_labels(device=device)
+    plain = HEADS[name]().to(device)
+    recorded = torch.cuda.make_graphed_callables(copy.deepcopy(plain), (x.clone().requires_grad_(),))
+    found = [torch.autograd.grad(functional.cross_entropy(h(x), y), h.components.weight) for h in (plain, recorded)]
+    assert_close(found[1][0], found[0][0], 1e-4, 1.0)
+
+
 @some_heads
 def test_heads_train_in_a_distributed_network(make, tmp_path, monkeypatch):
     """One process, which is all that the hooks of DistributedDataParallel need to run."""

@@ -80,7 +80,7 @@ class Marginals:
         """Components whose R x R systems are solved at once: one stays in the cache, a GPU wants many."""
         if self.rows.device.type == "cpu":
             return 1
-        return max(1, MOST_TOGETHER // (len(self.rows) * self.loadings.shape[-1] ** 2))
+        return max(1, MOST_TOGETHER // max(1, len(self.rows) * self.loadings.shape[-1] ** 2))
 
     def _inner(self, part: slice) -> Tensor:
         """Lower triangles of M_n of all rows and some components, in (K', n, R, R)."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.covariances import automatic_rank
-from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents, at_least_single
+from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.pruned import PrunedHead, pruned
 from mixtura.objectives import Conditional, Hybrid
@@ -73,6 +73,7 @@ class MixtureHead(nn.Module):
         """Batch normalisation to a spread that is fixed."""
         normaliser = nn.BatchNorm1d(self.n_features).requires_grad_(False)
         nn.init.constant_(normaliser.weight, self.components.spread)
+        normaliser.num_batches_tracked = None  # of no use with a fixed momentum, and an operation in every step
         return normaliser
 
     @property
@@ -81,19 +82,26 @@ class MixtureHead(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """Logits (..., C) of features (..., D). Labels are taken, and not used, so that all heads look alike."""
-        return self._logits(self.scores(features)).reshape(*features.shape[:-1], self.n_classes)
+        logits = self.components.logits(self._normalised(features), self.n_components)
+        return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
-        checks.head_features(features, self.n_features, type(self).__name__)
-        rows = features.reshape(-1, self.n_features)
-        return self.components(rows if self.normaliser is None else self.normaliser(rows))
+        return self.components(self._normalised(features))
 
-    def _logits(self, scores: Tensor) -> Tensor:
-        if self.n_components == 1:
-            return scores
-        by_class = scores.unflatten(1, (self.n_classes, self.n_components))
-        return at_least_single(by_class).logsumexp(-1)
+    def _normalised(self, features: Tensor) -> Tensor:
+        """Features (..., D) as rows (n, D) in their units."""
+        checks.head_features(features, self.n_features, type(self).__name__)
+        rows, normaliser = features if features.ndim == 2 else features.reshape(-1, self.n_features), self.normaliser
+        if normaliser is None:
+            return rows
+        rate = normaliser.momentum
+        if not self.training or rate is None or type(normaliser) is not nn.BatchNorm1d or len(rows) < 2:
+            return normaliser(rows)  # which may have become another one, or refuse a single row
+        scale, shift = normaliser.weight, normaliser.bias
+        means, variances = normaliser.running_mean, normaliser.running_var
+        # What the module does, without what it does around it.
+        return torch.batch_norm(rows, scale, shift, means, variances, True, rate, normaliser.eps, True)
 
     def penalty(self) -> Tensor:
         """What else a training loop adds, times a weight, to the mean cross-entropy: nothing here."""
@@ -160,8 +168,9 @@ class MixtureHead(nn.Module):
     def refit(self, X: Any, y: Any, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        A head with density=True that was trained together with its network has Gaussians as wide as dropout and
-        augmentation made the features; fitted anew to features in evaluation, it tells better what is unusual.
+        It is the last step of training a head with density=True, as updating running means is after averaging weights:
+        most of the loss is discriminative, which bends Gaussians to where they separate the classes, and dropout and
+        augmentation widen them. Fitted anew to features in evaluation, they tell better what is unusual.
         """
         from mixtura.nn.conversion import refit
 
