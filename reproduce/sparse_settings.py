@@ -1,9 +1,10 @@
 """python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
-choices would make of it: the Hessian, the evidence that judges starts and components, how clearly the evidence must
-rise for a component to leave; and for a working set, with how many columns it starts. What counts is the log-loss
-of the rows of the other folds. Writes results/sparse_settings.json after every fit, and .md from it.
+choices would make of it: the Hessian, the evidence that judges starts and components, one component per class or
+components that leave one by one; and for a working set, with how many columns it starts and which gain adds one. What
+counts is the log-loss of the rows of the other folds. Writes results/sparse_settings.json after every fit, and .md
+from it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,16 +25,17 @@ from mixtura.estimators.sparse import compact
 from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
-from mixtura.solvers.simplify import TRIAL_STEPS, simplifications
 from mixtura.sparse_mixture import class_scores
-from reproduce.sparse_table import RESULTS, machine, mean_and_error, splits
+from reproduce.sparse_removal import TRIAL_STEPS, simplifications
+from reproduce.sparse_table import RESULTS, done, machine, mean_and_error, one_thread, splits
 
 # Data set: training splits, folds of each, starts of each.
-COMPONENTS = {"ripley": (1, 10, 2), "banana": (2, 3, 2), "titanic": (2, 3, 2), "breast_cancer": (2, 3, 2)}
-COLUMNS = {"waveform": (5, 2, 2), "german": (3, 2, 2), "image": (3, 2, 2)}
+COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
+COLUMNS = {"waveform": (10, 2, 2), "german": (5, 2, 2), "image": (5, 2, 2)}
 WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
-RISES = [0.0, 0.5, 1.0, 2.0, 4.0]
-STARTS = [15, 30, 60, 120]
+RISES = [0.0, 1.0, 2.0, 4.0]
+# Columns at the start of a working set, and the gain of the log evidence that adds one.
+WORKING = [(5, 0.1), (10, 0.1), (15, 0.1), (30, 0.1), (60, 0.1), (15, 0.5), (15, 1.0), (15, 2.0)]
 LIMIT = 2**28
 
 
@@ -76,70 +78,88 @@ def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.nd
     }
 
 
-def path(state: State, evidence: Evidence, solver: SparseNewton, judge: SparseNewton, score: Callable) -> list[dict]:
-    """What is left after each component that leaves, as long as the judge's evidence does not fall."""
+def path(state: State, evidence: Evidence, solver: SparseNewton, score: Callable) -> list[dict]:
+    """What is left after each component that leaves, as long as the evidence does not fall."""
     found: list[dict] = []
-    key = "exact" if judge.exact else "complete"
-    for _, simpler in simplifications(state, evidence, solver, judge, TRIAL_STEPS):
+    for _, simpler in simplifications(state, evidence, solver, solver, TRIAL_STEPS):
         record = score(simpler)
-        if found and record[key] < found[-1][key]:
+        if found and record["complete"] < found[-1]["complete"]:
             break
         found.append(record)
     return found
 
 
+def fitted(problem: Problem, seed: int, solver: SparseNewton) -> State:
+    assert problem.evidence is not None
+    responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
+    n_columns = problem.evidence.n_columns
+    start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
+    return run(solver, start, problem.evidence, 2000, 0.0).mixture
+
+
 def components(X, y, X_out, y_out, seed: int, **_: object) -> dict:
-    """One start with either Hessian, and its simplifications by either evidence."""
+    """One start with either Hessian, what is left as components leave it, and one component per class."""
     problem = problem_of(X, y, False)
     assert problem.evidence is not None
     parts = (problem.evidence, problem.basis)
-    responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
-    start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
 
     def score(state: State) -> dict:
         return judged(state, problem, parts, X_out, y_out)
 
-    found = {}
-    for name, solver in {"complete": SparseNewton(), "exact": SparseNewton(exact=True)}.items():
-        begun = time.process_time()
-        state = run(solver, start, problem.evidence, 2000, 0.0).mixture
-        found[name] = {**score(state), "seconds": time.process_time() - begun}
-        if name == "complete":
-            for judge in ("complete", "exact"):
-                by = replace(solver, exact=judge == "exact")
-                found[f"judged by {judge}"] = path(state, parts[0], solver, by, score)
-    return found
+    state = fitted(problem, seed, SparseNewton())
+    return {
+        "complete": score(state),
+        "exact": score(fitted(problem, seed, SparseNewton(exact=True))),
+        "one": score(fitted(replace(problem, n_components=[1, 1]), seed, SparseNewton())),
+        "one by one": path(state, parts[0], SparseNewton(), score),
+    }
 
 
 def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
-    """A working set from different numbers of columns, and perhaps the fit with all of them."""
+    """One start of a working set by its settings, and one with all columns."""
     found = {}
-    for size in [*STARTS, None][: None if whole else -1]:
-        problem = problem_of(X, y, size is not None)
-        generator = torch.Generator().manual_seed(seed)
-        responsibilities = starting_responsibilities(problem, generator)
+    for setting in [*WORKING, *([None] if whole else [])]:
+        problem = problem_of(X, y, setting is not None)
         begun = time.process_time()
-        if size is None:
-            assert problem.evidence is not None
-            start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
-            result = run(SparseNewton(), start, problem.evidence, 2000, 0.0)
+        if setting is None:
+            state, evidence, basis = problem.settled(fitted(problem, seed, SparseNewton()))
         else:
-            working_set.COLUMNS_AT_START = size
+            working_set.COLUMNS_AT_START, working_set.LEAST_GAIN = setting
+            generator = torch.Generator().manual_seed(seed)
+            responsibilities = starting_responsibilities(problem, generator)
             working = working_set.WorkingSet(SparseNewton(), problem.candidates(), LIMIT, generator)
-            result = run(working, working.start(problem.class_of, responsibilities), problem.rows_only, 2000, 0.0)
+            start = working.start(problem.class_of, responsibilities)
+            state, evidence, basis = problem.settled(run(working, start, problem.rows_only, 2000, 0.0).mixture)
         seconds = time.process_time() - begun
-        state, evidence, basis = problem.settled(result.mixture)
         record = judged(state, problem, (evidence, basis), X_out, y_out)
-        found["all" if size is None else str(size)] = {**record, "seconds": seconds}
+        found["all" if setting is None else named(setting)] = {**record, "seconds": seconds}
     return found
 
 
-def ended(records: list[dict], rise: float, key: str) -> dict:
+def named(setting: tuple[int, float]) -> str:
+    return f"{setting[0]} | {setting[1]}"
+
+
+def ended(records: list[dict], rise: float) -> dict:
     """Where a path ends when the evidence must rise by so much."""
     place = 0
-    while place + 1 < len(records) and records[place + 1][key] >= records[place][key] + rise:
+    while place + 1 < len(records) and records[place + 1]["complete"] >= records[place]["complete"] + rise:
         place += 1
     return records[place]
+
+
+def better(run: dict) -> dict:
+    """One component per class where its evidence is larger."""
+    return max(run["complete"], run["one"], key=lambda record: record["complete"])
+
+
+# How components leave, and what is then left of a run.
+RULES: dict[str, Callable[[dict], dict]] = {
+    "never: the published algorithm": lambda run: run["complete"],
+    "one per class where its evidence is larger (default)": better,
+    **{f"one by one, rise {rise:g}": lambda run, rise=rise: ended(run["one by one"], rise) for rise in RISES},
+    "never; exact Hessian": lambda run: run["exact"],
+}
 
 
 def by_start(runs: dict) -> dict[str, list[dict]]:
@@ -158,25 +178,22 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (weights left) by how components leave after a fit with the complete",
+        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start;",
+        "± is the standard error of the difference of the log-loss to the first line over folds and starts.",
+        "",
+        row(["components leave", *COMPONENTS, "mean"]),
+        row(["---"] * (2 + len(COMPONENTS))),
     ]
-    lines += [
-        "Hessian; ± is the standard error of the difference to the first line over folds and starts. The last line is a"
-    ]
-    lines += ["fit with the exact Hessian.", ""]
-    lines += [row(["judge", "least rise", *COMPONENTS, "mean"]), row(["---"] * (3 + len(COMPONENTS)))]
-    rules = [("complete", None), *((judge, rise) for judge in ("complete", "exact") for rise in RISES), ("exact", None)]
-    for judge, rise in rules:
+    for name, rule in RULES.items():
         cells, means = [], []
         for data in COMPONENTS:
             runs = list(found["components"].get(data, {}).values())
-            ends = [run[judge] if rise is None else ended(run[f"judged by {judge}"], rise, judge) for run in runs]
+            ends = [rule(run) for run in runs]
             differences = [end["loss"] - run["complete"]["loss"] for end, run in zip(ends, runs, strict=True)]
             means.append(np.mean([end["loss"] for end in ends]))
-            weights = np.mean([end["weights"] for end in ends])
-            cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({weights:.1f})")
-        name = "exact Hessian" if (judge, rise) == ("exact", None) else judge
-        lines.append(row([name, "never" if rise is None else rise, *cells, f"{np.mean(means):.4f}"]))
+            error, weights = (np.mean([end[key] for end in ends]) for key in ("error", "weights"))
+            cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({error:.1f}; {weights:.1f})")
+        lines.append(row([name, *cells, f"{np.mean(means):.4f}"]))
     return [*lines, ""]
 
 
@@ -216,24 +233,29 @@ def moderation_table(found: dict) -> list[str]:
 
 def columns_table(found: dict) -> list[str]:
     lines = [
-        "## Columns at the start of a working set",
+        "## Columns of a working set",
         "",
-        "Log evidence by the complete Hessian, held-out log-loss, weights, processor seconds; means over folds.",
+        "Log evidence, held-out log-loss, error %, weights, processor seconds; means over folds, by the number of",
+        "columns at the start and the gain of the log evidence that adds one.",
         "",
     ]
-    lines += [row(["columns", *COLUMNS]), row(["---"] * (1 + len(COLUMNS)))]
-    for size in map(str, STARTS):
-        lines.append(row([size, *(columns_cell(found["columns"].get(data, {}).values(), size) for data in COLUMNS)]))
-    some = [found["columns"]["waveform"][key] for key in WITH_ALL]
+    lines += [row(["columns", "gain", *COLUMNS]), row(["---"] * (2 + len(COLUMNS)))]
+    for setting in map(named, WORKING):
+        lines.append(row([setting, *(columns_cell(found["columns"].get(d, {}).values(), setting) for d in COLUMNS)]))
+    some = [found["columns"]["waveform"][key] for key in WITH_ALL if key in found["columns"].get("waveform", {})]
     lines += ["", f"Of Waveform, the {len(some)} fits that were made with all columns too:", ""]
     lines += [row(["columns", "waveform"]), row(["---"] * 2)]
-    return [*lines, *(row([size, columns_cell(some, size)]) for size in [*map(str, STARTS), "all"]), ""]
+    both = {"15": named((15, 0.1)), "all": "all"}
+    return [*lines, *(row([name, columns_cell(some, key)]) for name, key in both.items()), ""]
 
 
 def columns_cell(records: Iterable[dict], size: str) -> str:
     runs = [record[size] for record in records]
-    values = {key: np.mean([run[key] for run in runs]) for key in ("complete", "loss", "weights", "seconds")}
-    return f"{values['complete']:.2f}, {values['loss']:.4f}, {values['weights']:.1f}, {values['seconds']:.1f} s"
+    if not runs:
+        return ""
+    keys = ("complete", "loss", "error", "weights", "seconds")
+    evidence, loss, error, weights, seconds = (np.mean([run[key] for run in runs]) for key in keys)
+    return f"{evidence:.2f}, {loss:.4f}, {error:.1f} %, {weights:.1f}, {seconds:.1f} s"
 
 
 def as_markdown(found: dict) -> str:
@@ -245,29 +267,41 @@ def as_markdown(found: dict) -> str:
     )
 
 
+MEASURES = {"components": components, "columns": columns}
+
+
+def measure(part: str, name: str, fold: str, seed: int) -> dict:
+    """One record of a part."""
+    plan = (COMPONENTS if part == "components" else COLUMNS)[name]
+    rows = dict(folds(name, *plan[:2]))[fold]
+    return MEASURES[part](*rows, seed, whole=name == "waveform" and f"{fold}/{seed}" in WITH_ALL)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["components", "columns"])
+    parser.add_argument("--parts", nargs="*", default=list(MEASURES))
     parser.add_argument("--data", nargs="*")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    file = RESULTS / "sparse_settings.json"
+    one_thread()
+    file = options.folder / "sparse_settings.json"
     found = json.loads(file.read_text()) if file.exists() else {"components": {}, "columns": {}}
     found["machine"] = machine()
-    for part, plan, measure in (("components", COMPONENTS, components), ("columns", COLUMNS, columns)):
-        for name, (n_splits, n_folds, n_starts) in plan.items():
-            if part not in options.parts or (options.data and name not in options.data):
-                continue
-            runs = found[part].setdefault(name, {})
-            for fold, rows in folds(name, n_splits, n_folds):
-                for seed in range(n_starts):
-                    key = f"{fold}/{seed}"
-                    if key not in runs:
-                        begun = time.time()
-                        runs[key] = measure(*rows, seed, whole=name == "waveform" and key in WITH_ALL)
-                        print(part, name, key, round(time.time() - begun, 1), flush=True)
-                        file.write_text(json.dumps(found, indent=1))
+    tasks = [
+        (part, name, fold, seed)
+        for part, plan in (("components", COMPONENTS), ("columns", COLUMNS))
+        if part in options.parts
+        for name, (n_splits, n_folds, n_starts) in plan.items()
+        if not options.data or name in options.data
+        for fold, _ in folds(name, n_splits, n_folds)
+        for seed in range(n_starts)
+        if f"{fold}/{seed}" not in found[part].get(name, {})
+    ]
+    for (part, name, fold, seed), record in done(tasks, measure, options.processes):
+        found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
+        print(part, name, fold, seed, flush=True)
+        file.write_text(json.dumps(found, indent=1))
     file.with_suffix(".md").write_text(as_markdown(found))
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import time
 import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 
@@ -71,20 +74,38 @@ def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return found
 
 
-def width(name: str, cache: dict) -> float:
+def done(tasks: list[tuple], work: Callable, processes: int) -> Iterator[tuple[tuple, dict]]:
+    """Tasks and what work(*task) gave, in the order in which they end; each process has one thread."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=one_thread) as pool:
+        pending = {pool.submit(work, *task): task for task in tasks}
+        for future in as_completed(pending):
+            yield pending[future], future.result()
+
+
+def one_thread() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+
+
+def evidence_of(name: str, gamma: float, number: int) -> float:
+    """The log evidence of a relevance vector machine on the training rows of a split."""
+    X, y, _, _ = splits(name)[number]
+    return RelevanceVectorClassifier(gamma=gamma, max_iter=2000).fit(X, y).log_evidence_
+
+
+def width(name: str, processes: int) -> float:
     """The width with the largest evidence on training rows."""
-    if name not in cache:
-        totals = []
-        for gamma in WIDTHS:
-            fits = [RelevanceVectorClassifier(gamma=gamma, max_iter=2000).fit(X, y) for X, y, _, _ in splits(name)[:5]]
-            totals.append(sum(model.log_evidence_ for model in fits))
-        cache[name] = WIDTHS[int(np.argmax(totals))]
-    return cache[name]
+    totals = dict.fromkeys(WIDTHS, 0.0)
+    tasks = [(name, gamma, number) for gamma in WIDTHS for number in range(min(5, len(splits(name))))]
+    for (_, gamma, _), found in done(tasks, evidence_of, processes):
+        totals[gamma] += found
+    return max(WIDTHS, key=lambda gamma: totals[gamma])
 
 
-def model_of(method: str, name: str, number: int, cache: dict):
+def model_of(method: str, name: str, number: int, gamma: float | None):
     if method == "rvm":
-        return RelevanceVectorClassifier(gamma=width(name, cache))
+        return RelevanceVectorClassifier(gamma=gamma)
     if method == "gp":
         start = splits(name)[0][0].shape[1] ** 0.5  # from 1 the search ends at no width at all where features are many
         return make_pipeline(StandardScaler(), GaussianProcessClassifier(1.0 * RBF(start), random_state=0))
@@ -102,16 +123,16 @@ STARTS = ("sdgm_one_start", "sdgm_published_one_start", "sdgm_unscaled")  # of R
 
 
 def n_runs(method: str, name: str) -> int:
-    """All distinct splits for the method itself, at most 20 for what it is compared with."""
+    """All distinct splits; of Ripley, which has one, many starts."""
     if name == "ripley":
         return 50 if method in STARTS else 10 if method.startswith("sdgm") else 1
-    return 0 if method in STARTS else min(len(splits(name)), 80 if method == "sdgm" else 20)
+    return 0 if method in STARTS else len(splits(name))
 
 
-def run_one(method: str, name: str, number: int, cache: dict) -> dict:
+def run_one(method: str, name: str, number: int, gamma: float | None) -> dict:
     every = splits(name)
     X, y, X_test, y_test = every[number % len(every)]
-    model = model_of(method, name, number, cache)
+    model = model_of(method, name, number, gamma)
     start = time.process_time()
     model.fit(X, y)
     seconds = time.process_time() - start
@@ -184,23 +205,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", nargs="*", default=NAMES, choices=NAMES)
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--file", default="sparse_table")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    path, cache = RESULTS / f"{options.file}.json", {}
-    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    one_thread()
+    path = options.folder / "sparse_table.json"
+    found = json.loads(path.read_text()) if path.exists() else {"runs": {}, "widths": {}}
     found["machine"] = machine()
-    for method in options.methods:
-        for name in options.data:
-            runs = found["runs"].setdefault(f"{name}/{method}", {})
-            for number in range(n_runs(method, name)):
-                if str(number) in runs:
-                    continue
-                runs[str(number)] = run_one(method, name, number, cache)
-                print(name, method, number, runs[str(number)], flush=True)
-                path.write_text(json.dumps(found, indent=1))
-    path.with_suffix(".md").write_text(as_markdown(found))
+    for name in options.data if "rvm" in options.methods else []:
+        if name not in found["widths"]:
+            found["widths"][name] = width(name, options.processes)
+    tasks = [
+        (method, name, number, found["widths"].get(name) if method == "rvm" else None)
+        for method in options.methods
+        for name in options.data
+        for number in range(n_runs(method, name))
+        if str(number) not in found["runs"].get(f"{name}/{method}", {})
+    ]
+    for (method, name, number, _), record in done(tasks, run_one, options.processes):
+        found["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
+        print(name, method, number, record, flush=True)
+        path.write_text(json.dumps(found, indent=1))
+        path.with_suffix(".md").write_text(as_markdown(found))
 
 
 if __name__ == "__main__":

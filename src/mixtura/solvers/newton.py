@@ -96,14 +96,15 @@ class SparseNewton:
         curvature = state.curvature
         if curvature is None or curvature.components is not state.mixture.components:
             curvature = _curvature(state.mixture, evidence)
-        mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
-        likelihood = log_likelihood(mode.posteriors, evidence, state.mixture.class_of)
         before = state.mixture
+        mode, responsibilities = self.mode(state, evidence, curvature)
+        found = self._laplace(mode, responsibilities, before.precisions, curvature)
+        likelihood = log_likelihood(mode.posteriors, evidence, before.class_of)
         penalty = self.prior.log_density(mode.values, before.precisions)
         log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
         precisions = self.prior.updated(mode.values, before.precisions, found.determined)
-        change = float(torch.linalg.vector_norm(precisions - before.precisions)) ** 2
+        moves = precisions - before.precisions
+        change = float(moves @ moves)
         weights = _weights(responsibilities, evidence, before.class_of)
         moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
         after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
@@ -134,18 +135,20 @@ class SparseNewton:
     ) -> Mode:
         """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
         values, rate, previous = start, 1.0, float("inf")
+        log_weights = mixture.log_weights.unsqueeze(1)
         for _ in range(MOST_NEWTON_STEPS):
-            log_joint = mixture.log_weights.unsqueeze(1) + curvature.predict(values)
+            log_joint = curvature.log_joint(values, log_weights)
             posteriors = log_joint.softmax(0)
             pull = curvature.gradient(responsibilities - posteriors)
             gradient = torch.addcmul(pull, mixture.precisions, values, value=-1)  # (newton-gradient), HU21 eq. 12, 14
-            norm = float(torch.linalg.vector_norm(gradient))
+            norm = math.sqrt(float(gradient @ gradient))
             if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
                 break
             if norm > previous:
                 values, rate, previous = start, 0.5 * rate, float("inf")
                 continue
-            values = values + rate * curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
+            towards = curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
+            values = torch.add(values, towards, alpha=rate)
             previous = norm
         return Mode(values, log_joint, posteriors)  # pyright: ignore[reportPossiblyUnboundVariable]
 
@@ -305,8 +308,10 @@ def merged(state: State, target: Tensor) -> State:
     return replace(state, mixture=mixture, responsibilities=responsibilities[stays])
 
 
-def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -> State:
-    """All values zero, all precisions one; the last component has no pairs: the others are measured against it."""
+def starting_state(
+    n_columns: int, class_of: Tensor, responsibilities: Tensor, precisions: Tensor | None = None
+) -> State:
+    """All values zero, precisions one unless given (H,); the last component, the reference, has no pairs."""
     n_components = len(class_of)
     device = class_of.device
     counts = torch.bincount(class_of)
@@ -314,5 +319,6 @@ def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -
     columns = torch.arange(n_columns, device=device).repeat(n_components - 1)
     values = torch.zeros(len(columns), dtype=torch.float64, device=device)
     log_weights = -counts[class_of].double().log()
-    mixture = SparseMixture(log_weights, class_of, components, columns, values, torch.ones_like(values))
+    start = torch.ones_like(values) if precisions is None else precisions[columns]
+    mixture = SparseMixture(log_weights, class_of, components, columns, values, start)
     return State(mixture, responsibilities, n_components)

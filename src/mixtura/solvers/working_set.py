@@ -37,6 +37,7 @@ class Candidates:
 
     basis: Basis
     rows: Tensor
+    precisions: Tensor | None = None  # (H,), at which columns start; one unless given
 
     @property
     def n_columns(self) -> int:
@@ -78,7 +79,9 @@ class WorkingSet:
         device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
-        state = starting_state(len(columns), class_of, responsibilities)
+        precisions = self.candidates.precisions
+        at_start = None if precisions is None else precisions[columns]
+        state = starting_state(len(columns), class_of, responsibilities, at_start)
         return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
 
     def step(self, mixture: Any, rows: Any) -> Step:
@@ -117,7 +120,7 @@ class WorkingSet:
         index = working.order[:CANDIDATES_PER_LOOK]
         columns = working.features[mixture.columns]  # (P, N)
         curvature = DirectCurvature(mixture, columns, rows.weights)
-        posteriors = (mixture.log_weights.unsqueeze(1) + curvature.predict(mixture.values)).softmax(0)
+        posteriors = curvature.log_joint(mixture.values, mixture.log_weights.unsqueeze(1)).softmax(0)
         residuals = (working.state.responsibilities - posteriors) * rows.weights
         factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
         gains, precisions = [], []
