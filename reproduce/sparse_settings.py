@@ -3,8 +3,8 @@
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
 choices would make of it: the Hessian, the evidence that judges starts and components, one component per class or
 components that leave one by one; and for a working set, with how many columns it starts and which gain adds one. What
-counts is the log-loss of the rows of the other folds. Writes results/sparse_settings.json after every fit, and .md
-from it.
+counts is the log-loss of the rows of the other folds. Simulated classes of one Gaussian each show which odds send them
+to one component. Writes results/sparse_settings.json after every fit, and .md from it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all c
 RISES = [0.0, 1.0, 2.0, 4.0]
 # Columns at the start of a working set, and the gain of the log evidence that adds one.
 WORKING = [(5, 0.1), (10, 0.1), (15, 0.1), (30, 0.1), (60, 0.1), (15, 0.5), (15, 1.0), (15, 2.0)]
+N_SIMULATED = 30
 LIMIT = 2**28
 
 
@@ -48,12 +49,13 @@ def folds(name: str, n_splits: int, n_folds: int) -> Iterator[tuple[str, tuple[n
             yield f"{number}/{fold}", (X[fitted], y[fitted], X[held_out], y[held_out])
 
 
-def problem_of(X: np.ndarray, y: np.ndarray, working: bool) -> Problem:
+def problem_of(X: np.ndarray, y: np.ndarray, working: bool, n_components: int = 3) -> Problem:
     values = torch.from_numpy(np.asarray(X, float))
     classes, numbers = np.unique(y, return_inverse=True)
     scaling = standard_scaling(values, torch.ones(len(values), dtype=torch.float64))
     labels = torch.from_numpy(numbers)
-    return make_problem(values, labels, None, classes, scaling, Polynomial(), None, [3, 3], working, LIMIT)
+    wanted = [n_components] * len(classes)
+    return make_problem(values, labels, None, classes, scaling, Polynomial(), None, wanted, working, LIMIT)
 
 
 def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -136,6 +138,22 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
     return found
 
 
+def simulated(seed: int) -> dict:
+    """Log evidence of the best of three starts with ten components a class, and with one, where one is the truth."""
+    rng = np.random.default_rng(seed)
+    n_classes, n_features = 2 + seed % 3 // 2, 2 + seed % 2
+    parts = [rng.normal(0, 1.5, n_features) + rng.uniform(0.4, 2, n_features) * rng.normal(size=(80, n_features))
+             for _ in range(n_classes)]  # fmt: skip
+    problem = problem_of(np.concatenate(parts), np.repeat(np.arange(n_classes), 80), False, 10)
+    assert problem.evidence is not None
+    states = [fitted(problem, start, SparseNewton()) for start in range(3)]
+    one = fitted(replace(problem, n_components=[1] * n_classes), 0, SparseNewton())
+    evidences = [SparseNewton().settled(state, problem.evidence)[1] for state in [*states, one]]
+    best = int(np.argmax(evidences[:3]))
+    return {"best": evidences[best], "components": states[best].mixture.n_components, "classes": n_classes,
+            "one": evidences[-1]}  # fmt: skip
+
+
 def named(setting: tuple[int, float]) -> str:
     return f"{setting[0]} | {setting[1]}"
 
@@ -148,15 +166,16 @@ def ended(records: list[dict], rise: float) -> dict:
     return records[place]
 
 
-def better(run: dict) -> dict:
-    """One component per class where its evidence is larger."""
-    return max(run["complete"], run["one"], key=lambda record: record["complete"])
+def better(run: dict, odds: float) -> dict:
+    """One component per class unless the evidence for more is larger by so much."""
+    return run["complete"] if run["complete"]["complete"] - run["one"]["complete"] > np.log(odds) else run["one"]
 
 
 # How components leave, and what is then left of a run.
+ODDS = [1, 3, 10, 20]
 RULES: dict[str, Callable[[dict], dict]] = {
     "never: the published algorithm": lambda run: run["complete"],
-    "one per class where its evidence is larger (default)": better,
+    **{f"one per class unless {odds} : 1 for more": lambda run, odds=odds: better(run, odds) for odds in ODDS},
     **{f"one by one, rise {rise:g}": lambda run, rise=rise: ended(run["one by one"], rise) for rise in RISES},
     "never; exact Hessian": lambda run: run["exact"],
 }
@@ -194,6 +213,24 @@ def components_table(found: dict) -> list[str]:
             error, weights = (np.mean([end[key] for end in ends]) for key in ("error", "weights"))
             cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({error:.1f}; {weights:.1f})")
         lines.append(row([name, *cells, f"{np.mean(means):.4f}"]))
+    return [*lines, ""]
+
+
+def simulated_table(found: dict) -> list[str]:
+    runs = list(found["simulated"].get("one Gaussian", {}).values())
+    lines = [
+        "## Classes of one Gaussian each",
+        "",
+        f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
+        "ten components a class: those that end with one component per class.",
+        "",
+        row(["components leave", "sets"]),
+        row(["---"] * 2),
+    ]
+    lines.append(row(["never: the published algorithm", sum(run["components"] == run["classes"] for run in runs)]))
+    for odds in ODDS:
+        small = [run["components"] == run["classes"] or run["best"] - run["one"] <= np.log(odds) for run in runs]
+        lines.append(row([f"one per class unless {odds} : 1 for more", sum(small)]))
     return [*lines, ""]
 
 
@@ -262,16 +299,18 @@ def as_markdown(found: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
     lines += ["Written by `python -m reproduce.sparse_settings` from sparse_settings.json. No test row was read.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
-    return "\n".join(
-        [*lines, *components_table(found), *starts_table(found), *moderation_table(found), *columns_table(found)]
-    )
+    tables = (components_table, simulated_table, starts_table, moderation_table, columns_table)
+    return "\n".join([*lines, *(line for table in tables for line in table(found))])
 
 
 MEASURES = {"components": components, "columns": columns}
+PARTS = ["simulated", *MEASURES]
 
 
 def measure(part: str, name: str, fold: str, seed: int) -> dict:
     """One record of a part."""
+    if part == "simulated":
+        return simulated(seed)
     plan = (COMPONENTS if part == "components" else COLUMNS)[name]
     rows = dict(folds(name, *plan[:2]))[fold]
     return MEASURES[part](*rows, seed, whole=name == "waveform" and f"{fold}/{seed}" in WITH_ALL)
@@ -279,16 +318,19 @@ def measure(part: str, name: str, fold: str, seed: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=list(MEASURES))
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--data", nargs="*")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
     one_thread()
     file = options.folder / "sparse_settings.json"
-    found = json.loads(file.read_text()) if file.exists() else {"components": {}, "columns": {}}
+    found = json.loads(file.read_text()) if file.exists() else {part: {} for part in PARTS}
     found["machine"] = machine()
-    tasks = [
+    known = found["simulated"].get("one Gaussian", {})
+    sets = [seed for seed in range(N_SIMULATED) if "simulated" in options.parts and f"-/{seed}" not in known]
+    tasks = [("simulated", "one Gaussian", "-", seed) for seed in sets]
+    tasks += [
         (part, name, fold, seed)
         for part, plan in (("components", COMPONENTS), ("columns", COLUMNS))
         if part in options.parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +31,9 @@ from mixtura.solvers.newton import SparseNewton, State, starting_state
 from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
+# How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
+# on the scale of Jeffreys.
+LOG_ODDS = math.log(10)
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
 
@@ -91,8 +95,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept where its evidence is larger
-            (component-trial); False is the published algorithm.
+        component_trials: whether one component per class is tried as well, and kept unless the evidence is ten to one
+            for more (component-trial); False is the published algorithm.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -182,11 +186,9 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 n_components, self._wants_working_set(), limit,
             )  # fmt: skip
             generator = self._generator()
-            starts = self._starts(problem)
-            attempts = iter(starts)
             with torch.inference_mode():  # many small calls: a tenth of their time is bookkeeping for gradients
-                best = best_of(len(starts), lambda: self._fit_once(next(attempts), solver, generator))
-            self._keep(best, problem, solver)
+                result = self._fit_all(problem, solver, generator)
+            self._keep(result, problem, solver)
         return self
 
     def _solver(self) -> SparseNewton:
@@ -226,12 +228,20 @@ class SparseMixtureClassifier(ConditionalClassifier):
         random_state = check_random_state(self.random_state)
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
-    def _starts(self, problem: Problem) -> list[Problem]:
-        """What is fitted; the evidence chooses."""
-        single = replace(problem, n_components=[1] * len(problem.classes))
-        if max(problem.n_components) == 1:
-            return [single]
-        return [problem] * int(self.n_init) + [single] * self.component_trials
+    def _fit_all(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
+        """The start with the largest evidence; or one component per class (component-trial)."""
+        several = max(problem.n_components) > 1
+        best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
+        if not (several and self.component_trials) or best.outcome is Outcome.INTERRUPTED:
+            return best
+        try:
+            single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
+        except KeyboardInterrupt:
+            return replace(best, outcome=Outcome.INTERRUPTED)
+        if single.outcome is Outcome.INTERRUPTED:
+            return replace(best, outcome=Outcome.INTERRUPTED)
+        log_odds = (best.objective - single.objective) * float(problem.weights.sum())
+        return best if log_odds > LOG_ODDS else single
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
