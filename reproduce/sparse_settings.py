@@ -35,7 +35,10 @@ COLUMNS = {"waveform": (10, 2, 2), "german": (5, 2, 2), "image": (5, 2, 2)}
 WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
 RISES = [0.0, 1.0, 2.0, 4.0]
 # Columns at the start of a working set, and the gain of the log evidence that adds one.
-WORKING = [(5, 0.1), (10, 0.1), (15, 0.1), (30, 0.1), (60, 0.1), (15, 0.5), (15, 1.0), (15, 2.0)]
+WORKING = [
+    *((size, 0.1) for size in (5, 10, 15, 30, 60)),
+    *((size, gain) for size in (5, 15) for gain in (0.5, 1.0, 2.0, 4.0)),
+]
 N_SIMULATED = 30
 LIMIT = 2**28
 

@@ -250,14 +250,14 @@ class TestComponents:
 
 
 def test_a_working_set_ends_near_the_whole(rng):
-    rows, labels, class_of, responsibilities = rows_of(rng, n_rows=100)
+    rows, labels, class_of, responsibilities = rows_of(rng, n_rows=60)
     kernel, values = RBF(0.7), tensor(rows)
     evidence = evidence_of(kernel, rows, labels)
     whole = fitted(evidence, class_of, responsibilities)
-    basis = KernelColumns(kernel, torch.cat((values[:1], values)), torch.arange(-1, 100))
+    basis = KernelColumns(kernel, torch.cat((values[:1], values)), torch.arange(-1, 60))
     working = WorkingSet(SparseNewton(), Candidates(basis, values), 2**26, torch.Generator().manual_seed(0))
     start = working.start(tensor(class_of), tensor(responsibilities.T.copy()))
-    nothing = Evidence(values.new_zeros(0, 100), None, evidence.labels, evidence.weights)
+    nothing = Evidence(values.new_zeros(0, 60), None, evidence.labels, evidence.weights)
     result = run(working, start, nothing, 2000, 0.0)
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture.features.shape[0] < 40

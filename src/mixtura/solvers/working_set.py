@@ -17,14 +17,14 @@ from mixtura.solvers.curvature import DirectCurvature, Share
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse_mixture import SparseMixture
 
-# Enough to tell the components of a class apart. Of 15 to 120 this has the smallest mean log-loss of held-out training
-# rows (reproduce/results/sparse_settings.md), and takes a tenth of the time; the evidence would prefer more.
-COLUMNS_AT_START = 15
+# Enough to tell the components of a class apart. This and LEAST_GAIN have nearly the smallest mean log-loss of held-out
+# training rows (reproduce/results/sparse_settings.md), with the fewest weights; the evidence would prefer more.
+COLUMNS_AT_START = 5
 # Precision updates between two looks for new columns, and columns added at a look.
 STEPS_BETWEEN = 10
 MOST_ADDED = 10
-# A column must raise the log evidence by this much to be added: below it the search would never end.
-LEAST_GAIN = 0.1
+# A column must raise the log evidence by this much to be added.
+LEAST_GAIN = 0.5
 # Of two candidates whose columns correlate more than this only the better one is added at a look.
 MOST_ALIKE = 0.9
 # Candidates that one look takes in; different ones each time, until all have been seen without a gain.
