@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,15 +182,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
         with torch.no_grad():
             scaling = self._scaling(values, weights)
             n_components = self._n_components(labels.classes, numbers, weights)
-            limit = checks.memory_limit(self.memory_limit)
-            problem = make_problem(
-                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                n_components, self._wants_working_set(), limit,
+            pose = partial(
+                make_problem, values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
+                working_set=self._wants_working_set(), memory_limit=checks.memory_limit(self.memory_limit),
             )  # fmt: skip
-            generator = self._generator()
-            with torch.inference_mode():  # many small calls: a tenth of their time is bookkeeping for gradients
-                result = self._fit_all(problem, solver, generator)
-            self._keep(result, problem, solver)
+            self._keep(*self._fit_all(pose, n_components, solver), solver)
         return self
 
     def _solver(self) -> SparseNewton:
@@ -228,20 +226,24 @@ class SparseMixtureClassifier(ConditionalClassifier):
         random_state = check_random_state(self.random_state)
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
-    def _fit_all(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
+    def _fit_all(
+        self, pose: Callable[..., Problem], n_components: list[int], solver: SparseNewton
+    ) -> tuple[FitResult, Problem]:
         """The start with the largest evidence; or one component per class (component-trial)."""
-        several = max(problem.n_components) > 1
+        problem, generator = pose(n_components=n_components), self._generator()
+        several = max(n_components) > 1
         best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
         if not (several and self.component_trials) or best.outcome is Outcome.INTERRUPTED:
-            return best
+            return best, problem
+        simple = pose(n_components=[1] * len(n_components))
         try:
-            single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
+            single = self._fit_once(simple, solver, generator)
         except KeyboardInterrupt:
-            return replace(best, outcome=Outcome.INTERRUPTED)
+            return replace(best, outcome=Outcome.INTERRUPTED), problem
         if single.outcome is Outcome.INTERRUPTED:
-            return replace(best, outcome=Outcome.INTERRUPTED)
+            return replace(best, outcome=Outcome.INTERRUPTED), problem
         log_odds = (best.objective - single.objective) * float(problem.weights.sum())
-        return best if log_odds > LOG_ODDS else single
+        return (best, problem) if log_odds > LOG_ODDS else (single, simple)
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
@@ -251,7 +253,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _fit_once(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
-        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch:
+        # Many small calls: a tenth of their time would be bookkeeping for gradients.
+        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
             if problem.evidence is not None:
                 n_columns = problem.evidence.n_columns
                 start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
