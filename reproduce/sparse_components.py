@@ -84,13 +84,14 @@ def main() -> None:
     one_thread()
     path = options.folder / "sparse_components.json"
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    found["machine"] = machine()
     tasks = [
         (initial, seed)
         for seed in range(N_SETS)
         for initial in reversed(INITIAL)
         if str(seed) not in found["runs"].get(str(initial), {})
     ]
+    if tasks:
+        found["machine"] = machine()
     for (initial, seed), record in done(tasks, run_one, options.processes):
         found["runs"].setdefault(str(initial), {})[str(seed)] = record
         print(initial, seed, record, flush=True)

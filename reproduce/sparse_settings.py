@@ -379,7 +379,6 @@ def main() -> None:
     one_thread()
     file = options.folder / "sparse_settings.json"
     found = json.loads(file.read_text()) if file.exists() else {part: {} for part in PARTS}
-    found["machine"] = machine()
     known = found["simulated"].get("one Gaussian", {})
     sets = [seed for seed in range(N_SIMULATED) if "simulated" in options.parts and f"-/{seed}" not in known]
     tasks = [("simulated", "one Gaussian", "-", seed) for seed in sets]
@@ -393,6 +392,8 @@ def main() -> None:
         for seed in range(n_starts)
         if f"{fold}/{seed}" not in found.setdefault(part, {}).get(name, {})
     ]
+    if tasks:
+        found["machine"] = machine()
     for (part, name, fold, seed), record in done(tasks, measure, options.processes):
         found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)

@@ -220,7 +220,6 @@ def main() -> None:
     one_thread()
     path = options.folder / "sparse_table.json"
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}, "evidences": {}}
-    found["machine"] = machine()
     gammas = {}
     for key in [f"{name}/{method}" for method in WITH_GAMMA if method in options.methods for name in options.data]:
         if key not in found["evidences"]:
@@ -234,11 +233,13 @@ def main() -> None:
         for number in range(n_runs(method, name))
         if str(number) not in found["runs"].get(f"{name}/{method}", {})
     ]
+    if tasks:
+        found["machine"] = machine()
     for (method, name, number, _), record in done(tasks, run_one, options.processes):
         found["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
         print(name, method, number, record, flush=True)
         path.write_text(json.dumps(found, indent=1))
-        path.with_suffix(".md").write_text(as_markdown(found))
+    path.with_suffix(".md").write_text(as_markdown(found))
 
 
 if __name__ == "__main__":
