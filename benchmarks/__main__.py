@@ -35,7 +35,13 @@ ITERATIONS = [
 SLOW_RIVALS = ("pomegranate", "torchgmm")  # timed once, on one full and one diagonal problem
 
 
+# The idle threads of a library go on spinning for some 30 ms after its last call (OpenBLAS), at the cost of whoever is
+# timed next: everybody starts when they sleep.
+PAUSE = 0.1
+
+
 def seconds(call: Callable[[], object]) -> float:
+    time.sleep(PAUSE)
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -250,6 +256,7 @@ def machine() -> dict:
 
     return {
         "cores": os.cpu_count(),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -263,7 +270,8 @@ def as_markdown(found: dict) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks`. Medians of interleaved runs in one process; float64.",
+        "Written by `python -m benchmarks`. Medians of interleaved runs in one process, with a pause before each, since",
+        "idle threads of the library before would still be spinning; float64.",
         "",
     ]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]

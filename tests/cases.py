@@ -337,7 +337,8 @@ def frame_on(path: str, mixture: Mixture, frame: Frame, dtype: torch.dtype) -> F
         return frame
     if path == "exact":
         return replace(frame, radii=1e12 * frame.radii)
-    errors = mixture.covariance.product(mixture.means - frame.centre).errors(frame.radii) * torch.finfo(dtype).eps
+    product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
+    errors = product.errors(frame.radii) * torch.finfo(dtype).eps
     return replace(frame, radii=frame.radii * (TOLERANCES[dtype] / errors.median()).sqrt() * (1 - 1e-9))
 
 

@@ -135,10 +135,11 @@ def test_own_moments_are_the_matrices(case, rng, device):
 def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
     covariance, tensors = random_covariance(case, rng, device)
     means, rows = rng.normal(size=(N_COMPONENTS, N_FEATURES)), rng.normal(size=(N_ROWS, N_FEATURES))
-    product = covariance.product(tensor(means, device))
+    constants = rng.normal(size=N_COMPONENTS)
+    product = covariance.product(tensor(means, device), tensor(constants, device))
     scores, features = product.expand(tensor(rows.T.copy(), device), slice(1, 4), Scratch())
-    pairs = list(zip(means, case.dense(tensors), strict=True))[1:4]
-    assert_close(scores, [[reference.log_density(row, m, s) for row in rows] for m, s in pairs])
+    parts = list(zip(constants, means, case.dense(tensors), strict=True))[1:4]
+    assert_close(scores, [[c + reference.log_density(row, m, s) for row in rows] for c, m, s in parts])
     assert_close(product.scores(tensor(rows.T.copy(), device), slice(1, 4), Scratch()), scores)
     assert features.shape[0] <= product.n_features
     weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
@@ -324,7 +325,8 @@ def test_a_start_of_low_rank_follows_the_rows_and_leaves_a_tenth(rng, device):
 def test_rank_zero_is_a_diagonal_covariance(rng, device):
     covariance, tensors = random_covariance(low_rank(0), rng, device)
     rows, weights = rng.normal(size=(N_ROWS, N_FEATURES)), rng.uniform(size=(N_COMPONENTS, N_ROWS))
-    product = covariance.product(torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device))
+    zeros = torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device)
+    product = covariance.product(zeros, zeros[:, 0])
     scores, features = product.expand(tensor(rows.T.copy(), device), slice(0, N_COMPONENTS), Scratch())
     mean = np.zeros(N_FEATURES)
     dense = [np.diag(u) for u in tensors["uniquenesses"]]
@@ -338,7 +340,7 @@ def test_many_monomials_are_made_in_blocks(rng, device):
     size = 24  # 324 monomials
     factors = rng.normal(size=(3, size, 2 * size))
     covariance = FullCovariance(tensor(factors @ factors.transpose(0, 2, 1) / size, device))
-    product = covariance.product(tensor(rng.normal(size=(3, size)), device))
+    product = covariance.product(tensor(rng.normal(size=(3, size)), device), tensor(rng.normal(size=3), device))
     assert product.n_passing < product.n_features
     scratch = Scratch()
     for n_rows in (7, 5, 7):  # buffers are used again

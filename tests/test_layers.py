@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 LEVELS = [
     {"roles", "moments", "checks", "linalg", "scratch"},
     {"covariances", "objectives", "priors"},
-    {"passes", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise"},
+    {"passes", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise"},
     {"solvers"},
     {"reduction"},
     {

@@ -184,13 +184,14 @@ class _Look:
         total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
         within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
         reference = self.reference if self.reference is not None else torch.zeros_like(self.low)
+        frame = framed(self.low, self.high)
         # Below the rounding of the sums about the reference a variance is nothing but rounding.
-        noise = 1e-13 * (framed(self.low, self.high).radii.square() + 1e-300)
+        noise = 1e-13 * (frame.radii.square() + 1e-300)
         varies = total > noise
         within = torch.where(within > noise, within, total)
         means = torch.where(known > 0, means, all_means)
         return Description(
-            frame=framed(self.low, self.high),
+            frame=frame,
             class_weights=self.row_weights[:-1],
             unlabeled_weight=float(self.row_weights[-1]),
             class_means=means + reference,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 from typing import Any
 
 import torch
@@ -31,8 +30,8 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     repaired = info > 0
     if recording(matrices):
         return factors, repaired
-    sound = torch.isfinite(factors.diagonal(dim1=-2, dim2=-1)).all()  # an infinite variance has a root all the same
-    if bool(sound & ~repaired.any()):
+    total = float(factors.detach().diagonal(dim1=-2, dim2=-1).sum())  # an infinite variance has a root all the same
+    if math.isfinite(total) and not bool(repaired.any()):
         return factors, repaired
     diagonals = matrices.diagonal(dim1=-2, dim2=-1)
     if not bool(torch.isfinite(matrices).all()) or bool((diagonals <= 0).any()):
@@ -72,18 +71,24 @@ def precisions(factors: Tensor) -> Tensor:
 SMALL_WORK = 1e8
 
 
-@contextmanager
-def threads_for(work: float) -> Iterator[None]:
+def threads_for(work: float) -> Threads:
     """One thread for the operations inside, where they are few; as many as there are otherwise."""
-    n_threads = torch.get_num_threads()
-    if work > SMALL_WORK or n_threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
+    return Threads(torch.get_num_threads() if work <= SMALL_WORK else 1)
+
+
+class Threads:
+    """A context with one thread, and this many again after it; entered often, so that a generator would cost time."""
+
+    def __init__(self, n_threads: int):
+        self._n_threads = n_threads
+
+    def __enter__(self) -> None:
+        if self._n_threads > 1:
+            torch.set_num_threads(1)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._n_threads > 1:
+            torch.set_num_threads(self._n_threads)
 
 
 # LAPACK, called once a matrix, overtakes the vectorised sweep at about this size.

@@ -67,6 +67,14 @@ class Mixture:
         """Free parameters: weights, means, covariances."""
         return self.n_components - 1 + self.means.numel() + self.covariance.n_parameters
 
+    def moved(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> Mixture:
+        """The same classes with other parameters: what is known of the classes is not looked up again."""
+        other = Mixture(log_weights, means, covariance, self.class_of)
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("n_classes", "class_slices") if name in self.__dict__}
+        )
+        return other
+
     def with_class_prior(self, class_prior: Tensor) -> Mixture:
         """The same classes with other prior probabilities (C,)."""
         change = class_prior.log() - self.log_class_prior

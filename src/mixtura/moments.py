@@ -175,6 +175,11 @@ class SignedMoments:
         denominator = sides[0] + sides[1] if len(sides) == 2 else next(iter(sides), None)
         return SignedMoments(self.numerator + other.numerator, denominator)
 
+    def about(self, reference: Tensor) -> SignedMoments:
+        """Both sides about another reference."""
+        sides = [None if side is None else side.about(reference) for side in (self.numerator, self.denominator)]
+        return SignedMoments(*sides)  # pyright: ignore[reportArgumentType]
+
     @property
     def net(self) -> Moments:
         """Numerator minus denominator (net-moments)."""
@@ -199,6 +204,10 @@ class Summary:
         mine, others = self.denominator_counts, other.denominator_counts
         counts = None if mine is None or others is None else mine + others
         return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
+
+    def about(self, reference: Tensor) -> Summary:
+        """With the moments about another reference."""
+        return replace(self, moments=self.moments.about(reference))
 
     @property
     def mean_value(self) -> float:

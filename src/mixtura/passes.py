@@ -9,11 +9,10 @@ rows x components outlives a chunk.
 from __future__ import annotations
 
 import math
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,13 +24,17 @@ from mixtura.moments import Moments, SignedMoments, Summary
 from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
 from mixtura.scratch import Scratch, fresh
 from mixtura.shards import Block, Group, Source
+from mixtura.workers import PerThread, Workers, threads_on
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 # Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
 # (calls, not memory), 4 MB up to 8 % more.
 CACHE_BYTES = 8 * 2**20
-# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
-FEWEST_ROWS = 256
+# The monomials among it: at 50 features and 20 components 8 MB of them take twice as long as 4.
+MONOMIAL_BYTES = 4 * 2**20
+# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit. Multiples
+# of it fill the tiles of a product: 384 rows are a tenth faster than 320 or 512.
+FEWEST_ROWS = 192
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
@@ -67,26 +70,43 @@ class Evaluator:
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, learning: bool = True):
         self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
-        product = mixture.covariance.product(mixture.means - frame.centre).raised(mixture.log_weights)
-        errors = product.errors(frame.radii) * torch.finfo(dtype).eps
+        product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
+        errors, largest = product.errors(frame.radii), TOLERANCES[dtype] / torch.finfo(dtype).eps
         narrow = product.n_monomials <= MOST_MONOMIALS
         self.product, self.exact = product, []
-        if not narrow or not float(errors.max()) <= TOLERANCES[dtype]:
-            self.product, self.exact = self._split(product, (errors <= TOLERANCES[dtype]) & narrow)
-        self.fast = sorted(set(range(mixture.n_components)) - set(self.exact))
-        self.log_weights = mixture.log_weights.to(dtype).unsqueeze(-1)
+        if not narrow or not float(errors.max()) <= largest:
+            self.product, self.exact = self._split(product, (errors <= largest) & narrow)
         self.rounded_centre = frame.centre.to(dtype)
+
+    @cached_property
+    def fast(self) -> list[int]:
+        """The components that take the product form."""
+        return sorted(set(range(self.mixture.n_components)) - set(self.exact))
+
+    @cached_property
+    def log_weights(self) -> Tensor:
+        """As a column, (K, 1)."""
+        return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
 
     def _split(self, product: Product, fast: Tensor) -> tuple[Product, list[int]]:
         """The product of the components that may take it, and the numbers of the others."""
         return product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
+
+    @property
+    def _expands(self) -> bool:
+        return self.learning or bool(self.exact)
+
+    @property
+    def n_monomials(self) -> int:
+        """Monomials of a row that there are at a time."""
+        return self.product.n_monomials if self._expands else min(self.product.n_monomials, self.product.n_passing)
 
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
         if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
-        features = self.product.n_features if self.learning or self.exact else self.product.n_passing
+        features = self.product.n_features if self._expands else self.product.n_passing
         return features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
 
     def scores(self, chunk: Chunk, scratch: Scratch) -> Tensor:
@@ -229,14 +249,14 @@ class Evaluator:
         return total
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments about the current means: whatever path the rows took, such moments add."""
+        """All sums as moments: about the current means, where all of them add whatever path the rows took; about the
+        centre where every row took the product form.
+        """
         means = self.mixture.means
         total = self.product.moments(sums.product, self.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
-        else:
-            total = total.about(means)
-        return total if sums.direct is None else total + sums.direct
+        return total if sums.direct is None else total.about(means) + sums.direct
 
 
 @dataclass
@@ -343,9 +363,11 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         most = memory_limit // n_threads // scratch
         if block.rows.device.type == "cpu":
             in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
+            if not group.missing:
+                in_cache = min(in_cache, MONOMIAL_BYTES // (8 * evaluator.n_monomials))
             tables = group.missing and evaluator.has_marginals  # made anew for every chunk
             most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
-        size = max(1, most)
+        size = max(1, most - most % FEWEST_ROWS if most > FEWEST_ROWS else most)
         if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
         for start in range(0, group.n_rows, size):
@@ -397,8 +419,8 @@ def summarise(
     def start() -> _Total:
         return _Total([evaluator.zeros() for _ in range(1 + keep_apart)], next(scratches, None) or Scratch())
 
-    totals = _PerThread(start, _n_threads(source))
-    with _Workers(len(totals)) as workers:
+    totals = PerThread(start, threads_on(source.device))
+    with Workers(len(totals)) as workers:
         for block in source.blocks():
             workers.share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
     first, *others = totals.made() or [totals[0]]
@@ -411,25 +433,6 @@ def summarise(
     if count_denominator and counts is None:
         counts = torch.zeros_like(mixture.log_weights)
     return Summary(value, first.weight, moments, counts)
-
-
-class _PerThread:
-    """One state for each thread, made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], Any], n_threads: int):
-        self._make = make
-        self._states: list[Any] = [None] * n_threads
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __getitem__(self, thread: int) -> Any:
-        if self._states[thread] is None:
-            self._states[thread] = self._make()
-        return self._states[thread]
-
-    def made(self) -> list[Any]:
-        return [state for state in self._states if state is not None]
 
 
 @dataclass
@@ -471,9 +474,9 @@ def map_rows(
         output, scratch = state
         output[chunk.index] = compute(evaluator.scores(chunk, scratch))
 
-    n_threads = _n_threads(source)
+    n_threads = threads_on(source.device)
     scratches = [Scratch() for _ in range(n_threads)]
-    with _Workers(n_threads) as workers:
+    with Workers(n_threads) as workers:
         for block in source.blocks():
             output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
             states = [(output, scratch) for scratch in scratches]
@@ -538,47 +541,3 @@ def _reduced(rows: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
     whole = n_rows - n_rows % side_by_side
     wide = reduce(rows[:whole].view(-1, side_by_side * size), 0).view(side_by_side, size)
     return reduce(torch.cat([wide, rows[whole:]]), 0)
-
-
-def _n_threads(source: Source) -> int:
-    return max(1, torch.get_num_threads()) if source.device.type == "cpu" else 1
-
-
-class _Workers:
-    """Threads that share out chunks: thread t takes chunks t, t + T, ..., so that sums are added in a fixed order."""
-
-    def __init__(self, n_threads: int):
-        self._n_threads = n_threads
-        self._stop = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()  # after Ctrl-C a thread ends with its chunk, not with its share
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def share_out(self, tasks: list[Piece], work: Callable[[Piece, Any], None], states: Any) -> None:
-        if len(tasks) < 2 or self._n_threads == 1:
-            for task in tasks:
-                with threads_for(task.work):
-                    work(task, states[0])
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._n_threads)
-
-        def share(thread: int) -> None:
-            torch.set_num_threads(1)
-            try:
-                with torch.no_grad():
-                    for task in tasks[thread :: self._n_threads]:
-                        if self._stop.is_set():
-                            return
-                        work(task, states[thread])
-            finally:
-                torch.set_num_threads(self._n_threads)  # threads born later start with what was set last
-
-        for future in [self._pool.submit(share, t) for t in range(self._n_threads)]:
-            future.result()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -41,11 +42,17 @@ class PseudoMoments:
     scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
     ridge: float = 0.0
 
-    @property
-    def mean_counts(self) -> Tensor:
-        """As a column: () or (K, 1)."""
+    @cached_property
+    def mean_counts(self) -> Tensor | None:
+        """As a column, () or (K, 1); None where no mean is pulled."""
         counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
+        if not bool((counts > 0).any()):
+            return None
         return counts.unsqueeze(-1) if counts.ndim else counts
+
+    @cached_property
+    def has_scatter(self) -> bool:
+        return bool((self.scatter != 0).any())
 
 
 @dataclass(frozen=True)
@@ -102,20 +109,11 @@ class Product(Protocol):
         """Numbers of scratch per row where log-densities alone are wanted."""
         ...
 
-    @property
-    def biases(self) -> Tensor:
-        """What a log-density has that does not depend on the row, (K, 1)."""
-        ...
-
     def errors(self, radii: Tensor) -> Tensor:
         """Bound of the absolute rounding error of a log-density per component, in units of eps, (K,)."""
         ...
 
     def select(self, components: Tensor) -> Self: ...
-
-    def raised(self, constants: Tensor) -> Self:
-        """With constants (K,) added to the log-densities."""
-        ...
 
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
@@ -191,8 +189,8 @@ class Covariance(Protocol):
         """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
         ...
 
-    def product(self, means: Tensor) -> Product:
-        """The fast path; means (K, D) are relative to the centre of the rows."""
+    def product(self, means: Tensor, constants: Tensor) -> Product:
+        """The fast path; means (K, D) are relative to the centre of the rows, constants (K,) added to log-densities."""
         ...
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

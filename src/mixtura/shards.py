@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+
+from mixtura.linalg import Threads, threads_for
 
 # Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
 STREAMED_BYTES = 16 * 2**20
@@ -94,10 +97,25 @@ class Source(Protocol):
     n_features: int
 
     @property
+    def n_rows(self) -> int | None:
+        """None where it is not known before all are read."""
+        ...
+
+    @property
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
     def blocks(self) -> Iterator[Block]: ...
+
+
+# Passes over the rows that a fit is taken to make, times components: below SMALL_WORK in all, threads are not worth it.
+PASSES = 400
+
+
+def threads_of(source: Source) -> Threads:
+    """For everything that is done with these rows: one thread where they are few."""
+    n_rows = math.inf if source.n_rows is None else source.n_rows
+    return threads_for(PASSES * n_rows * source.n_features**2)
 
 
 class TensorSource:
@@ -111,7 +129,7 @@ class TensorSource:
         weights: Tensor | None = None,
         counts: Tensor | None = None,
     ):
-        self.n_features = rows.shape[1]
+        self.n_rows, self.n_features = rows.shape
         self.device = rows.device
         self.dtype = rows.dtype
         self._block = Block(rows, labels, shares, weights, counts=counts)
@@ -133,7 +151,7 @@ class ArraySource:
         dtype: torch.dtype | None = None,
         counts: Tensor | None = None,
     ):
-        self.n_features = rows.shape[1]
+        self.n_rows, self.n_features = rows.shape
         self.device = torch.device(device)
         self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
         self._rows, self._known = rows, (labels, shares, weights, counts)
@@ -159,7 +177,7 @@ class BatchSource:
         device: torch.device,
         dtype: torch.dtype,
     ):
-        self.n_features = n_features
+        self.n_rows, self.n_features = None, n_features
         self.device = device
         self.dtype = dtype
         self._batches, self._read = batches, read

@@ -115,14 +115,14 @@ class DiagonalCovariance:
         precisions = torch.nn.functional.softplus(free["precisions"]) + SMALLEST_PRECISION
         return precisions.expand(-1, self.n_features) if self.spherical else precisions
 
-    def product(self, means: Tensor) -> LinearProduct:
+    def product(self, means: Tensor, constants: Tensor) -> LinearProduct:
         linear = means / self.entries
-        constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
+        squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
+        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
         precisions = 1 / self.entries
         return LinearProduct(
             monomials=squares,
-            weights=torch.cat((linear, -0.5 * precisions), 1),
-            biases=-0.5 * constant.unsqueeze(-1),
+            weights=torch.cat((bias, linear, -0.5 * precisions), 1),
             magnitudes=lambda radii: precisions @ radii.square(),
             form=DIAGONAL,
             unfold=lambda sums: (sums,),

@@ -133,15 +133,15 @@ class FullCovariance:
         diagonals = torch.nn.functional.softplus(free["precision_diagonals"])
         return free["precision_factors"].tril(-1) + torch.diag_embed(diagonals)
 
-    def product(self, means: Tensor) -> LinearProduct:
-        linear = (self.precisions @ means.unsqueeze(-1)).squeeze(-1)  # (K, D)
-        constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
+    def product(self, means: Tensor, constants: Tensor) -> LinearProduct:
         precisions = self.precisions
+        linear = torch.bmm(precisions, means.unsqueeze(-1)).squeeze(-1)  # (K, D)
+        squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
+        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
         return LinearProduct(
             monomials=quadratics,
-            weights=torch.cat((linear, -0.5 * pack(precisions)), 1),
-            biases=-0.5 * constant.unsqueeze(-1),
-            magnitudes=lambda radii: precisions.abs() @ radii @ radii,
+            weights=torch.cat((bias, linear, -0.5 * pack(precisions)), 1),
+            magnitudes=lambda radii: torch.mv(precisions.abs().flatten(1), torch.outer(radii, radii).flatten()),
             form=DENSE,
             unfold=lambda packed: (unpack(packed, means.shape[1]),),
             blocks=quadratic_blocks,
@@ -159,7 +159,8 @@ class FullCovariance:
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> FullCovariance:
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
         matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
-        matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
+        if pseudo.has_scatter:
+            matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
         matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self.matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
         torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)

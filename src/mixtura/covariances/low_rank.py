@@ -268,12 +268,12 @@ class LowRankCovariance:
 
     # Complete rows.
 
-    def product(self, means: Tensor) -> LowRankProduct:
+    def product(self, means: Tensor, constants: Tensor) -> LowRankProduct:
         linear = means / self.uniquenesses
-        constant = self.n_features * math.log(2 * math.pi) + self.log_determinants + (linear * means).sum(-1)
+        squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
+        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
         return LowRankProduct(
-            weights=torch.cat((linear, -0.5 / self.uniquenesses), 1),
-            biases=-0.5 * constant.unsqueeze(-1),
+            weights=torch.cat((bias, linear, -0.5 / self.uniquenesses), 1),
             projections=self.projections,
             offsets=(means.unsqueeze(1) @ self.projections).squeeze(1),
             sign=self.sign,
@@ -382,8 +382,7 @@ class LowRankCovariance:
 class LowRankProduct:
     """Products for diagonal plus low rank: the diagonal in squares of features, the rest in projections."""
 
-    weights: Tensor  # (K, 2 D)
-    biases: Tensor  # (K, 1)
+    weights: Tensor  # (K, 1 + 2 D)
     projections: Tensor  # (K, D, R)
     offsets: Tensor  # V' mean, (K, R)
     sign: float
@@ -402,8 +401,7 @@ class LowRankProduct:
         return self.n_features
 
     def errors(self, radii: Tensor) -> Tensor:
-        size = self.weights.shape[1] // 2
-        diagonal = -2 * (self.weights[:, size:] @ radii.square())
+        diagonal = -2 * (self.weights[:, 1 + len(radii) :] @ radii.square())
         if self.sign > 0:  # the rest is the smaller part: its precision is what the diagonal has too much
             return diagonal
         return diagonal + (self.projections.abs().mT @ radii).square().sum(-1)
@@ -412,18 +410,14 @@ class LowRankProduct:
         return replace(
             self,
             weights=self.weights[components],
-            biases=self.biases[components],
             projections=self.projections[components],
             offsets=self.offsets[components],
         )
 
-    def raised(self, constants: Tensor) -> Self:
-        return replace(self, biases=self.biases + constants.unsqueeze(-1))
-
     def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         dtype, rank, n_rows = centred.dtype, self.projections.shape[-1], centred.shape[1]
         features = squares(centred, scratch)
-        linear = (self.weights[components].to(dtype) @ features).add_(self.biases[components].to(dtype))
+        linear = self.weights[components].to(dtype) @ features
         projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
         along = projections @ centred  # (K' R, n)
         deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
@@ -434,19 +428,17 @@ class LowRankProduct:
         return self.expand(centred, components, scratch)[0]
 
     def zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(self.biases[:, 0]), torch.zeros_like(self.weights), torch.zeros_like(self.projections)]
+        return [torch.zeros_like(self.weights), torch.zeros_like(self.projections)]
 
     def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
-        counts, firsts_and_seconds, projected = sums
-        size, n_rows = self.weights.shape[1], features.shape[1]
-        counts[components] += weights.sum(1)
-        firsts_and_seconds[components] += weights @ features[:size].T
-        along = features[size:].reshape(len(weights), -1, n_rows) * weights.unsqueeze(1)  # (K', R, n)
-        products = along.flatten(0, 1) @ features[: size // 2].T  # (K' R, D)
+        totals, projected = sums
+        n_monomials, size, n_rows = self.n_monomials, self.projections.shape[1], features.shape[1]
+        totals[components] += weights @ features[:n_monomials].T
+        along = features[n_monomials:].reshape(len(weights), -1, n_rows) * weights.unsqueeze(1)  # (K', R, n)
+        products = along.flatten(0, 1) @ features[1 : 1 + size].T  # (K' R, D)
         projected[components] += products.unflatten(0, (len(weights), -1)).mT
 
     def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
-        counts, firsts_and_seconds, projected = sums
-        size = centre.shape[0]
-        seconds = (firsts_and_seconds[:, size:], projected)
-        return Moments(counts, firsts_and_seconds[:, :size], seconds, Projected(self.projections), centre)
+        totals, projected = sums
+        counts, firsts, squared = totals.split((1, len(centre), len(centre)), 1)
+        return Moments(counts.squeeze(1), firsts, (squared, projected), Projected(self.projections), centre)

@@ -114,8 +114,8 @@ class TiedCovariance:
         )
         return Quadratic(shared.log_determinants[self.groups], diagonals, factors, shared.sign)
 
-    def product(self, means: Tensor) -> Product:
-        return self._spread.product(means)
+    def product(self, means: Tensor, constants: Tensor) -> Product:
+        return self._spread.product(means, constants)
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         return self._spread.squared_distances(deviations)

@@ -20,6 +20,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors, shares
 from mixtura.passes import impute, locate, map_rows
 from mixtura.roles import Covariance, Prior, Structure
+from mixtura.shards import threads_of
 
 
 class MixtureEstimator(BaseEstimator):
@@ -60,7 +61,7 @@ class MixtureEstimator(BaseEstimator):
         rows = self._read(X)
         source = rows.source()
         mixture = self.mixture_.to(source.device)
-        with torch.no_grad():
+        with torch.no_grad(), threads_of(source):
             values = map_rows(mixture, source, locate(source), compute, checks.memory_limit(self.memory_limit))
         return rows.answer(values)
 

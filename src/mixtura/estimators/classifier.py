@@ -33,7 +33,7 @@ from mixtura.objectives import OBJECTIVES, Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
-from mixtura.shards import Source
+from mixtura.shards import Source, threads_of
 from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import Progress
 
@@ -208,7 +208,7 @@ class MixtureClassifier(ClassPredictions):
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
-        with torch.no_grad():
+        with torch.no_grad(), threads_of(source):
             problem = self._settled(self._problem(source, classes, objective))
             n_starts = self._n_starts() if problem.selection is None else 1
             best = best_of(n_starts, lambda: self._fit_once(problem))

@@ -32,7 +32,7 @@ from mixtura.mixture import Mixture
 from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance, Prior
 from mixtura.selection import Ground, Selection, choose
-from mixtura.shards import Source, TensorSource
+from mixtura.shards import Source, TensorSource, threads_of
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 
 
@@ -132,7 +132,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
-        with torch.no_grad():
+        with torch.no_grad(), threads_of(source):
             best, solver, description = self._best_fit(rows, source)
         self._keep(best)
         warn_of_prior(self.prior, solver.prior, best.mixture, description)

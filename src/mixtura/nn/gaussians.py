@@ -68,8 +68,8 @@ def product_coefficients(
     covariance: Covariance, means: Tensor, log_weights: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
-    product: Any = covariance.product(means)
-    weight, bias = product.weights, product.biases[:, 0] + log_weights
+    product: Any = covariance.product(means, log_weights)
+    bias, weight = product.weights[:, 0], product.weights[:, 1:]
     if not isinstance(product, LowRankProduct):
         return weight.to(means.dtype), bias.to(means.dtype), None
     # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.

@@ -113,8 +113,8 @@ def log_terms(
     counts = torch.as_tensor(pseudo.weight_count, dtype=log_weights.dtype, device=log_weights.device)
     if bool((counts != 0).any()):  # 0 * log 0 is zero here
         of_components = of_components + counts * log_weights
-    pulls = pseudo.mean_counts.squeeze(-1) if pseudo.mean_counts.ndim else pseudo.mean_counts
-    if bool((pulls > 0).any()):
+    if pseudo.mean_counts is not None:
+        pulls = pseudo.mean_counts.squeeze(-1) if pseudo.mean_counts.ndim else pseudo.mean_counts
         distances = covariance.squared_distances((means - pseudo.mean).unsqueeze(1)).squeeze(1)  # (K,)
         spread = covariance.log_determinants + pulls * distances
         of_components = of_components - 0.5 * torch.where(pulls > 0, spread, 0.0)

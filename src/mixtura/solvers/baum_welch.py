@@ -66,7 +66,7 @@ class BaumWelch:
         """One pass over the rows."""
         summary = summarise(
             mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch, count_denominator=True
-        )
+        ).about(mixture.means)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)

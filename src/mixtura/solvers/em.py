@@ -68,7 +68,7 @@ class EM:
         means, scatter = placed(mixture, moments, pseudo)
         covariance = self._covariance(mixture, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
-        return Mixture(log_weights, means, covariance, mixture.class_of)
+        return mixture.moved(log_weights, means, covariance)
 
     def _covariance(self, mixture: Mixture, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
         try:
@@ -107,15 +107,14 @@ def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
 def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
     """The means that moments ask for, and the scatter about them (map-update); without rows a mean stays."""
     pulls = pseudo.mean_counts
-    pulled = bool((pulls > 0).any())
     firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
-    if pulled:
+    if pulls is not None:
         firsts = firsts + pulls * (pseudo.mean - moments.reference)
         divisors = divisors + pulls
     moved = moments.reference + firsts / divisors.clamp_min(1e-300)
     means = torch.where(divisors > 0, moved, mixture.means)
     scatter = moments.about(means)
-    if pulled:
+    if pulls is not None:
         off = means - pseudo.mean
         scatter = scatter.plus_scatter(scatter.form.outer(pulls * off, off))
         scatter = replace(scatter, counts=scatter.counts + (pulls > 0).squeeze(-1))

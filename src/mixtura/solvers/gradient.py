@@ -219,8 +219,9 @@ class Training:
         parts = (None if part is None else part[batch] for part in (self.labels, self.shares, self.weights))
         rows = self.rows[batch, :-1]
         frame = Frame(torch.zeros_like(self.units.centre), self.frame.radii / self.units.scales)
-        found = summarise(self.free.standard_mixture(), TensorSource(rows, *parts), self.solver.objective, frame)
-        moments = found.moments.net
+        mixture = self.free.standard_mixture()
+        found = summarise(mixture, TensorSource(rows, *parts), self.solver.objective, frame)
+        moments = found.moments.net.about(mixture.means)
         # Log joints of the rows as they are: by the scales of the observed cells less.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
