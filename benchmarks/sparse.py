@@ -258,7 +258,7 @@ def as_markdown(found: dict) -> str:
     lines += ["Written by `python -m benchmarks.sparse` from sparse.json. Processor seconds, one thread.", ""]
     for name, (_, page) in PARTS.items():
         if name in found:
-            on = ", ".join(f"{key} {value}" for key, value in found["machines"][name].items())
+            on = ", ".join(f"{key} {value}" for key, value in found["run on"][name].items())
             lines += [*page(found[name]), "", f"Machine: {on}.", ""]
     return "\n".join(lines)
 
@@ -271,9 +271,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     path = options.folder / "sparse.json"
-    found = json.loads(path.read_text()) if path.exists() else {"machines": {}}
+    found = json.loads(path.read_text()) if path.exists() else {"run on": {}}
     for part in options.parts:
-        found[part], found["machines"][part] = PARTS[part][0](), machine()
+        found[part], found["run on"][part] = PARTS[part][0](), machine()
         print(part, found[part], flush=True)
         path.write_text(json.dumps(found, indent=1))
         path.with_suffix(".md").write_text(as_markdown(found))
