@@ -67,6 +67,11 @@ class Mode:
     values: Tensor  # (P,)
     log_joint: Tensor  # (K, N)
     posteriors: Tensor  # (K, N)
+    own: Tensor  # (K, N), whether a component belongs to the class of a row
+
+    def log_likelihood(self, weights: Tensor) -> Tensor:
+        """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
+        return weights @ (self.posteriors * self.own).sum(0).clamp_min_(1e-300).log_()
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class SparseNewton:
         before = state.mixture
         mode, responsibilities = self.mode(state, evidence, curvature)
         found = self._laplace(mode, responsibilities, before.precisions, curvature)
-        likelihood = log_likelihood(mode.posteriors, evidence, before.class_of)
+        likelihood = mode.log_likelihood(evidence.weights)
         penalty = self.prior.log_density(mode.values, before.precisions)
         log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
         precisions = self.prior.updated(mode.values, before.precisions, found.determined)
@@ -117,7 +122,7 @@ class SparseNewton:
         responsibilities, values = state.responsibilities, state.mixture.values
         own = _own(evidence.labels, state.mixture.class_of)
         for _ in range(MOST_ROUNDS):
-            mode = self._newton(values, responsibilities, state.mixture, evidence, curvature)
+            mode = self._newton(values, responsibilities, state.mixture, own, curvature)
             updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
             change = float((updated - responsibilities).abs().sum())
             responsibilities, values = updated, mode.values
@@ -130,7 +135,7 @@ class SparseNewton:
         start: Tensor,
         responsibilities: Tensor,
         mixture: SparseMixture,
-        evidence: Evidence,
+        own: Tensor,
         curvature: Curvature,
     ) -> Mode:
         """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
@@ -150,7 +155,7 @@ class SparseNewton:
             towards = curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
             values = torch.add(values, towards, alpha=rate)
             previous = norm
-        return Mode(values, log_joint, posteriors)  # pyright: ignore[reportPossiblyUnboundVariable]
+        return Mode(values, log_joint, posteriors, own)  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
         if self.exact:
@@ -160,9 +165,10 @@ class SparseNewton:
         return curvature.factored(Share(mode.posteriors), precisions)
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
-        posteriors = state.mixture.log_weights.softmax(0).unsqueeze(1)
-        value = log_likelihood(posteriors, evidence, state.mixture.class_of)
-        return float(value) / float(evidence.weights.sum())
+        mixture = state.mixture
+        log_joint = mixture.log_weights.unsqueeze(1)
+        mode = Mode(mixture.values, log_joint, log_joint.softmax(0), _own(evidence.labels, mixture.class_of))
+        return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
 
     def _shrunk(self, state: State, evidence: Evidence) -> State:
         """Without pairs of the largest precision, components of no weight, and components that equal others."""
@@ -199,14 +205,14 @@ class SparseNewton:
         mode, responsibilities = self.mode(state, evidence, curvature)
         found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
         mixture = replace(state.mixture, values=mode.values)
-        likelihood = log_likelihood(mode.posteriors, evidence, mixture.class_of)
+        likelihood = mode.log_likelihood(evidence.weights)
         return replace(state, mixture=mixture, responsibilities=responsibilities), found, likelihood
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
-    """In the space of the features while there are more pairs than features of the components that have pairs."""
+    """In the space of the features, unless the pairs are few: then a Cholesky factor is quicker than an LU of features."""
     n_live = int((mixture.members.sum(0) > 0).sum())
-    if evidence.maps is None or mixture.n_pairs <= n_live * len(evidence.maps):
+    if evidence.maps is None or mixture.n_pairs <= 1.5 * n_live * len(evidence.maps):
         return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
     return FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], evidence.weights)
 
@@ -214,11 +220,6 @@ def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
 def _own(labels: Tensor, class_of: Tensor) -> Tensor:
     """Whether a component belongs to the class of a row, (K, N)."""
     return class_of.unsqueeze(1) == labels
-
-
-def log_likelihood(posteriors: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
-    """sum_n weight_n log p(class of n | x_n) (conditional-likelihood); posteriors (K, N)."""
-    return evidence.weights @ (posteriors * _own(evidence.labels, class_of)).sum(0).clamp_min(1e-300).log()
 
 
 def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
