@@ -210,7 +210,7 @@ class SparseNewton:
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
-    """In the space of the features, unless the pairs are few: then a Cholesky factor is quicker than an LU of features."""
+    """In the space of the features, unless the pairs are few: their Cholesky factor is quicker than an LU."""
     n_live = int((mixture.members.sum(0) > 0).sum())
     if evidence.maps is None or mixture.n_pairs <= 1.5 * n_live * len(evidence.maps):
         return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
