@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +31,10 @@ from mixtura.solvers.newton import SparseNewton, State, starting_state
 from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
-# How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
-# on the scale of Jeffreys.
-LOG_ODDS = math.log(10)
+# How much more likely the labels must be for several components of a class than for one: three to one, "substantial
+# evidence" on the scale of Jeffreys. It has the smallest log-loss of held-out training rows, mean of seven sets
+# (reproduce/results/sparse_settings.md).
+LOG_ODDS = math.log(3)
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
 
@@ -97,8 +96,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept unless the evidence is ten to one
-            for more (component-trial); False is the published algorithm.
+        component_trials: whether one component per class is tried as well, and kept unless the evidence is three to
+            one for more (component-trial); False is the published algorithm.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -182,11 +181,12 @@ class SparseMixtureClassifier(ConditionalClassifier):
         with torch.no_grad():
             scaling = self._scaling(values, weights)
             n_components = self._n_components(labels.classes, numbers, weights)
-            pose = partial(
-                make_problem, values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                working_set=self._wants_working_set(), memory_limit=checks.memory_limit(self.memory_limit),
+            limit = checks.memory_limit(self.memory_limit)
+            problem = make_problem(
+                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
+                n_components, self._wants_working_set(), limit,
             )  # fmt: skip
-            self._keep(*self._fit_all(pose, n_components, solver), solver)
+            self._keep(self._fit_all(problem, solver), problem, solver)
         return self
 
     def _solver(self) -> SparseNewton:
@@ -226,24 +226,23 @@ class SparseMixtureClassifier(ConditionalClassifier):
         random_state = check_random_state(self.random_state)
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
-    def _fit_all(
-        self, pose: Callable[..., Problem], n_components: list[int], solver: SparseNewton
-    ) -> tuple[FitResult, Problem]:
-        """The start with the largest evidence; or one component per class (component-trial)."""
-        problem, generator = pose(n_components=n_components), self._generator()
-        several = max(n_components) > 1
+    def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
+        """The start with the largest evidence; or one component per class (component-trial).
+
+        Both start with all columns or both with a few: what starts with all has more evidence.
+        """
+        several, generator = max(problem.n_components) > 1, self._generator()
         best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
         if not (several and self.component_trials) or best.outcome is Outcome.INTERRUPTED:
-            return best, problem
-        simple = pose(n_components=[1] * len(n_components))
+            return best
         try:
-            single = self._fit_once(simple, solver, generator)
+            single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
         except KeyboardInterrupt:
-            return replace(best, outcome=Outcome.INTERRUPTED), problem
+            return replace(best, outcome=Outcome.INTERRUPTED)
         if single.outcome is Outcome.INTERRUPTED:
-            return replace(best, outcome=Outcome.INTERRUPTED), problem
+            return replace(best, outcome=Outcome.INTERRUPTED)
         log_odds = (best.objective - single.objective) * float(problem.weights.sum())
-        return (best, problem) if log_odds > LOG_ODDS else (single, simple)
+        return best if log_odds > LOG_ODDS else single
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
