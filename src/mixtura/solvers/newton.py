@@ -21,6 +21,8 @@ from mixtura.sparse_mixture import SparseMixture
 # As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
 GRADIENT_TOLERANCE = 1e-5
 RESPONSIBILITY_TOLERANCE = 1e-3
+# A Newton step that lowers the gradient by this factor leaves its curvature good enough for another.
+STILL_GOOD = 1e-2
 # Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits rounding is all that moves.
 MOST_NEWTON_STEPS = 100
 MOST_ROUNDS = 200
@@ -138,8 +140,11 @@ class SparseNewton:
         own: Tensor,
         curvature: Curvature,
     ) -> Mode:
-        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
-        values, rate, previous = start, 1.0, float("inf")
+        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved.
+
+        The curvature of a step serves the next one too if the gradient fell by so much that it can hardly have changed.
+        """
+        values, rate, previous, factored = start, 1.0, float("inf"), None
         log_weights = mixture.log_weights.unsqueeze(1)
         for _ in range(MOST_NEWTON_STEPS):
             log_joint = curvature.log_joint(values, log_weights)
@@ -150,10 +155,11 @@ class SparseNewton:
             if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
                 break
             if norm > previous:
-                values, rate, previous = start, 0.5 * rate, float("inf")
+                values, rate, previous, factored = start, 0.5 * rate, float("inf"), None
                 continue
-            towards = curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
-            values = torch.add(values, towards, alpha=rate)
+            if factored is None or norm > STILL_GOOD * previous:
+                factored = curvature.factored(Share(posteriors), mixture.precisions)
+            values = torch.add(values, factored.solve(gradient), alpha=rate)
             previous = norm
         return Mode(values, log_joint, posteriors, own)  # pyright: ignore[reportPossiblyUnboundVariable]
 
