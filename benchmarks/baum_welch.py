@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -247,19 +248,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for each climb")
     parser.add_argument("--only", choices=["iterations", "climbs", "truncation"], default=None)
+    parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "baum_welch.json"
+    path = options.folder / "baum_welch.json"
     results = json.loads(path.read_text()) if path.exists() else {"iterations": [], "climbs": [], "truncation": []}
     parts: dict[str, Callable[[], Any]] = {
         "iterations": lambda: iteration_costs(options.repeats),
         "climbs": lambda: climbs(options.limit),
         "truncation": lambda: truncation(options.repeats),
     }
+    before = os.getloadavg()[0]
     for name, part in parts.items():
         if options.only in (None, name):
             results[name] = part()
-            results["machine"] = ", ".join(f"{k} {v}" for k, v in machine().items()) + "; one thread, others running"
+            results["machine"] = ", ".join(f"{k} {v}" for k, v in machine().items())
+            results["machine"] += f"; one thread, load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
             path.write_text(json.dumps(results, indent=1) + "\n")
             path.with_suffix(".md").write_text(report(results))
 

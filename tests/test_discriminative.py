@@ -13,6 +13,7 @@ from mixtura.datasets import make_ripley, make_waveform, remove_cells
 from mixtura.estimators.growing import split, unexplained
 from mixtura.estimators.penalties import PULLS, SCALES
 from mixtura.priors import Shrinkage
+from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,6 +23,7 @@ QUICK = {"cv": 2, "tol": 3e-3, "random_state": 0}
 
 EVERY = [
     DiscriminativeMixtureClassifier(prior=FIXED),
+    DiscriminativeMixtureClassifier(prior=FIXED, early_stopping=True),
     DiscriminativeMixtureClassifier(cv=2, tol=0.01),  # the check of weights hands over splits
 ]
 
@@ -208,6 +210,8 @@ def test_one_class_is_an_error():
     [
         ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1; got -0\.1\."),
         ({"cv": 1}, r"cv must be a whole number of at least 2; got 1\."),
+        ({"early_stopping": 1}, r"early_stopping must be True or False; got 1\."),
+        ({"validation_fraction": 1.0}, r"validation_fraction must be a number above 0 and below 1; got 1\.0\."),
         ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed update"),
         ({"prior": "strong"}, r"prior must be one of 'default', \"auto\", None or a prior object; got 'strong'\."),
         ({"n_components": 0}, "n_components"),
@@ -259,3 +263,63 @@ def test_batches_are_searched_through_a_sample(ripley):
     batches = [(X[i : i + 40], y[i : i + 40]) for i in range(0, len(y), 40)]
     model = DiscriminativeMixtureClassifier(2, **QUICK).fit(batches)
     assert model.score(X, y) > 0.85
+
+
+def test_early_stopping_takes_as_many_steps_as_predict_rows_kept_out_best(waveform):
+    """Under weak penalties the fit runs into the training rows: the steps end before that."""
+    X, y = waveform
+    X_new, y_new = make_waveform(2000, 19, random_state=1)
+    weak = Shrinkage(strength=1.0, scale=0.1, variances="pooled")
+    options = {"prior": weak, "tol": 0.0, "max_iter": 60, "random_state": 0}
+    model = DiscriminativeMixtureClassifier(2, early_stopping=True, validation_fraction=0.3, **options).fit(X, y)
+    steps, scores = zip(*model.validation_scores_, strict=True)
+    assert steps == tuple(range(len(steps)))
+    assert model.n_iter_ == int(np.argmax(scores)) < 60
+    with pytest.warns(Warning, match="max_iter"):
+        late = DiscriminativeMixtureClassifier(2, **options).fit(X, y)
+    assert late.validation_scores_ == []
+    assert log_posterior(model, X_new, y_new) > log_posterior(late, X_new, y_new)
+
+
+def test_penalties_are_compared_by_fits_that_stop_early_too(ripley):
+    plain = DiscriminativeMixtureClassifier(2, **QUICK).fit(*ripley)
+    early = DiscriminativeMixtureClassifier(2, early_stopping=True, validation_fraction=0.4, **QUICK).fit(*ripley)
+    found = {(record.scale, record.pull): record.score for record in plain.search_}
+    both = [record for record in early.search_ if (record.scale, record.pull) in found]
+    assert both
+    assert all(record.score >= found[record.scale, record.pull] for record in both)
+    assert early.n_iter_ <= max(early.validation_scores_, key=lambda pair: pair[1])[0]  # less where it converges
+
+
+def test_too_few_rows_to_say_when_to_stop_are_not_asked(ripley):
+    model = DiscriminativeMixtureClassifier(prior=FIXED, early_stopping=True, random_state=0).fit(*ripley)
+    assert model.validation_scores_ == []
+    assert model.converged_
+
+
+def test_control_c_ends_a_search(ripley, monkeypatch):
+    plain, taken = BaumWelch.step, []
+
+    def step(self, mixture, rows):
+        taken.append(1)
+        if len(taken) == 5:
+            raise KeyboardInterrupt
+        return plain(self, mixture, rows)
+
+    monkeypatch.setattr(BaumWelch, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        DiscriminativeMixtureClassifier(**QUICK).fit(*ripley)
+    assert len(taken) == 5
+
+
+def test_a_fit_begins_where_its_penalties_hold_the_variances(waveform):
+    """Under strong penalties ten steps from there come further than ten from the generative start itself."""
+    wide = Shrinkage(scale=30.0, mean_strength=3.0)
+    options = {"prior": wide, "max_iter": 10, "tol": 0.0, "random_state": 0}
+    generative = MixtureClassifier(2, covariance_type="diag", tol=1e-3, random_state=0).fit(*waveform)
+    with pytest.warns(Warning, match="max_iter"):
+        model = DiscriminativeMixtureClassifier(2, **options).fit(*waveform)
+    with pytest.warns(Warning, match="max_iter"):
+        plain = DiscriminativeMixtureClassifier(2, init=generative.mixture_, **options).fit(*waveform)
+    assert model.history_[0].objective > plain.history_[0].objective + 10
+    assert model.history_[-1].objective > plain.history_[-1].objective + 0.3

@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier, Problem, is_auto
-from mixtura.estimators.penalties import Compared, Growth, Search, counts_of, grown, make_folds, with_prior
+from mixtura.estimators.penalties import (
+    SMALLEST_HELD_OUT,
+    Compared,
+    Growth,
+    Limits,
+    Search,
+    counts_of,
+    described,
+    grown,
+    make_folds,
+    stopped,
+    with_prior,
+)
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint
 from mixtura.roles import Objective
-from mixtura.solvers import FitResult, run
+from mixtura.solvers import FitResult, Outcome, run
 
 
 class DiscriminativeMixtureClassifier(MixtureClassifier):
     """Separates the classes by Gaussian mixtures: conditional likelihood by extended Baum-Welch (KJO03).
 
     Such a fit, left to itself, puts the training rows right and learns little. Two penalties hold it: variances are
-    shrunk towards a multiple of those within the classes, and the means of components towards the mean of their class.
-    Both are chosen together by cross-validation, unless `prior` says otherwise.
+    shrunk towards a multiple of those that components may be expected to have, and the means of components towards the
+    mean of their class. Both are chosen together by cross-validation, unless `prior` says otherwise.
 
     Parameters:
         n_components: components per class, an int, a dict class -> int, or "auto": classes grow as long as rows that
             are kept out are predicted better.
         covariance_type, rank: as in `MixtureClassifier`, "diag" unless set.
         prior: "auto" chooses the two penalties; or a prior as in `MixtureClassifier`, such as
-            `priors.Shrinkage(scale=3.0, variances="pooled", mean_strength=10.0)`.
+            `priors.Shrinkage(scale=3.0, mean_strength=10.0)`.
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
             alone) to 1; above 0 unlabeled rows take part.
         cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
             or a splitter or list of splits as in scikit-learn.
+        early_stopping: keep a part of the rows out, find the number of steps that predicts it best, and take as many
+            with all rows. Fits that compare penalties stop so too, each where its own rows kept out are predicted best.
+        validation_fraction: that part of the rows of every class, where it is 20 rows or more.
         tol: as in `MixtureClassifier`; "auto" is 0.4 divided by the number of rows, from 1e-5 to 1e-3.
         class_prior, class_weight, unlabeled, init, n_init, max_iter, device, dtype, memory_limit,
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
     Attributes:
-        prior_ (the penalties), search_ (one record a comparison), and those of `MixtureClassifier`.
+        prior_ (the penalties), search_ (one record a comparison), validation_scores_ (with early_stopping: steps, and
+        the mean log posterior of the labels kept out after so many), and those of `MixtureClassifier`.
 
     Examples:
         >>> from mixtura import DiscriminativeMixtureClassifier
@@ -57,6 +75,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         prior: Any = "auto",
         smoothing: float = 0.0,
         cv: Any = 5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -92,12 +112,16 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         )
         self.smoothing = smoothing
         self.cv = cv
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
 
     def _objective(self) -> Objective:
         share = checks.share("smoothing", self.smoothing)
         objective = Hybrid(share, Conditional()) if share > 0 else Conditional()
         if not hasattr(self.cv, "split") and not isinstance(self.cv, list | tuple):
             checks.count("cv", self.cv, 2)
+        checks.switch("early_stopping", self.early_stopping)
+        checks.fraction("validation_fraction", self.validation_fraction)
         return objective
 
     def _limits(self, problem: Problem) -> tuple[int, float]:
@@ -129,14 +153,12 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return with_prior(problem, self.prior_, problem.n_components)
 
     def _choose(self, problem: Problem) -> None:
-        search = Search(
-            make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans")), self._limits(problem)
-        )
-        mixtures = [fold.start for fold in search.folds]
+        folds = make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans"))
+        search = Search(folds, self._limits(problem), bool(self.early_stopping))
         if is_auto(self.prior):
             self.prior_, mixtures = search.penalties()
-        elif is_auto(self.n_components):
-            _, mixtures = search.compared(self.prior_, mixtures)
+        else:
+            _, mixtures = search.compared(self.prior_, search.starts(self.prior_))
         if is_auto(self.n_components):
             self.growth_ = search.growth(self.prior_, mixtures)
         self.search_ = search.records
@@ -148,10 +170,29 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return run(em, start, problem.source, *self._limits(problem)).mixture
 
     def _fit_once(self, problem: Problem) -> FitResult:
-        start = self._given_start(problem)
-        if start is None:
-            start = self._generative(problem, self.init)
-        if not self._goes_on:
-            start = grown(problem, self.prior_, start, self.growth_, self._limits(problem))
-            self.prior_ = self.growth_[-1].prior if self.growth_ else self.prior_
-        return self._separated(with_prior(problem, self.prior_, counts_of(start)), start, *self._limits(problem))
+        given, limits = self._given_start(problem), self._limits(problem)
+
+        def start_of(part: Problem) -> Mixture:
+            start = described(part, self.prior_, self._generative(part, self.init)) if given is None else given
+            return start if self._goes_on else grown(part, self.prior_, start, self.growth_, limits)
+
+        start = start_of(problem)
+        n_steps = self._n_steps(problem, start_of, limits)
+        if self.growth_ and not self._goes_on:
+            self.prior_ = self.growth_[-1].prior
+        settled = with_prior(problem, self.prior_, counts_of(start))
+        result = self._separated(settled, start, limits[0] if n_steps is None else n_steps, limits[1])
+        ended = n_steps is not None and result.outcome is Outcome.LIMIT
+        return replace(result, outcome=Outcome.HELD_OUT) if ended else result
+
+    def _n_steps(self, problem: Problem, start_of: Callable[[Problem], Mixture], limits: Limits) -> int | None:
+        """After how many steps rows kept out are predicted best; None: they are not asked, or too few."""
+        self.validation_scores_: list[tuple[int, float]] = []
+        if not self.early_stopping:
+            return None
+        for fold in make_folds(problem, float(self.validation_fraction), start_of):
+            if fold.n_held_out >= SMALLEST_HELD_OUT:
+                prior = self.growth_[-1].prior if self.growth_ else self.prior_
+                progress, self.validation_scores_ = stopped(fold, prior, fold.start, limits)
+                return progress.iteration
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,26 @@ from mixtura.estimators.classifier import Problem, make_prior
 from mixtura.estimators.growing import split, unexplained
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
-from mixtura.objectives import Conditional
+from mixtura.objectives import Conditional, Joint
 from mixtura.passes import locate, summarise
 from mixtura.priors import Shrinkage
 from mixtura.shards import TensorSource
-from mixtura.solvers import run
+from mixtura.solvers import FitResult, Outcome, run, run_held_out
+from mixtura.solvers.baum_welch import Progress
 
-# The two penalties, from weak to strong: what variances are shrunk to, in units of those within the classes, and how
-# many rows hold every mean at that of its class.
+# The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
+# and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-FIRST = (3, 4)  # where the search starts
+# Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
+# components of a class are one, and stay there.
+MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
 # Rows from which one part is kept out once, instead of every part in turn.
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
 SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
 PATIENCE = 2  # classes that may fail to gain by growing, one after the other
+SMALLEST_HELD_OUT = 20  # rows that may say when to stop
 
 # max_iter and tol. A fit that compares must end as the last fit will: to stop early is a penalty too.
 Limits = tuple[int, float]
@@ -63,6 +67,11 @@ class Fold:
     held_out: TensorSource
     start: Mixture
 
+    @property
+    def n_held_out(self) -> int:
+        """Rows that are kept out."""
+        return sum(len(block.rows) for block in self.held_out.blocks())
+
     def score(self, mixture: Mixture) -> tuple[float, float]:
         """Log posteriors of the labels kept out, and their weight."""
         found = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.problem.memory_limit)
@@ -80,11 +89,42 @@ def counts_of(mixture: Mixture) -> list[int]:
     return [part.stop - part.start for part in mixture.class_slices]
 
 
+def described(problem: Problem, prior: Any, start: Mixture) -> Mixture:
+    """A generative start after one step of EM under a prior.
+
+    It brings variances to where the prior will hold them. Baum-Welch would come there by steps that it has to shorten
+    again and again, and that stay short for long.
+    """
+    return with_prior(problem, prior, counts_of(start)).em(Joint()).step(start, problem.source).mixture
+
+
 def refitted(problem: Problem, prior: Any, start: Mixture, limits: Limits) -> Mixture:
     """A fit from a start."""
     solver = with_prior(problem, prior, counts_of(start)).baum_welch()
     source = problem.source
-    return run(solver, solver.start(start, source), source, *limits).mixture.mixture
+    return whole(run(solver, solver.start(start, source), source, *limits)).mixture
+
+
+def stopped(fold: Fold, prior: Any, start: Mixture, limits: Limits) -> tuple[Progress, list[tuple[int, float]]]:
+    """A fit of a fold where it predicts the rows kept out best, and their mean log posterior by steps."""
+    solver = with_prior(fold.problem, prior, counts_of(start)).baum_welch()
+    source = fold.problem.source
+    scores: list[tuple[int, float]] = []
+
+    def score(progress: Progress) -> float:
+        value, weight = fold.score(progress.mixture)
+        scores.append((progress.iteration, value / weight))
+        return value
+
+    found = run_held_out(solver, solver.start(start, source), source, score, *limits, interval=1)
+    return whole(found), scores
+
+
+def whole(result: FitResult) -> Progress:
+    """What a fit came to, unless Ctrl-C broke it off: half a search has nothing to keep."""
+    if result.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result.mixture
 
 
 def grown(problem: Problem, prior: Any, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
@@ -96,8 +136,11 @@ def grown(problem: Problem, prior: Any, start: Mixture, steps: list[Growth], lim
 
 
 def make_folds(problem: Problem, cv: Any, start: Callable[[Problem], Mixture]) -> list[Fold]:
-    """The labeled rows, kept out part by part: so many parts, or those that a splitter or a list of splits names."""
-    find_parts = _sampled_parts if isinstance(cv, Integral) else _given_parts
+    """The labeled rows, kept out part by part.
+
+    As many parts, or one part with a share of every class, or those that a splitter or a list of splits names.
+    """
+    find_parts = _sampled_parts if isinstance(cv, Real) else _given_parts
     rows, labels, weights, parts = find_parts(problem, cv)
 
     def source(chosen: Tensor) -> TensorSource:
@@ -109,14 +152,18 @@ def make_folds(problem: Problem, cv: Any, start: Callable[[Problem], Mixture]) -
 Parts = tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]
 
 
-def _sampled_parts(problem: Problem, n_folds: Any) -> Parts:
-    """Rows that the description holds, stratified; a class with a single row never lends it."""
+def _sampled_parts(problem: Problem, cv: Any) -> Parts:
+    """Rows that the description holds, stratified: so many parts, or one with a share of every class.
+
+    A class with a single row never lends it.
+    """
     samples = problem.description.samples[: len(problem.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
     weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    numbers = torch.cat([_numbers(len(part), int(n_folds), problem.generator) for part, _ in samples]).to(rows.device)
-    n_parts = n_folds if len(rows) < MANY_ROWS else 1
+    number = _numbers if isinstance(cv, Integral) else _shares
+    numbers = torch.cat([number(len(part), cv, problem.generator) for part, _ in samples]).to(rows.device)
+    n_parts = int(cv) if isinstance(cv, Integral) and len(rows) < MANY_ROWS else 1
     return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
 
 
@@ -143,11 +190,16 @@ def _fold(problem: Problem, kept: TensorSource, held_out: TensorSource, start: C
     return Fold(smaller, held_out, start(smaller))
 
 
-def _numbers(n_rows: int, n_folds: int, generator: torch.Generator) -> Tensor:
+def _numbers(n_rows: int, n_folds: Any, generator: torch.Generator) -> Tensor:
     """The part of every row of a class; -1: never kept out."""
     if n_rows < 2:
         return torch.full((n_rows,), -1)
-    return (torch.arange(n_rows) % n_folds)[torch.randperm(n_rows, generator=generator)]
+    return (torch.arange(n_rows) % int(n_folds))[torch.randperm(n_rows, generator=generator)]
+
+
+def _shares(n_rows: int, share: Any, generator: torch.Generator) -> Tensor:
+    """0 for a share of the rows of a class, which are kept out; -1 for the others."""
+    return (torch.randperm(n_rows, generator=generator) < int(share * n_rows)).long() - 1
 
 
 @dataclass
@@ -156,6 +208,7 @@ class Search:
 
     folds: list[Fold]
     limits: Limits
+    early_stopping: bool = False
     records: list[Compared] = field(default_factory=list)
 
     def penalties(self) -> tuple[Shrinkage, list[Mixture]]:
@@ -166,26 +219,28 @@ class Search:
             if not (0 <= place[0] < len(SCALES) and 0 <= place[1] < len(PULLS)):
                 return -float("inf")
             if place not in scores:
-                scores[place] = self.compared(penalty(*place), [fold.start for fold in self.folds])
+                scores[place] = self.compared(penalty(*place), self.starts(penalty(*place)))
             return scores[place][0]
 
-        best, moved = FIRST, True
-        look(best)
-        while moved:
-            moved = False
-            for step in ((1, 0), (-1, 0), (0, 1), (0, -1)):
-                while look((best[0] + step[0], best[1] + step[1])) > look(best):
-                    best, moved = (best[0] + step[0], best[1] + step[1]), True
+        best = max((climbed(look, place) for place in (MIDDLE, max(CORNERS, key=look))), key=look)
         return penalty(*best), scores[best][1]
+
+    def starts(self, prior: Any) -> list[Mixture]:
+        """Where fits under a prior begin, one a fold."""
+        return [described(fold.problem, prior, fold.start) for fold in self.folds]
 
     def compared(self, prior: Any, starts: list[Mixture]) -> tuple[float, list[Mixture]]:
         """The score of a prior from these starts, one a fold, and the mixtures it comes to."""
-        pairs = zip(self.folds, starts, strict=True)
-        mixtures = [refitted(fold.problem, prior, start, self.limits) for fold, start in pairs]
+        mixtures = [self._fitted(fold, prior, start) for fold, start in zip(self.folds, starts, strict=True)]
         score = self.score(mixtures)
         scale, pull = (prior.scale, prior.mean_strength) if isinstance(prior, Shrinkage) else (None, None)
         self.records.append(Compared(scale, pull, tuple(counts_of(mixtures[0])), score))
         return score, mixtures
+
+    def _fitted(self, fold: Fold, prior: Any, start: Mixture) -> Mixture:
+        if self.early_stopping:
+            return stopped(fold, prior, start, self.limits)[0].mixture
+        return refitted(fold.problem, prior, start, self.limits)
 
     def growth(self, prior: Any, mixtures: list[Mixture]) -> list[Growth]:
         """Classes that gain by one more component each, in order (unexplained)."""
@@ -229,9 +284,20 @@ class Search:
         return max(totals, key=lambda c: totals[c]) if totals else None
 
 
+def climbed(look: Callable[[tuple[int, int]], float], best: tuple[int, int]) -> tuple[int, int]:
+    """The place of a grid that is better than its four neighbours, uphill from another."""
+    moved = True
+    while moved:
+        moved = False
+        for step in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+            while look((best[0] + step[0], best[1] + step[1])) > look(best):
+                best, moved = (best[0] + step[0], best[1] + step[1]), True
+    return best
+
+
 def penalty(scale: int, pull: int) -> Shrinkage:
     """The penalties at a place of the grid."""
-    return Shrinkage(scale=SCALES[scale], variances="pooled", mean_strength=PULLS[pull])
+    return Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull])
 
 
 def narrower(prior: Any) -> list[Any]:

@@ -40,6 +40,7 @@ class Progress:
     factor: float = FIRST_FACTOR
     previous: Mixture | None = None  # before the last step
     n_steps: int = 0  # since the last one that was not taken
+    iteration: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,12 @@ class BaumWelch:
                 then = self.start(candidate, rows)
                 if then.value >= now.value:
                     factor = max(SHRINKING * factor, SMALLEST_FACTOR)
-                    return Step(replace(then, factor=factor, previous=now.mixture, n_steps=n_steps + 1), now.value)
+                    then = replace(then, factor=factor, previous=now.mixture, n_steps=n_steps + 1)
+                    return Step(replace(then, iteration=now.iteration + 1), now.value)
             if n_steps == 0:  # otherwise momentum may be at fault
                 factor *= GROWING
             n_steps = 0
-        return Step(replace(now, n_steps=0), now.value)
+        return Step(replace(now, n_steps=0, iteration=now.iteration + 1), now.value)
 
     def updated(self, now: Progress, factor: float, n_steps: int = 0) -> Mixture:
         """The mixture that the net moments and D times its own ask for, with momentum after some steps."""
