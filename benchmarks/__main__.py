@@ -270,7 +270,7 @@ def as_markdown(found: dict) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks`. Medians of interleaved runs in one process, with a pause before each, since",
+        "Written by `python -m benchmarks`. Medians of interleaved runs in one process, with a pause before each, as",
         "idle threads of the library before would still be spinning; float64.",
         "",
     ]

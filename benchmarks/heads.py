@@ -1,7 +1,10 @@
 """python -m benchmarks.heads [--out FILE]: time of a training step with a mixture head against nn.Linear, on a GPU.
 
 The network is the same but for its last layer; batches of 256, bf16 autocast, fused AdamW. "eager" is launched from
-Python operation by operation, "recorded" is one CUDA graph. Medians over steps, the two heads taking turns.
+Python operation by operation; in "head recorded" the head alone is replayed, by torch.cuda.make_graphed_callables; in
+"all recorded" the whole step is one CUDA graph. The two heads take turns every few steps: times are medians, ratios
+medians of those of neighbours. Then the latency of a sparse head before and after pruning. With nothing else on the
+machine; about a minute.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import mixtura
-from mixtura.nn import MixtureHead, SparseMixtureHead
+from mixtura.nn import MixtureHead, SparseMixtureHead, WarmUp
 from reproduce.head_training import Network
 
 BATCH = 256
 RESULTS = Path(__file__).parent / "results"
+KINDS = ("eager", "head recorded", "all recorded")
 
 
 def small(n_features: int) -> tuple[nn.Module, Tensor]:
@@ -41,6 +45,7 @@ def residual() -> tuple[nn.Module, Tensor]:
 
 # name: network and images, features, classes, head, most that a step may take beside nn.Linear
 CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, int, Callable[[], nn.Module], float]] = {
+    "D = 10, full": (lambda: small(10), 10, 10, lambda: MixtureHead(10, 10), 1.15),
     "D = 10, full, 2 components": (lambda: small(10), 10, 10, lambda: MixtureHead(10, 10, 2), 1.15),
     "D = 10, full, 2 components, sparse": (lambda: small(10), 10, 10, lambda: SparseMixtureHead(10, 10, 2), 1.15),
     "D = 64, full": (lambda: small(64), 64, 10, lambda: MixtureHead(64, 10), 1.15),
@@ -56,16 +61,41 @@ CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, int, Callabl
 }
 
 
-def training_step(network: nn.Module, head: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
-    model = nn.Sequential(network, head).cuda().to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
-    optimiser = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3).cuda(), fused=True, capturable=True)
+class Whole(nn.Module):
+    """A head with what it adds to the loss, so that both are recorded together."""
+
+    def __init__(self, head: nn.Module):
+        super().__init__()
+        self.head = head
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        logits = self.head(features)
+        return (logits, self.head.kl()) if isinstance(self.head, SparseMixtureHead) else (logits,)
+
+
+def autocast() -> torch.autocast:
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+
+
+def training_step(
+    network: nn.Module, head: nn.Module, images: Tensor, labels: Tensor, n_features: int, record: bool = False
+) -> Callable[[], None]:
+    network = network.cuda().to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
+    whole = Whole(head).cuda().train()
+    parameters = [*network.parameters(), *head.parameters()]
+    optimiser = torch.optim.AdamW(parameters, lr=torch.tensor(1e-3).cuda(), fused=True, capturable=True)
+    if record:
+        features = torch.randn(BATCH, n_features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        with autocast():
+            whole = torch.cuda.make_graphed_callables(whole, (features,))
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            loss = functional.cross_entropy(model(images).float(), labels)
-            if isinstance(head, SparseMixtureHead):
-                loss = loss + head.kl() / 60_000
+        with autocast():
+            logits, *divergence = whole(network(images))
+            loss = functional.cross_entropy(logits.float(), labels)
+            if divergence:
+                loss = loss + divergence[0] / 60_000
         loss.backward()
         optimiser.step()
 
@@ -85,55 +115,112 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -> list[float]:
-    """The median time of each step; they take turns, so that both meet the same moods of the machine."""
-    found: list[list[float]] = [[] for _ in steps]
-    for round_number in range(n_rounds + 3):
-        for times, step in zip(found, steps, strict=True):
+def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -> Tensor:
+    """Times (round, step); the steps take turns, so that all meet the same moods of the machine."""
+    found = []
+    for _ in range(n_rounds + 3):
+        found.append([])
+        for step in steps:
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
             start.record()
             for _ in range(n_inner):
                 step()
             stop.record()
             torch.cuda.synchronize()
-            if round_number >= 3:
-                times.append(start.elapsed_time(stop) / n_inner)
-    return [float(torch.tensor(times).median()) for times in found]
+            found[-1].append(start.elapsed_time(stop) / n_inner)
+    return torch.tensor(found[3:])
+
+
+def compared(steps: list[Callable[[], None]], large: bool) -> dict[str, float]:
+    times = milliseconds(steps, 5 if large else 60, 2 if large else 5)
+    linear, head = times.median(0).values.tolist()
+    return {"linear": linear, "head": head, "ratio": float((times[:, 1] / times[:, 0]).median())}
 
 
 def measured(name: str) -> dict[str, Any]:
     make, n_features, n_classes, make_head, limit = CASES[name]
-    steps, images = [], None
     labels = torch.randint(n_classes, (BATCH,)).cuda()
-    for head in (nn.Linear(n_features, n_classes), make_head()):
+    images = make()[1].cuda().contiguous(memory_format=torch.channels_last)
+
+    def step(head: nn.Module, record: bool = False) -> Callable[[], None]:
         torch.manual_seed(0)
-        network, batch = make()
-        images = batch.cuda().contiguous(memory_format=torch.channels_last) if images is None else images
-        steps.append(training_step(network, head, images, labels))
+        return training_step(make()[0], head, images, labels, n_features, record)
+
     large = n_features == 2048
-    linear, head = milliseconds(steps, 5 if large else 15, 2 if large else 20)
-    found = {"case": name, "limit": limit, "eager": {"linear": linear, "head": head, "ratio": head / linear}}
-    linear, head = milliseconds([recorded(step) for step in steps], 5 if large else 15, 2 if large else 20)
-    found["recorded"] = {"linear": linear, "head": head, "ratio": head / linear}
+    linear = step(nn.Linear(n_features, n_classes))
+    found: dict[str, Any] = {"case": name, "limit": limit, "eager": compared([linear, step(make_head())], large)}
+    found["head recorded"] = compared([linear, step(make_head(), record=True)], large)
+    found["all recorded"] = compared([recorded(linear), recorded(step(make_head()))], large)
+    return found
+
+
+def sparse_head(n_components: int) -> SparseMixtureHead:
+    """A head trained on 10 classes of normal rows with 10 features, until most of its weights are gone."""
+    torch.manual_seed(0)
+    labels = torch.arange(10_000).cuda() % 10
+    rows = torch.randn(10, 10).cuda()[labels] + 0.7 * torch.randn(10_000, 10).cuda()
+    head, warm_up = SparseMixtureHead(10, 10, n_components).cuda(), WarmUp(len(rows), 100, 500)
+    optimiser = torch.optim.AdamW(head.parameters(), 0.05, fused=True, weight_decay=0)
+    for step in range(1500):
+        chosen = torch.randint(len(rows), (500,), device="cuda")
+        loss = functional.cross_entropy(head(rows[chosen]), labels[chosen]) + head.kl() * warm_up(step)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return head.eval()
+
+
+def latency(n_components: int) -> dict[str, Any]:
+    """Microseconds for 256 rows before and after pruning."""
+    head = sparse_head(n_components)
+    small, rows = head.prune(), torch.randn(BATCH, 10).cuda()
+    found: dict[str, Any] = {"components": 10 * n_components, "components_left": sum(small.n_components)}
+    found |= {"weights": head.n_weights, "weights_left": small.n_weights}
+
+    def call(module: nn.Module) -> Callable[[], None]:
+        @torch.no_grad()
+        def once() -> None:
+            module(rows)
+
+        return once
+
+    calls = [call(head), call(small)]
+    found["eager"] = (1e3 * milliseconds(calls, 15, 100)).median(0).values.tolist()
+    found["recorded"] = (1e3 * milliseconds([recorded(once) for once in calls], 15, 100)).median(0).values.tolist()
     return found
 
 
 def page(found: dict[str, Any]) -> str:
-    """The results as a table."""
+    """The results as tables."""
     lines = [
         "# Training step with a head against nn.Linear",
         "",
         f"{found['machine']}, torch {found['torch']}, mixtura {found['mixtura']}; batch 256, bf16, fused AdamW.",
         "",
-        "Recorded is one CUDA graph, the time the GPU needs. Eager is launched from Python, operation by operation,",
-        "which for networks as small as that of HU21 takes longer than the work itself.",
+        "Eager is launched from Python, operation by operation, which for networks as small as that of HU21 takes",
+        "longer than the work itself. With the head recorded (`torch.cuda.make_graphed_callables`) the head alone is",
+        "replayed; with all recorded the whole step is one CUDA graph, the time the GPU needs. Times in milliseconds,",
+        "medians; the two heads take turns every five steps, and a ratio is the median of those of neighbours.",
         "",
-        "| network and head | at most | eager: linear ms | head ms | ratio | recorded: linear ms | head ms | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| network and head | at most | " + " | ".join(f"{kind}: linear | head | ratio" for kind in KINDS) + " |",
+        "|---|---|" + "---|---|---|" * len(KINDS),
     ]
     for case in found["cases"]:
-        numbers = [f"{case[kind][key]:.3f}" for kind in ("eager", "recorded") for key in ("linear", "head", "ratio")]
+        numbers = [f"{case[kind][key]:.3f}" for kind in KINDS for key in ("linear", "head", "ratio")]
         lines.append("| " + " | ".join([case["case"], f"{case['limit']:.2f}", *numbers]) + " |")
+    if not found["pruning"]:
+        return "\n".join(lines) + "\n"
+    lines += [
+        "",
+        "Microseconds that a sparse head needs for 256 rows of 10 features and 10 classes in evaluation:",
+        "",
+        "| components | weights | left: components | weights | eager: before | pruned | recorded: before | pruned |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case in found["pruning"]:
+        sizes = [str(case[key]) for key in ("components", "weights", "components_left", "weights_left")]
+        lines.append("| " + " | ".join([*sizes, *(f"{t:.0f}" for t in case["eager"] + case["recorded"])]) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -142,14 +229,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "heads.json")
     options = parser.parse_args()
     found: dict[str, Any] = {"machine": torch.cuda.get_device_name(), "python": platform.python_version()}
-    found |= {"torch": torch.__version__, "mixtura": mixtura.__version__, "cases": []}
-    for name in CASES:
+    found |= {"torch": torch.__version__, "mixtura": mixtura.__version__, "cases": [], "pruning": []}
+    jobs = [("pruning", latency, n_components) for n_components in (8, 16)]
+    for part, measure, case in [*(("cases", measured, name) for name in CASES), *jobs]:
         try:
-            found["cases"].append(measured(name))
+            found[part].append(measure(case))  # pyright: ignore[reportArgumentType]
         except ImportError as error:
-            print(f"{name}: left out, {error}")
+            print(f"{case}: left out, {error}")
             continue
-        print(json.dumps(found["cases"][-1]), flush=True)
+        print(json.dumps(found[part][-1]), flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         options.out.with_suffix(".md").write_text(page(found))
 

@@ -69,6 +69,18 @@ def draw_classes(X: np.ndarray, y: np.ndarray, path: Path) -> None:
     figure.savefig(path, dpi=68)
 
 
+def draw_bent(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray, path: Path) -> None:
+    """The same classes with long tails, as they are and bent."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    for ax, warp in zip(axes, (None, "auto"), strict=True):
+        model = MixtureClassifier(4, warp=warp, random_state=0, max_iter=500).fit(X, y)
+        plot_classifier(model, X, y, ax)
+        loss = -model.predict_log_proba(new)[np.arange(len(labels)), labels].mean()
+        ax.set(title=f"warp={warp!r}\nnew rows: log-loss {loss:.2f}")
+        print(f"warp={warp!r:35} log-loss of new rows {loss:6.2f}")
+    figure.savefig(path, dpi=68)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     X, y = make_rings(100, scale=SCALE, random_state=0)
@@ -77,6 +89,7 @@ def main() -> None:
         warnings.simplefilter("ignore")
         draw_densities(X[y == 0], new[labels == 0], folder / "regularised_densities.png")
         draw_classes(X, y, folder / "regularised_choice.png")
+        draw_bent(np.exp(1.2 * X), y, np.exp(1.2 * new), labels, folder / "regularised_bent.png")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
-    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
+    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json; a small
+             version on a CPU (--rows 5000 --width 8 --epochs 25 --batch 100)        -> heads_small_density.json
     all      these three, in parallel processes
     report   the tables of the other parts as one page                               -> heads.md
     pictures figure 5, and the same features moving                                  -> docs/images
@@ -30,7 +31,7 @@ import torch
 import mixtura
 from mixtura import MixtureClassifier
 from mixtura.datasets import load_fashion_mnist, load_mnist
-from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
+from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged, quality
 
 RESULTS = Path(__file__).parent / "results"
 N_VALIDATION = 10_000
@@ -118,9 +119,11 @@ def about() -> dict[str, Any]:
     return {"machine": where, **versions}
 
 
-def write(path: Path, runs: list[dict[str, Any]]) -> None:
+def write(path: Path, runs: list[dict[str, Any]], size: str | None = None) -> None:
+    """Runs with where they ran; size says what a small version has less of."""
     lines = ",\n".join("  " + json.dumps(run) for run in runs)
-    path.write_text(f'{{"about": {json.dumps(about())},\n"runs": [\n{lines}\n]}}\n')
+    known = about() | ({} if size is None else {"size": size})
+    path.write_text(f'{{"about": {json.dumps(known)},\n"runs": [\n{lines}\n]}}\n')
 
 
 class Clock:
@@ -213,12 +216,13 @@ def density(name: str, options: argparse.Namespace) -> None:
 
     The trade-off is chosen by the error on held-out training rows.
     """
-    column, path = COLUMNS[name], options.out / "heads_density.json"
+    column, path = COLUMNS[name], options.out / f"heads_density{options.suffix}.json"
     train, test = load(column.data, options.device, options.rows)
     outside = load("mnist", options.device, options.rows)[1]
     n_validation = min(N_VALIDATION, len(train.labels) // 5)
     fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
     training = replace(base_training(column, options), **chosen(name, options.selected)[1])
+    size = None if options.rows is None else f"{options.rows} images, width {options.width}, {options.epochs} epochs"
     runs, errors, clock = [], {}, Clock(options.seconds)
     for tradeoff in TRADEOFFS:
         settings = {"n_components": 2, "tradeoff": tradeoff}
@@ -227,9 +231,9 @@ def density(name: str, options: argparse.Namespace) -> None:
         errors[tradeoff] = judged(trainer.run(record=False), held_out)["error"]
         runs.append({"method": "density", "settings": settings, "held_out_error": errors[tradeoff]})
         print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs)
+        write(path, runs, size)
     settings = {"n_components": 2, "tradeoff": min(errors, key=lambda key: errors[key])}
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         if not clock.allows_one_more():
             return
         trained = Trainer("density", column.n_features, settings, training, train, seed).run(record=False)
@@ -241,9 +245,10 @@ def density(name: str, options: argparse.Namespace) -> None:
         anew = trained.head.double().refit(known, train.labels, random_state=seed)
         with torch.no_grad():
             found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
+            found["error_anew"] = quality(anew(inside), test.labels)["error"]
         runs.append({"method": "density", "settings": settings, "seed": seed, **found})
         print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs)
+        write(path, runs, size)
 
 
 # ---- everything ------------------------------------------------------------------------------------------------------
@@ -267,7 +272,8 @@ def everything(options: argparse.Namespace) -> None:
 
     short = max(1, 2 * options.epochs // 5)
     wait([start("select", name, short, 0.35, "--seeds", 1) for name in options.columns], "selected")
-    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, "--seeds", 3)]
+    one = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in range(options.seeds)]
+    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, *more) for more in one[:3]]
     took = 0.0
     for first in range(
         0, options.seeds, 3
@@ -276,15 +282,24 @@ def everything(options: argparse.Namespace) -> None:
         if round_began - began + 1.2 * took > options.seconds:
             break
         seeds = range(first, min(first + 3, options.seeds))
-        more = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in seeds]
+        more = [one[seed] for seed in seeds]
         wait([start("table", name, options.epochs, 1.0, *m) for m in more for name in options.columns], f"{seeds}")
         took = time.perf_counter() - round_began
     wait(jobs, "density")
-    for name in options.columns:
-        parts = sorted(options.out.glob(f"heads_{name}_*.json"))
-        write(options.out / f"heads_{name}.json", [run for p in parts for run in json.loads(p.read_text())["runs"]])
-        for path in parts:
-            path.unlink()
+    for name in (*options.columns, "density"):
+        merge(options.out, name)
+
+
+def merge(folder: Path, name: str) -> None:
+    """The files of single seeds as one; what all of them say is said once."""
+    parts, runs, size = sorted(folder.glob(f"heads_{name}_*.json")), [], None
+    for path in parts:
+        found = json.loads(path.read_text())
+        runs += [run for run in found["runs"] if run not in runs]
+        size = found["about"].get("size")
+        path.unlink()
+    if parts:
+        write(folder / f"heads_{name}.json", runs, size)
 
 
 PARTS = {"select": select, "table": table, "density": density}
@@ -298,7 +313,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=Training.epochs)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--suffix", default="", help="of the names of the files of `table`")
+    parser.add_argument("--suffix", default="", help="of the names of the files of `table` and `density`")
     parser.add_argument("--rows", type=int, default=None, help="use the first rows only")
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=float("inf"))

@@ -16,7 +16,6 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,16 @@ import torch
 
 import mixtura
 from mixtura import GaussianMixture, MixtureClassifier
-from mixtura.covariances import COVARIANCES, LowRankCovariance
+from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
 from mixtura.estimators.prediction import class_scores
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.passes import locate, map_rows
 from mixtura.priors import Conjugate
-from mixtura.roles import Targets
 from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient, run
 from mixtura.solvers.free import Units
-from mixtura.solvers.gradient import Training
 
 RESULTS = Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"hybrid{os.environ.get('PART', '')}.json"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -47,13 +44,18 @@ SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
 
 @dataclass(frozen=True)
 class Settings:
-    """Components per digit, step size, trade-off, rank and margin (None: conditional likelihood)."""
+    """Components per digit, step size, trade-off, rank, margin (None: conditional likelihood), and how steps are tamed.
+
+    `decay` lets the step size fall along half a cosine; `averaging` is the weight of a step in a moving average.
+    """
 
     k: tuple[int, ...]
     step: float
     tradeoff: float
     rank: int = 1
     margin: float | None = None
+    decay: bool = False
+    averaging: float = 1.0
 
 
 # As in the authors' program.
@@ -72,6 +74,7 @@ PIXELS = {
 # Priors, chosen on the validation rows with EM alone: strength and variance of all features.
 PRIORS = {"pca50": (100.0, 0.3), "diagonal": (10.0, 0.3)}
 EPSILON = 0.1  # of the pixel models
+ON_CPU = "MNIST (pca50), on a CPU"
 VARIANT_EPOCHS = 100
 
 
@@ -133,9 +136,15 @@ def turned(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 
 def generative(
-    data: dict[str, Any], counts: Any, kind: str, rank: int, prior: tuple[float, float], seed: int
+    data: dict[str, Any],
+    counts: Any,
+    kind: str,
+    rank: int,
+    prior: tuple[float, float],
+    seed: int,
+    **options: Any,
 ) -> Mixture:
-    """EM, with classes equally probable as in the paper."""
+    """EM, with classes equally probable as in the paper; the prior has a strength and a variance of all features."""
     x, y = data["train"]
     variances = torch.full((x.shape[1],), prior[1], dtype=torch.float64, device=x.device)
     model = MixtureClassifier(
@@ -144,10 +153,9 @@ def generative(
         rank=rank,
         prior=Conjugate(prior[0], variances),
         class_prior="uniform",
-        max_iter=100,
-        tol=1e-3,
         random_state=seed,
         memory_limit="8 GB" if x.device.type == "cuda" else None,
+        **{"max_iter": 100, "tol": 1e-3, **options},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -172,14 +180,17 @@ def hybrid(
     tradeoff: float,
     seed: int,
     epochs: int | None = None,
-    last: bool = False,
+    test: bool = True,
 ) -> tuple[Mixture, dict[str, Any]]:
-    """Adam from a start; the mixture of the epoch with the best validation error, or of the last."""
+    """Adam from a start; the mixture of the epoch with the best validation error."""
     x, y = data["train"]
+    epochs = epochs or N_EPOCHS
     other = Conditional() if settings.margin is None else Margin(settings.margin)
     solver = Gradient(
         optimiser="adam",
         learning_rate=settings.step,
+        decay_epochs=epochs if settings.decay else None,
+        averaging=settings.averaging,
         objective=Hybrid(tradeoff, other),
         held_out=TensorSource(*data["validation"]),
         patience=10**6,
@@ -189,15 +200,17 @@ def hybrid(
     )
     source = TensorSource(x, y)
     began = time.perf_counter()
-    progress = run(solver, solver.start(start, source), source, epochs or N_EPOCHS, 0.0).mixture
+    progress = run(solver, solver.start(start, source), source, epochs, 0.0).mixture
     seconds = time.perf_counter() - began
-    final = progress.training.mixture_of(progress.training.free.snapshot())
-    best = final if last else progress.mixture
+    best = progress.mixture
+    tested = {}
+    if test:
+        final = progress.training.mixture_of(progress.training.kept())
+        tested = {"test": error(best, data["test"]), "last_test": error(final, data["test"])}
     return best, {
         "tradeoff": tradeoff,
         "validation": -100 * progress.best_score[0],
-        "test": error(best, data["test"]),
-        "last_test": error(final, data["test"]),
+        **tested,
         "epoch": progress.best_epoch,
         "seconds": seconds,
         "curve": [round(-100 * score[0], 3) for score in progress.scores],
@@ -222,7 +235,9 @@ def keep(table: str, row: str, seed: int, found: dict[str, Any]) -> None:
         "python": platform.python_version(),
     }
     RESULTS.parent.mkdir(exist_ok=True, parents=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    unfinished = RESULTS.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(results, indent=1) + "\n")
+    unfinished.replace(RESULTS)  # at once: other processes read it
     shown = {k: v for k, v in found.items() if k not in ("curve", "device")}
     print(f"{table} {row} seed {seed}: {shown}", flush=True)
 
@@ -265,14 +280,14 @@ def of_table(
                     keep(table, name, seed, hybrid(data, start, own, tradeoff, seed, epochs)[1])
 
 
-def generative_pixels(data: dict[str, Any], own: Settings, seed: int) -> Mixture:
-    """EM class by class with epsilon added to every variance, as in the paper; low rank instead of full."""
+def generative_pixels(data: dict[str, Any], own: Settings, seed: int, kind: str = "low_rank") -> Mixture:
+    """EM digit by digit with epsilon added to every variance, as in the paper, which has full covariances."""
     x, y = data["train"]
     parts = []
     for c, n_components in enumerate(own.k):
         model = GaussianMixture(
             n_components,
-            covariance_type="low_rank",
+            covariance_type=kind,
             rank=own.rank,
             reg_covar=EPSILON,
             max_iter=60,
@@ -283,11 +298,21 @@ def generative_pixels(data: dict[str, Any], own: Settings, seed: int) -> Mixture
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parts.append(model.fit(x[y == c]).mixture_)
+    return joined(parts)
+
+
+STRUCTURES = {"FullCovariance": "full", "DiagonalCovariance": "diag", "LowRankCovariance": "low_rank"}
+
+
+def joined(parts: list[Mixture]) -> Mixture:
+    """One mixture of the mixtures of equally probable classes, all of the same structure."""
     tensors = [part.covariance.tensors() for part in parts]
-    covariance = LowRankCovariance(*(torch.cat([t[name] for t in tensors]) for name in ("uniquenesses", "loadings")))
-    log_weights = torch.cat([part.log_weights for part in parts]) - float(np.log(len(parts)))
-    class_of = torch.repeat_interleave(torch.tensor(own.k)).to(x.device)
-    return Mixture(log_weights, torch.cat([part.means for part in parts]), covariance, class_of)
+    whole = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+    covariance = COVARIANCES[STRUCTURES[type(parts[0].covariance).__name__]](1).from_tensors(whole)
+    log_weights = torch.cat([part.log_weights - part.log_weights.logsumexp(0) for part in parts])
+    counts = torch.tensor([part.n_components for part in parts])
+    class_of = torch.repeat_interleave(counts).to(log_weights.device)
+    return Mixture(log_weights - float(np.log(len(parts))), torch.cat([p.means for p in parts]), covariance, class_of)
 
 
 def grid() -> None:
@@ -330,7 +355,8 @@ def diagonal_grid() -> None:
 def pca50() -> None:
     rows = os.environ.get("ROWS", "LL,LL+LM,LM,LL (CLL),LL+CLL,CLL").split(",")
     data = projected(pixels())
-    of_table("MNIST (pca50)", data, PCA50, ("low_rank_precision", "full"), PRIORS["pca50"], tuple(rows))
+    table = "MNIST (pca50)" if DEVICE.type == "cuda" else ON_CPU
+    of_table(table, data, PCA50, ("low_rank_precision", "full"), PRIORS["pca50"], tuple(rows))
 
 
 def diagonal() -> None:
@@ -436,157 +462,7 @@ def boosting() -> None:
         keep("missing", "gradient boosting", round(100 * share), {"test": 100 * float(wrong)})
 
 
-# ---- few labels: table 2 ---------------------------------------------------------------------------------------------
-
-
-# Labels -> components tried, starts of each, and trade-offs of the hybrid that follows.
-FEW_LABELS = {100: ((3, 5), 4, (1e-2, 1e-3)), 1000: ((5,), 2, (1e-1, 1e-2, 1e-3)), 5000: ((5,), 2, (1e-1, 1e-2))}
-
-
-def few_labels() -> None:
-    """Table 2: 50000 rows, of which few are labeled: EM, then hybrids from the best start.
-
-    In the paper's protocol 10000 labeled validation rows choose components, start, trade-off and epoch. Without them
-    the likelihood chooses the start among those of the most components, and the row is that of EM.
-    """
-    data = projected(pixels())
-    x, y = data["train"]
-    for n_labels in (int(n) for n in os.environ.get("LABELS", "100,1000,5000").split(",")):
-        for subset in range(int(os.environ.get("SUBSETS", "5"))):
-            if missing_run("few labels", f"{n_labels}: EM, then LM; paper's protocol", subset):
-                order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1 + subset)).to(x.device)
-                labels = torch.full_like(y, -1)
-                labels[order[:n_labels]] = y[order[:n_labels]]
-                of_subset(data, labels, n_labels, subset)
-
-
-def of_subset(data: dict[str, Any], labels: torch.Tensor, n_labels: int, subset: int) -> None:
-    x, known_rows = data["train"][0], labels >= 0
-    counts, n_starts, tradeoffs = FEW_LABELS[n_labels]
-    fits = []
-    for n_components in counts:
-        for start in range(n_starts):
-            mixture, objective = semi_supervised(x, labels, n_components, start)
-            found = {"validation": error(mixture, data["validation"]), "test": error(mixture, data["test"])}
-            fits.append((mixture, {**found, "objective": objective, "components": n_components}))
-    alone, _ = semi_supervised(x[known_rows], labels[known_rows], counts[0], 0)
-    keep("few labels", f"{n_labels}: labeled rows only", subset, {"test": error(alone, data["test"])})
-    likely = max((fit for fit in fits if fit[1]["components"] == counts[-1]), key=lambda fit: fit[1]["objective"])
-    keep("few labels", f"{n_labels}: EM; no validation labels", subset, likely[1])
-    best = min(fits, key=lambda fit: fit[1]["validation"])
-    keep("few labels", f"{n_labels}: EM; paper's protocol", subset, best[1])
-    results = [best[1]]
-    own = Settings((), 3e-4, 0.0, margin=10.0)
-    for tradeoff in tradeoffs:
-        part = {**data, "train": (x, labels)}
-        results.append(hybrid(part, best[0], own, tradeoff, subset, min(N_EPOCHS, 15))[1])
-    keep(
-        "few labels", f"{n_labels}: EM, then LM; paper's protocol", subset, min(results, key=lambda r: r["validation"])
-    )
-
-
-def semi_supervised(x: torch.Tensor, labels: torch.Tensor, n_components: int, seed: int) -> tuple[Mixture, float]:
-    """EM, and the objective it reached."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        prior = Conjugate(PRIORS["pca50"][0], torch.full((50,), PRIORS["pca50"][1], dtype=torch.float64).to(x.device))
-        model = MixtureClassifier(
-            n_components,
-            prior=prior,
-            class_prior="uniform",
-            unlabeled=-1,
-            max_iter=150,
-            tol=1e-3,
-            random_state=seed,
-            memory_limit="8 GB" if x.device.type == "cuda" else None,
-        )
-        fitted = model.fit(x, labels)
-    return fitted.mixture_, fitted.history_[-1].objective
-
-
-# ---- speed -----------------------------------------------------------------------------------------------------------
-
-
-def plain_training(
-    start: Mixture, x: torch.Tensor, y: torch.Tensor, objective: Hybrid, step: float
-) -> Callable[[], None]:
-    """An epoch of the same model as one would write it: deviations of all rows from all means, autograd, Adam."""
-    covariance: Any = start.covariance
-    free = [start.log_weights, start.means, covariance.unconstrained()["diagonals"], covariance.columns]
-    leaves = [part.detach().clone().requires_grad_() for part in free]
-    optimiser = torch.optim.Adam(leaves, lr=step)
-    identity = torch.eye(covariance.rank, dtype=x.dtype, device=x.device)
-    constant = x.shape[1] * float(np.log(2 * np.pi))
-
-    def epoch() -> None:
-        for index in torch.randperm(len(x), device=x.device).split(100):
-            logits, means, diagonals, columns = leaves
-            diagonals = torch.nn.functional.softplus(diagonals) + 1e-6
-            off = x[index] - means.unsqueeze(1)  # (K, n, D)
-            distances = (off.square() * diagonals.unsqueeze(1)).sum(-1) + (off @ columns).square().sum(-1)
-            inner = identity + columns.mT @ (columns / diagonals.unsqueeze(-1))
-            log_determinants = diagonals.log().sum(-1) + torch.logdet(inner)
-            densities = 0.5 * (log_determinants.unsqueeze(-1) - distances - constant)
-            log_joint = logits.log_softmax(0).unsqueeze(-1) + densities
-            found = objective.evaluate(log_joint, Targets(start.class_of, y[index], known_classes=10))
-            optimiser.zero_grad()
-            (-found.values.mean()).backward()
-            optimiser.step()
-
-    return epoch
-
-
-def speed() -> None:
-    """Time of a step of pca50 at batch 100, plain autograd and ours in turn; the least of 40 epochs of 5 steps."""
-    own, n_rows = PCA50["margin"], 500
-    data = projected({name: (x[:5000], y[:5000]) for name, (x, y) in pixels().items()})
-    start = generative(data, own.k, "full", 1, PRIORS["pca50"], 0)
-    start = replace(start, covariance=COVARIANCES["low_rank_precision"](own.rank).converted(start.covariance))  # pyright: ignore
-    x, y = (part[:n_rows] for part in data["train"])
-    objective = Hybrid(own.tradeoff, Margin(own.margin or 1.0))
-    ours = Training(Gradient(optimiser="adam", learning_rate=own.step, objective=objective), start, TensorSource(x, y))
-    ways = {"plain autograd": plain_training(start, x, y, objective, own.step), "mixtura": ours.run_epoch}
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(41):
-        for name, epoch in ways.items():
-            began = time.perf_counter()
-            epoch()
-            if DEVICE.type == "cuda":
-                torch.cuda.synchronize()
-            found[name].append(time.perf_counter() - began)
-    for name, seconds in found.items():
-        per_step = 1e3 * min(seconds[1:]) / (n_rows / 100)
-        keep(
-            "speed", f"{name}, {DEVICE.type}, {torch.get_num_threads()} threads", 0, {"milliseconds_per_step": per_step}
-        )
-
-
-def missing_speed() -> None:
-    """Time to classify a row with 170 components, 784 features, rank 25, with and without missing cells."""
-    generator = torch.Generator().manual_seed(0)
-    k, size, rank = 170, 784, 25
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64).to(DEVICE)
-
-    covariance = LowRankCovariance(0.05 + 0.1 * draw(k, size), 0.2 * draw(k, size, rank) - 0.1)
-    weights = torch.full((k,), -float(np.log(k)), dtype=torch.float64, device=DEVICE)
-    mixture = Mixture(weights, draw(k, size), covariance, (torch.arange(k) // 17).to(DEVICE))
-    rows = draw(1000, size)
-    for name, x in (("complete", rows), ("10 % missing", holes(rows, 0.1)), ("50 % missing", holes(rows, 0.5))):
-        seconds, busy = [], []
-        for _ in range(5):
-            began, worked = time.perf_counter(), time.process_time()
-            error(mixture, (x, torch.zeros(len(x), dtype=torch.int64, device=DEVICE)))
-            seconds.append(time.perf_counter() - began)
-            busy.append(time.process_time() - worked)
-        row = f"{name}, {DEVICE.type}, {torch.get_num_threads()} threads"
-        # The time that all threads worked does not count waiting for other programs on the machine.
-        found = {
-            "microseconds_per_row": 1e6 * min(seconds) / len(x),
-            "processor_microseconds": 1e6 * min(busy) / len(x),
-        }
-        keep("missing speed", row, 0, found)
+# ---- stages ---------------------------------------------------------------------------------------------------------
 
 
 def pixel_margin() -> None:
@@ -599,11 +475,9 @@ def pixel_margin() -> None:
 
 
 STAGES = {
-    "missing_speed": missing_speed,
     "pixel_margin": pixel_margin,
     "generative": generative_rows,
     "diagonal_grid": diagonal_grid,
-    "speed": speed,
     "grid": grid,
     "pca50": pca50,
     "diagonal": diagonal,
@@ -611,7 +485,6 @@ STAGES = {
     "variants": variants,
     "missing": missing,
     "boosting": boosting,
-    "few_labels": few_labels,
 }
 
 

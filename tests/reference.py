@@ -3,6 +3,7 @@
 Shapes: N rows, D features, K components, C classes, G distinct matrices. NaN is a missing cell.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -252,3 +253,14 @@ def as_factors(uniquenesses, loadings):
         return np.array(fitted)
 
     return restricted
+
+
+def warp_log_likelihood(column, labels, place, width):
+    """(warp-likelihood) of one feature, row by row."""
+    values = [place + width * math.asinh((x - place) / width) for x in column]
+    slopes = [-0.5 * math.log(1 + ((x - place) / width) ** 2) for x in column]
+    scatter = 0.0
+    for c in set(labels):
+        own = [value for value, label in zip(values, labels, strict=True) if label == c]
+        scatter += sum((value - sum(own) / len(own)) ** 2 for value in own)
+    return sum(slopes) - len(column) / 2 * math.log(scatter / len(column))

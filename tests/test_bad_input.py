@@ -94,7 +94,10 @@ ARGUMENTS = [
         "leave its rows out.",
     ),
     ({"unlabeled": [1]}, 'unlabeled must be "auto", None or one label; got [1].'),
-    ({"init": "best"}, "init must be one of 'kmeans', 'k-means++', 'random' or a fitted mixture; got 'best'."),
+    (
+        {"init": "best"},
+        "init must be one of 'kmeans', 'k-means++', 'random', 'spread' or a fitted mixture; got 'best'.",
+    ),
     ({"n_init": 0}, "n_init must be a whole number of at least 1; got 0."),
     ({"max_iter": -1}, "max_iter must be a whole number of at least 0; got -1."),
     ({"tol": -1e-3}, "tol must be a number of at least 0; got -0.001."),

@@ -40,6 +40,7 @@ WITHOUT_CHANCE = [
     MixtureClassifier(covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
     MixtureClassifier(dtype="float64", device="cpu", unlabeled=None),
     MixtureClassifier(objective="conditional", solver="gradient", max_iter=30),
+    MixtureClassifier(warp="johnson"),
     GaussianMixture(),
     GaussianMixture(covariance_type="diag", prior="default"),
     GaussianMixture(covariance_type="low_rank"),

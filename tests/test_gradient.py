@@ -197,6 +197,31 @@ def test_scores_are_minus_the_error_and_the_log_posterior(missing, rng, device):
     assert_close(training.score(), [-error, posterior[data.labels, np.arange(len(data.labels))].mean()], 1e-7)
 
 
+def test_the_step_size_falls_to_nothing_along_a_cosine(rng, device):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
+    training = training_of(mixture, data, device, objective=HYBRID, learning_rate=0.1, decay_epochs=4)
+    rates = []
+    for _ in range(4):
+        training.run_epoch()
+        rates.append(float(training.optimiser.param_groups[0]["lr"]))
+    assert_close(np.array(rates), 0.1 * np.cos(np.pi / 8 * np.arange(4)) ** 2, 1e-6)
+    last = training.free.snapshot()
+    training.run_epoch()
+    for name, leaf in training.free.leaves.items():
+        assert_close(leaf, last[name])
+
+
+def test_the_mixture_is_a_moving_average_of_the_parameters(rng, device):
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
+    training = training_of(mixture, data, device, objective=HYBRID, batch_size=10**6, averaging=0.25)
+    average = training.free.snapshot()
+    for _ in range(3):
+        training.run_epoch()
+        average = {name: 0.75 * part + 0.25 * training.free.leaves[name].detach() for name, part in average.items()}
+    for name, part in training.kept().items():
+        assert_close(part, average[name])
+
+
 # ---- checkpoints -------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +229,7 @@ def test_scores_are_minus_the_error_and_the_log_posterior(missing, rng, device):
 def test_a_fit_that_was_broken_off_goes_on_as_if_it_had_not_been(name, rng, device, tmp_path):
     mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS[name], rng).source(device)
     kept = held_out_of(random_data(KINDS["labels"], rng), device)
-    options = {"held_out": kept, "patience": 100, "checkpoint": tmp_path / "fit"}
+    options = {"held_out": kept, "patience": 100, "checkpoint": tmp_path / "fit", "decay_epochs": 6, "averaging": 0.1}
     whole = fit(mixture, source, 6, **{**options, "checkpoint": None}).mixture
     fit(mixture, source, 4, **options)
     broken = fit(mixture, source, 2, **options).mixture

@@ -99,7 +99,7 @@ def test_columns_that_do_not_vary_at_all_have_variance_one(device, seeded):
 
 
 @every_covariance
-@pytest.mark.parametrize("method", ["kmeans", "k-means++", "random"])
+@pytest.mark.parametrize("method", ["kmeans", "k-means++", "random", "spread"])
 def test_a_start_has_the_components_and_class_weights_asked_for(case, method, rng, device, seeded):
     data = random_data(KINDS["all_hard"], rng)
     description = describe(data.source(device), N_CLASSES, seeded)

@@ -13,7 +13,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 LEVELS = [
     {"roles", "moments", "checks", "linalg", "scratch"},
     {"covariances", "objectives", "priors"},
-    {"passes", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise"},
+    {
+        "passes", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture", "bases", "initialise",
+        "spreading", "warp",
+    },
     {"solvers"},
     {"reduction"},
     {

@@ -188,3 +188,12 @@ def test_shares_are_the_posteriors(rng, device):
     log_joint[:, 2] = -torch.inf  # a row that no component explains
     log_joint[1, 3] = -torch.inf
     assert_close(shares(log_joint), posteriors(log_joint)[1])
+
+
+@pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])
+def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(distance):
+    log_joint = torch.tensor([[-distance], [0.0]], requires_grad=True)
+    found = Conditional().evaluate(log_joint, Targets(torch.tensor([0, 1]), torch.tensor([0])))
+    (gradient,) = torch.autograd.grad(found.values.sum(), log_joint)
+    assert found.values.item() == pytest.approx(-distance)
+    assert_close(gradient, torch.tensor([[1.0], [-1.0]]), 1e-5)

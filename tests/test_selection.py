@@ -169,17 +169,45 @@ def test_missing_cells_unlabeled_rows_weights_and_soft_labels(ripley, short):
     assert MixtureClassifier(1, prior="auto", random_state=0).fit(X, soft).score(*ripley) > 0.7
 
 
-def test_averages_share_out_what_is_as_good_as_the_best(ripley, short):
+def test_averages_share_out_the_candidates(ripley, short):
     X, y = ripley
-    model = AveragedMixtureClassifier(MixtureClassifier("auto", prior="auto"), 3, random_state=0).fit(X, y)
-    close = model.selection_.close
-    assert close[0] == model.selection_.best
-    assert 1 < len(close) < len(model.selection_.candidates)
+    model = AveragedMixtureClassifier(MixtureClassifier("auto", prior="auto"), 7, random_state=0).fit(X, y)
+    found = model.selection_
+    assert_close(sum(candidate.share for candidate in found.candidates), 1.0)
+    chosen = found.shared_out(7)
     sizes = [tuple(m.class_of.bincount().tolist()) for m in model.mixtures_]
-    assert sizes == [close[b % len(close)].n_components for b in range(3)]
+    assert sizes == [candidate.n_components for candidate in chosen]
+    for candidate in found.candidates:
+        assert abs(sum(other is candidate for other in chosen) - 7 * candidate.share) < 1
+    assert 1 < len({id(candidate) for candidate in chosen}) < len(found.candidates)
     assert np.isfinite(model.predict_proba(X)).all()
     density = AveragedMixture(GaussianMixture("auto", prior="auto"), 3, random_state=0).fit(X)
     assert {m.n_components for m in density.mixtures_} == {density.selection_.best.n_components[0]}
+
+
+@pytest.mark.parametrize("criterion", ["log_loss", "held_out"])
+def test_shares_make_the_best_average_of_the_candidates(criterion, ripley, short, monkeypatch):
+    """No other weights of the candidates predict the rows held out better: no slope on the simplex is above one."""
+    X, y = ripley
+    monkeypatch.setattr(selection, "STACKING_ITERATIONS", 20_000)
+    weights = np.linspace(0.5, 2, len(y))
+    ground = ground_of(X, y, weights=weights)
+    priors = [Shrinkage(2.0), Shrinkage(30.0, variances="covariance", mean_strength=5.0)]
+    rows, columns = selection._prepared(ground, criterion)
+    levels = selection._walk(ground, rows, columns, priors, None, criterion)
+    found = selection._chosen(ground, rows, levels, priors, criterion)
+    own = []
+    for level in levels:
+        joint = level.unseen.numpy()  # (P, C, n)
+        right = joint[:, y, np.arange(len(y))]
+        own.append(right if criterion == "held_out" else right - logsumexp(joint, axis=1))
+    likelihoods = np.exp(np.concatenate(own))  # (M, n)
+    shares = np.array([candidate.share for candidate in found.candidates[: len(likelihoods)]])
+    slopes = (likelihoods / (shares @ likelihoods)) @ weights / weights.sum()
+    assert slopes.max() < 1.01
+    assert_close(slopes[shares > 0.05], 1.0, 0.01)
+    (only,) = {id(c) for c in choose(ground_of(X, y), priors, None, "bic").shared_out(3)}
+    assert only
 
 
 def test_going_on_keeps_what_was_chosen(ripley, short):

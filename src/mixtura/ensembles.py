@@ -263,8 +263,8 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
 
     Parameters:
         estimator: the MixtureClassifier that every member is; None is `MixtureClassifier()`. What it leaves to be
-            chosen ("auto") is chosen once; the members share out the choices that are as good as the best, by a
-            standard error of the difference.
+            chosen ("auto") is compared once; then the members are as many of each candidate as its share in the average
+            of all candidates that predicts rows held out best (stacking).
         n_estimators, resampling, fraction, random_state: as in AveragedMixture.
         combine: "posterior" averages the class probabilities of the members, "density" their densities, as Ormoneit and
             Tresp (1995) do; then the average is a mixture itself.
@@ -320,13 +320,14 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
             source = rows.source(labels.numbers, labels.shares, weights)
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             problem = base._problem(source, labels.classes, objective)
-            problems = base._close_problems(problem)
+            problems = base._shared_out(problem, self.n_estimators)
+            rows, self.warp_ = replace(rows, warp=problem.warp), problem.warp
             tasks = []
             for b in range(self.n_estimators):
                 _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
                 for _ in range(base._n_starts()):
                     base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                    tasks.append(base._task(problems[b % len(problems)], seen, b))
+                    tasks.append(base._task(problems[b], seen, b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
             results = self._train(problem.em_structure, tasks, all_rows, base)
             results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
@@ -450,7 +451,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     model: Any = clone(averaged._base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
-    model.mixture_ = mixture
+    model.mixture_, model.warp_ = mixture, getattr(averaged, "warp_", None)
     model.n_features_in_ = averaged.n_features_in_
     if hasattr(averaged, "feature_names_in_"):
         model.feature_names_in_ = averaged.feature_names_in_

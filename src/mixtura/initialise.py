@@ -1,4 +1,4 @@
-"""Starting mixtures: weighted k-means (k-means++ seeds) in every class, random rows, or another mixture."""
+"""Starting mixtures: weighted k-means (k-means++ seeds) in every class, random rows, or rows that labels spread to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mixtura.mixture import Mixture
 from mixtura.passes import Frame, extremes, framed
 from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
+from mixtura.spreading import graph_of, spread
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
 SAMPLED_ROWS = 20_000
@@ -227,12 +228,15 @@ def starting_mixture(
 
     Arguments:
         n_components: of each class.
-        method: "kmeans", "k-means++" (seeds alone) or "random" (random rows as centres).
+        method: "kmeans", "k-means++" (seeds alone), "random" (random rows as centres), or "spread" (k-means of the
+            rows to which the labels of a class spread along nearest neighbours).
     """
-    scales = description.within.sqrt()
+    scales, samples = description.within.sqrt(), description.samples
+    if method == "spread":
+        samples, method = spread_samples(description), "kmeans"
     means, weights, assigned, first = [], [], [], 0
     for c, count in enumerate(n_components):
-        rows, row_weights = description.samples[c]
+        rows, row_weights = samples[c]
         # About the class mean, so that distances keep their digits far from zero; a missing cell is at the mean.
         scaled = torch.nan_to_num((rows - description.class_means[c]) / scales, nan=0.0)
         seeds = cluster(scaled, row_weights, count, method, generator)
@@ -249,6 +253,23 @@ def starting_mixture(
     covariance = structure.start(variances, *weighted_deviations(assigned, all_means), class_of)
     log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
     return Mixture(log_weights, all_means, covariance, class_of), assigned
+
+
+def spread_samples(description: Description) -> list[tuple[Tensor, Tensor]]:
+    """The sample of every class, with the unlabeled rows that its labels reach."""
+    *known, unlabeled = description.samples
+    if not len(unlabeled[0]):
+        return known
+    most = max(1, SAMPLED_ROWS // len(known))  # of a class: where labels are many, a part of them will do
+    seeds = [rows[:: -(-len(rows) // most) or 1] for rows, _ in known]
+    rows = torch.cat((*seeds, unlabeled[0]))
+    scaled = torch.nan_to_num((rows - description.frame.centre) / description.within.sqrt(), nan=0.0)
+    counts = torch.tensor([len(part) for part in seeds], device=rows.device)
+    labels = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
+    labels[: int(counts.sum())] = torch.repeat_interleave(counts)
+    found = spread(graph_of(scaled), labels, description.class_weights)[int(counts.sum()) :]
+    reached = [tuple(part[found == c] for part in unlabeled) for c in range(len(known))]
+    return [(torch.cat((a, c)), torch.cat((b, d))) for (a, b), (c, d) in zip(known, reached, strict=True)]
 
 
 def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:

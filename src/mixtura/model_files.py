@@ -40,6 +40,7 @@ from mixtura.estimators import (
 from mixtura.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
+from mixtura.warp import Warp
 
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
@@ -96,6 +97,8 @@ def _parts(estimator: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     mixture: Mixture = estimator.mixture_
     tensors = {f"covariance.{name}": part for name, part in mixture.covariance.tensors().items()}
     tensors |= {"log_weights": mixture.log_weights, "means": mixture.means, "class_of": mixture.class_of}
+    if getattr(estimator, "warp_", None) is not None:
+        tensors |= {"warp.places": estimator.warp_.places, "warp.widths": estimator.warp_.widths}
     if hasattr(estimator, "member_of_"):
         tensors["member_of"] = estimator.member_of_
     return {"structure": _structure_to_json(_structure_of(mixture.covariance))}, tensors
@@ -185,6 +188,7 @@ def _restore_gaussian(estimator: Any, structure: dict[str, Any], tensors: dict[s
     estimator.mixture_ = mixture
     estimator.n_features_in_ = mixture.n_features
     if hasattr(estimator, "classes_"):
+        estimator.warp_ = Warp(tensors["warp.places"], tensors["warp.widths"]) if "warp.places" in tensors else None
         estimator.class_prior_ = mixture.log_class_prior.exp().numpy()
     if isinstance(estimator, AveragedMixture | AveragedMixtureClassifier):
         estimator.member_of_ = tensors["member_of"]

@@ -13,10 +13,11 @@ from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
+from matplotlib.patches import Ellipse, Patch, Polygon
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura.mixture import Mixture
+from mixtura.warp import Warp
 
 # Okabe and Ito's colours, told apart with any kind of colour vision; markers tell the same without colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -45,7 +46,7 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     complete = rows[~np.isnan(rows).any(1)]
     box = _box(complete if len(complete) else mixture.means.cpu().numpy())
     _draw_surface(ax, model, box)
-    _draw_components(ax, mixture)
+    _draw_components(ax, mixture, getattr(model, "warp_", None))
     _draw_rows(ax, rows, labels, model.classes_)
     names = getattr(model, "feature_names_in_", ("feature 0", "feature 1"))
     ax.set(xlim=box[0], ylim=box[1], xlabel=str(names[0]), ylabel=str(names[1]))
@@ -195,18 +196,26 @@ def _leads(probabilities: np.ndarray) -> list[np.ndarray]:
     return [probabilities[:, c] - np.delete(probabilities, c, 1).max(1) for c in wanted]
 
 
-def _draw_components(ax: Axes, mixture: Mixture) -> None:
+def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
     parts = (mixture.means, mixture.covariances, mixture.class_of)
+    around = np.linspace(0, 2 * np.pi, GRID_POINTS)
+    circle = np.stack((np.cos(around), np.sin(around)), 1)
+
+    def bent(points: np.ndarray) -> np.ndarray:
+        return points if warp is None else warp.to("cpu").backward(torch.tensor(points)).numpy()
+
     for mean, covariance, c in zip(*(part.cpu().numpy() for part in parts), strict=True):
         lengths, axes = np.linalg.eigh(covariance)
         angle = float(np.degrees(np.arctan2(axes[1, 1], axes[0, 1])))
         for n_scales, style in ((1, "-"), (2, "--")):
             height, width = 2 * n_scales * np.sqrt(lengths)
             place = (float(mean[0]), float(mean[1]))
-            ellipse = Ellipse(place, width, height, angle=angle, fill=False, edgecolor=_colour(c), linewidth=1.6)
-            ellipse.set(linestyle=style, zorder=4)
-            ax.add_patch(ellipse)
-        ax.plot(*mean, "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
+            outline: Patch = Ellipse(place, width, height, angle=angle)
+            if warp is not None:
+                outline = Polygon(bent(mean + n_scales * (circle * np.sqrt(lengths)) @ axes.T))
+            outline.set(fill=False, edgecolor=_colour(c), linewidth=1.6, linestyle=style, zorder=4)
+            ax.add_patch(outline)
+        ax.plot(*bent(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
 
 
 def _draw_rows(ax: Axes, rows: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> None:

@@ -37,6 +37,8 @@ SCORED_ROWS = 8_192
 # Candidates need not be at their maximum to be compared, and the next level starts from them anyway.
 PATH_TOL = 1e-3
 PATH_ITERATIONS = 40
+# Of the weights of an average of the candidates; more would only sharpen what few rows cannot tell.
+STACKING_ITERATIONS = 300
 # Maximum likelihood has no maximum to walk along: without a prior the path has a weak one (pseudo-rows per feature).
 WEAK = 0.03
 
@@ -59,14 +61,14 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
 class Candidate:
     """Numbers of components of the classes, a prior, and the criterion (smaller is better) with its standard error.
 
-    One that is close is not worse than the best by more than a standard error of the difference.
+    Its share is its weight in the average of all candidates that predicts the rows held out best (stacking).
     """
 
     n_components: tuple[int, ...]
     prior: Any
     score: float
     error: float
-    close: bool = False
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,30 @@ class Selection:
     candidates: tuple[Candidate, ...]
     best: Candidate
     start: Mixture = field(repr=False)  # the best candidate, fitted to all rows
+    weight: float = 1.0  # of the rows that were compared on
 
-    @property
-    def close(self) -> list[Candidate]:
-        """The best, and those that cannot be told from it, best first."""
-        found = [candidate for candidate in self.candidates if candidate.close and candidate is not self.best]
-        return [self.best, *sorted(found, key=lambda candidate: candidate.score)]
+    def of_rows(self, log_slope: float, n_parameters: int) -> Selection:
+        """The same with scores of the rows, where they were those of warped features (warp).
+
+        Arguments:
+            log_slope: of the warp, the mean over the rows.
+            n_parameters: of the warp.
+        """
+        price = n_parameters * math.log(self.weight) / self.weight
+        shift = {"held_out": -log_slope, "bic": price - 2 * log_slope, "icl": price - 2 * log_slope}
+        by = shift.get(self.criterion, 0.0)
+        candidates = tuple(replace(candidate, score=candidate.score + by) for candidate in self.candidates)
+        places = [id(candidate) for candidate in self.candidates]
+        return replace(self, candidates=candidates, best=candidates[places.index(id(self.best))])
+
+    def shared_out(self, n_members: int) -> list[Candidate]:
+        """The candidates that so many members of an average are, by their shares; what is left of shares, by size."""
+        places = sorted(self.candidates, key=lambda candidate: -candidate.share)
+        counts = [math.floor(n_members * candidate.share) for candidate in places]
+        left = [n_members * candidate.share - count for candidate, count in zip(places, counts, strict=True)]
+        for place in sorted(range(len(places)), key=lambda place: -left[place])[: n_members - sum(counts)]:
+            counts[place] += 1
+        return [candidate for candidate, count in zip(places, counts, strict=True) for _ in range(count)]
 
     def table(self) -> list[dict[str, Any]]:
         """One line for each candidate."""
@@ -318,9 +338,8 @@ def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: li
     level, p = places[best]
     mixed = [level] * ground.n_classes
     if criterion not in ("bic", "icl"):
-        gains = [judge.gain([own] * ground.n_classes, other, mixed, p) for own, other in places]
-        close = [gain <= error for gain, error in gains]
-        candidates = [replace(candidate, close=near) for candidate, near in zip(candidates, close, strict=True)]
+        shares = judge.shares([([own] * ground.n_classes, other) for own, other in places])
+        candidates = [replace(candidate, share=share) for candidate, share in zip(candidates, shares, strict=True)]
     if ground.n_classes > 1 and len(levels) > 1 and _separable(ground, block.labels):
         mixed = _per_class(judge, levels, mixed, p)
     winner = candidates[best]
@@ -329,7 +348,12 @@ def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: li
         counts = tuple(own.n_components[c] for c, own in enumerate(mixed))
         winner = Candidate(counts, priors[p], score, error)
         candidates.append(winner)
-    return Selection(criterion, tuple(candidates), winner, _assembled(ground.structure, [own.fits[p] for own in mixed]))
+    if criterion in ("bic", "icl"):
+        candidates = [replace(candidate, share=float(candidate is winner)) for candidate in candidates]
+        winner = next(candidate for candidate in candidates if candidate.share)
+    start = _assembled(ground.structure, [own.fits[p] for own in mixed])
+    weight = float(len(block.rows) if block.weights is None else block.weights.sum())
+    return Selection(criterion, tuple(candidates), winner, start, weight)
 
 
 def _separable(ground: Ground, labels: Tensor | None) -> bool:
@@ -403,6 +427,19 @@ class _Judge:
         if self.criterion in ("bic", "icl"):
             return self._information(levels, p) - self._information(others, q), 0.0
         return self.mean(self.losses(levels, p) - self.losses(others, q))
+
+    def shares(self, candidates: list[tuple[list[_Level], int]]) -> list[float]:
+        """Weights v of the candidates that maximise sum_n w_n log sum_m v_m exp(-loss_mn), by EM (stacking)."""
+        losses = torch.stack([self.losses(levels, p) for levels, p in candidates])  # (M, n)
+        known = ~losses[0].isnan()
+        weights = torch.ones_like(losses[0]) if self.weights is None else self.weights.to(losses.dtype)
+        losses, weights = losses[:, known], weights[known] / weights[known].sum()
+        likelihoods = (losses.amin(0) - losses).exp()
+        shares = torch.full_like(losses[:, 0], 1 / len(losses))
+        for _ in range(STACKING_ITERATIONS):
+            parts = shares.unsqueeze(-1) * likelihoods
+            shares = (parts / parts.sum(0)) @ weights
+        return shares.tolist()
 
     def _information(self, levels: list[_Level], p: int) -> float:
         """BIC or ICL per row (information-criteria)."""

@@ -6,3 +6,4 @@ from mixtura.checks.general import *  # noqa: F403
 from mixtura.checks.heads import *  # noqa: F403
 from mixtura.checks.kernels import *  # noqa: F403
 from mixtura.checks.priors import *  # noqa: F403
+from mixtura.checks.warps import *  # noqa: F403

@@ -50,12 +50,13 @@ class Marginals:
 
     @cached_property
     def _pulled(self) -> Tensor:
-        """y, (K, R, n): a product with the rows, less one with the mask."""
+        """y, (K, R, n): a product with the rows, less a sum over their observed cells."""
         scaled = self.loadings / self.uniquenesses.unsqueeze(-1)
         shifted = scaled * self.means.unsqueeze(-1)
         n_components, _, rank = scaled.shape
         pulled = scaled.mT.flatten(0, 1) @ self.rows.T
-        return pulled.sub_(shifted.mT.flatten(0, 1) @ self.mask.T).unflatten(0, (n_components, rank))
+        shifts = self._summed(shifted.transpose(0, 1).flatten(1))  # (n, K R)
+        return pulled.sub_(shifts.T).unflatten(0, (n_components, rank))
 
     @cached_property
     def _solved(self) -> tuple[Tensor, Tensor]:
@@ -86,9 +87,9 @@ class Marginals:
         loadings, uniquenesses = self.loadings[part], self.uniquenesses[part]
         n_components, _, rank = loadings.shape
         columns, rows = torch.triu_indices(rank, rank, device=loadings.device).unbind()
-        scaled = loadings.mT / uniquenesses.unsqueeze(1)  # (K', R, D)
-        tables = (scaled[:, rows] * loadings.mT[:, columns]).mul_(self.sign)  # (K', R (R + 1) / 2, D)
-        packed = self._summed(tables.flatten(0, 1))
+        scaled = (loadings * (self.sign / uniquenesses).unsqueeze(-1)).transpose(0, 1)  # (D, K', R)
+        tables = scaled[..., rows] * loadings.transpose(0, 1)[..., columns]  # (D, K', R (R + 1) / 2)
+        packed = self._summed(tables.flatten(1))
         packed = packed.unflatten(1, (n_components, -1)).transpose(0, 1)  # (K', n, R (R + 1) / 2)
         inner = loadings.new_zeros(n_components, len(self.mask), rank * rank)
         inner[:, :, rows * rank + columns] = packed
@@ -106,12 +107,12 @@ class Marginals:
         return missing.nonzero()[:, 1], counts.cumsum(0) - counts
 
     def _summed(self, tables: Tensor) -> Tensor:
-        """Tables (T, D) summed over the observed cells of every row, (n, T)."""
+        """Tables (D, T) summed over the observed cells of every row, (n, T)."""
         if self._few_missing is None:
-            return self.mask @ tables.T
-        by_cell = tables.T.contiguous()
+            return self.mask @ tables
         cells, starts = self._few_missing
-        return by_cell.sum(0) - torch.nn.functional.embedding_bag(cells, by_cell, starts, mode="sum")
+        missing = torch.nn.functional.embedding_bag(cells, tables, starts, mode="sum")
+        return torch.sub(tables.sum(0), missing, out=missing)
 
     # What a fit needs of a component beyond its densities.
 

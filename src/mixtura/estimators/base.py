@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,38 +55,51 @@ class MixtureEstimator(BaseEstimator):
         check_is_fitted(self)
         if is_batches(X):
             raise ValueError("X is batches, which only fit takes; predict from each batch of rows by itself.")
-        return read_rows(self, X, reset=False)
+        return replace(read_rows(self, X, reset=False), warp=getattr(self, "warp_", None))
 
-    def _map(self, X: Any, compute: Any) -> Any:
-        """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came."""
+    def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
+        """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
+
+        A log density is one of the rows, also where the mixture is one of their warped features (warp).
+        """
         rows = self._read(X)
         source = rows.source()
         mixture = self.mixture_.to(source.device)
         with torch.no_grad(), threads_of(source):
             values = map_rows(mixture, source, locate(source), compute, checks.memory_limit(self.memory_limit))
+            if density and rows.warp is not None:
+                values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
         return rows.answer(values)
 
     def score_samples(self, X: Any) -> Any:
         """Log density log p(x) of each row; missing cells (NaN) are integrated out."""
-        return self._map(X, lambda log_joint: posteriors(log_joint)[0])
+        return self._map(X, lambda log_joint: posteriors(log_joint)[0], density=True)
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
         return self._map(X, lambda log_joint: shares(log_joint).T)
 
     def impute(self, X: Any) -> Any:
-        """X with its missing cells replaced by their expectation given the observed cells of the row."""
+        """X with its missing cells replaced by their expectation given the observed cells of the row.
+
+        Where features are warped it is the expectation of the warped feature, taken back.
+        """
         rows = self._read(X)
         source = rows.source()
         with torch.no_grad():
             mixture = self.mixture_.to(source.device)
             completed = impute(mixture, source, locate(source), checks.memory_limit(self.memory_limit))
+            if rows.warp is not None:
+                given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
+                completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)
         return rows.answer(completed)
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
         _, generator = self._generator()
-        return mixture.to("cpu").sample(int(n_samples), generator)
+        rows, components = mixture.to("cpu").sample(int(n_samples), generator)
+        warp = getattr(self, "warp_", None)
+        return (rows if warp is None else warp.to("cpu").backward(rows)), components
 
     @property
     def n_parameters_(self) -> int:

@@ -36,8 +36,10 @@ from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
 from mixtura.shards import Source, threads_of
 from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import Progress
+from mixtura.warp import Warp, fit_warp
 
 # Solvers that can maximise an objective, the preferred one first.
+STARTS = ("kmeans", "k-means++", "random", "spread")
 SOLVERS_OF = {
     "joint": ("em", "gradient"),
     "conditional": ("baum_welch", "gradient"),
@@ -65,6 +67,8 @@ class Problem:
     generator: torch.Generator
     memory_limit: int
     selection: Selection | None = None
+    warp: Warp | None = None  # that source and description have gone through
+    log_slope: float = 0.0  # what it adds to the log density of a row, on average
 
     @property
     def em_structure(self) -> Structure:
@@ -76,6 +80,17 @@ class Problem:
         if not hasattr(self.structure, "for_em"):
             return mixture
         return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def warped(self, warp: Warp | None) -> Problem:
+        """The same problem of bent features."""
+        if warp is None:
+            return self
+        warp = warp.to(self.source.device)
+        source = warp.source(self.source)
+        description = describe(source, len(self.classes), self.generator)
+        rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: len(self.classes)], strict=True))
+        log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
+        return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
 
     def em(self, objective: Objective) -> EM:
         return EM(
@@ -125,11 +140,15 @@ class MixtureClassifier(ClassPredictions):
             the rows) or `priors.Conjugate`.
         criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
             "out_of_bag", "bic", "icl".
+        warp: None takes features as they are; "johnson" bends those that are skewed or heavy-tailed until Gaussians
+            describe them (`mixture_` is then one of the bent features, everything else is of the rows); "auto" does so
+            where `criterion` gains by it; or a `Warp`.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
         unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
             such label. In soft labels a row of NaN is unlabeled.
-        init: "kmeans" (on standardised columns), "k-means++", "random", or a fitted mixture to start from.
+        init: "kmeans" (on standardised columns), "k-means++", "random", "spread" (for few labels among unlabeled rows:
+            labels first spread to nearest neighbours), or a fitted mixture to start from.
         n_init: number of starts; the best objective wins.
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
         device, dtype: where and in which precision rows are held; None follows the input.
@@ -139,7 +158,7 @@ class MixtureClassifier(ClassPredictions):
 
     Attributes:
         classes_, class_prior_, mixture_, n_components_ (per class), n_iter_, converged_, history_, n_parameters_,
-        n_features_in_, feature_names_in_.
+        n_features_in_, feature_names_in_; warp_ (None where features stay as they are).
 
     Examples:
         >>> from mixtura import MixtureClassifier
@@ -160,6 +179,7 @@ class MixtureClassifier(ClassPredictions):
         solver: Any = "auto",
         prior: Any = "default",
         criterion: str = "auto",
+        warp: Any = None,
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = "auto",
@@ -181,6 +201,7 @@ class MixtureClassifier(ClassPredictions):
         self.solver = solver
         self.prior = prior
         self.criterion = criterion
+        self.warp = warp
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -311,9 +332,31 @@ class MixtureClassifier(ClassPredictions):
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
-        if fixed is not None and not is_auto(prior):
-            return replace(problem, prior=make_prior(prior, description, fixed))
-        return self._selected(problem, fixed, prior)
+        options, found = [problem.warped(warp) for warp in self._warps(description)], []
+        state = generator.get_state()
+        for option in options if len(options) > 1 or fixed is None or is_auto(prior) else ():
+            generator.set_state(state)  # the same folds for all
+            found.append(self._selected(option, fixed, prior))
+        best = min(found, key=lambda option: option.selection.best.score) if found else options[0]
+        if fixed is None or is_auto(prior):
+            return best
+        generator.set_state(state)
+        return replace(best, prior=make_prior(prior, best.description, fixed), selection=None)
+
+    def _warps(self, description: Description) -> list[Warp | None]:
+        """What becomes of the features; more than one are compared."""
+        if self.warm_start and hasattr(self, "warp_"):
+            return [self.warp_]
+        if self.warp is None:
+            return [None]
+        if isinstance(self.warp, Warp):
+            checks.warped_features(len(self.warp.places), len(description.within))
+            return [self.warp]
+        name = checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
+        warp = fit_warp(description)
+        if not bool(warp.bent.any()):
+            return [None]
+        return [warp] if name == "johnson" else [None, warp]
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
         """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
@@ -330,16 +373,17 @@ class MixtureClassifier(ClassPredictions):
             problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
         )
         found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
+        found = found.of_rows(problem.log_slope, 0 if problem.warp is None else problem.warp.n_parameters)
         counts = list(found.best.n_components)
         chosen = make_prior(found.best.prior, problem.description, counts)
         return replace(problem, n_components=counts, prior=chosen, selection=found)
 
-    def _close_problems(self, problem: Problem) -> list[Problem]:
-        """The problem with each of the choices that cannot be told from the best."""
+    def _shared_out(self, problem: Problem, n_members: int) -> list[Problem]:
+        """The problems of the members of an average: with the candidates that share them (stacking)."""
         if problem.selection is None:
-            return [problem]
+            return [problem] * n_members
         found = []
-        for choice in problem.selection.close:
+        for choice in problem.selection.shared_out(n_members):
             counts = list(choice.n_components)
             found.append(
                 replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
@@ -349,6 +393,8 @@ class MixtureClassifier(ClassPredictions):
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
+        if isinstance(self.init, str) and self.init == "spread":
+            available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may become those of any class
         short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
         if short:
             label, n_wanted, n_rows = short[0]
@@ -428,7 +474,7 @@ class MixtureClassifier(ClassPredictions):
         return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
 
     def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
-        method = checks.one_of("init", method or self.init, ("kmeans", "k-means++", "random"), " or a fitted mixture")
+        method = checks.one_of("init", method or self.init, STARTS, " or a fitted mixture")
         if problem.selection is not None:
             return problem.selection.start
         rough, assigned = starting_mixture(
@@ -452,7 +498,7 @@ class MixtureClassifier(ClassPredictions):
 
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
-        self.mixture_ = result.mixture
+        self.mixture_, self.warp_ = result.mixture, problem.warp
         self.classes_ = problem.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
         self.n_components_ = np.array([part.stop - part.start for part in result.mixture.class_slices])

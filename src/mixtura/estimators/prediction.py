@@ -23,7 +23,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
 
     def predict_joint_log_proba(self, X: Any) -> Any:
         """log p(x, c) of each row and class, (n_rows, n_classes)."""
-        return self._map(X, self._scores())
+        return self._map(X, self._scores(), density=True)
 
     def predict_log_proba(self, X: Any) -> Any:
         """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""

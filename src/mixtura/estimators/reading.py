@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.shards import ArraySource, BatchSource, Block, Source, TensorSource
+from mixtura.warp import Warp
 
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
 NOT_NUMBERS = ("category", "string", "str", "datetime", "timedelta", "period", "interval")
@@ -29,6 +30,7 @@ class Rows:
     device: torch.device
     dtype: torch.dtype
     as_tensor: bool
+    warp: Warp | None = None  # that the rows of `source` go through
 
     def __len__(self) -> int:
         return len(self.values)
@@ -41,9 +43,17 @@ class Rows:
         counts: Tensor | None = None,
     ) -> Source:
         if isinstance(self.values, np.ndarray):
-            return ArraySource(self.values, labels, shares, weights, self.device, self.dtype, counts)
-        known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
-        return TensorSource(self.values.to(self.device), *known)
+            source: Source = ArraySource(self.values, labels, shares, weights, self.device, self.dtype, counts)
+        else:
+            known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
+            source = TensorSource(self.values.to(self.device), *known)
+        return source if self.warp is None else self.warp.to(self.device).source(source)
+
+    def log_slopes(self) -> Tensor:
+        """What the warp adds to the log density of each row, (n,)."""
+        assert self.warp is not None
+        warp, plain = self.warp.to(self.device), replace(self, warp=None)
+        return torch.cat([warp.log_slopes(block.rows) for block in plain.source().blocks()])
 
     def answer(self, values: Tensor) -> Any:
         """As the input came: tensor for tensor, in its precision; array for array, in that of the computation."""

@@ -1,9 +1,7 @@
-"""Scores of components as functions of normalised features: free ones, and sparse variational ones.
+"""Coefficients of components as parameters: free ones, and sparse variational ones.
 
-    a_k(x) = b_k + w_k' phi(x) + 1/2 |V_k' x|^2                                                    (head-scores)
-
-phi holds the features and, for a quadratic part, their products; V is there for "low_rank" alone, where nothing of
-size D x D is made. The coefficients are those of the product form of a mixture, but nothing ties them to a Gaussian.
+They are those of the product form of a mixture (head-scores), but nothing ties them to a Gaussian. For "low_rank"
+nothing of size D x D is made.
 """
 
 from __future__ import annotations
@@ -12,7 +10,8 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from mixtura.nn.logits import Monomials, class_logits, component_scores, divergence, minus_log_alphas
 
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
 # The products start at this part of what the linear part adds to a score: a new head is nearly linear.
@@ -21,33 +20,7 @@ QUADRATIC_SHARE = 0.1
 # every weight by as much moves scores by as much, whatever the number of features. Weights of order one separate ten
 # classes with two features, and ten features keep a standard deviation of about one.
 SIZE_OF_PRODUCTS = 50.0
-# Molchanov, Ashukha & Vetrov (2017), eq. 14: a fit of the divergence from the log-uniform prior.
-KL_SLOPE, KL_SHIFT, KL_STEEPNESS = 0.63576, 1.87320, 1.48695
-# Beyond these the divergence is flat, and the gradients of weights near zero would be all there is.
-LARGEST_LOG_ALPHA = 8.0
 STARTING_LOG_VARIANCE = -8.0
-TINY = 1e-8
-
-
-class Monomials(nn.Module):
-    """phi: (n, D) -> (n, P), the features and then x_i x_j for i <= j ("full") or x_i^2 ("diagonal", "low_rank")."""
-
-    pairs: Tensor
-
-    def __init__(self, n_features: int, quadratic: str):
-        super().__init__()
-        self.quadratic = quadratic
-        pairs = torch.triu_indices(n_features, n_features) if quadratic == "full" else torch.empty(2, 0).long()
-        self.register_buffer("pairs", pairs, persistent=False)
-        extra = {"full": pairs.shape[1], "none": 0}.get(quadratic, n_features)
-        self.n_monomials = n_features + extra
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.quadratic == "none":
-            return x
-        if self.quadratic == "full":
-            return torch.cat((x, x.index_select(1, self.pairs[0]) * x.index_select(1, self.pairs[1])), 1)
-        return torch.cat((x, x * x), 1)
 
 
 class FreeComponents(nn.Module):
@@ -93,18 +66,9 @@ class FreeComponents(nn.Module):
         """Scores (n, K) of normalised features (n, D)."""
         return component_scores(self.monomials, x, *self.coefficients())
 
-
-def component_scores(
-    monomials: Monomials, x: Tensor, weight: Tensor, bias: Tensor, projection: Tensor | None
-) -> Tensor:
-    """(head-scores) of normalised features (n, D): (n, K)."""
-    scores = functional.linear(monomials(x), weight, bias)
-    return scores if projection is None else scores + _along(functional.linear(x, projection), len(weight))
-
-
-def _along(projected: Tensor, n_components: int) -> Tensor:
-    """1/2 |V_k' x|^2 from projections (n, K R): (n, K)."""
-    return 0.5 * projected.unflatten(1, (n_components, -1)).square().sum(-1)
+    def logits(self, x: Tensor, n_members: int) -> Tensor:
+        """Logits (n, C) of normalised features (n, D), with this many components in every class."""
+        return class_logits(self.forward(x), n_members)
 
 
 class SparseComponents(FreeComponents):
@@ -128,14 +92,19 @@ class SparseComponents(FreeComponents):
 
     def log_alphas(self) -> list[Tensor]:
         """log alpha of the weights and, for "low_rank", of the projections."""
-        found = [_log_alpha(self.weight, self.log_variances)]
+        return [-minus_log_alphas(*pair) for pair in self._noisy()]
+
+    def _noisy(self) -> list[tuple[Tensor, Tensor]]:
+        """Means and log variances of the weights and, for "low_rank", of the projections."""
+        found: list[tuple[Tensor, Tensor]] = [(self.weight, self.log_variances)]
         if self.projection is not None and self.projection_log_variances is not None:
-            found.append(_log_alpha(self.projection, self.projection_log_variances))
+            found.append((self.projection, self.projection_log_variances))
         return found
 
     def kl(self) -> Tensor:
         """The divergence of all weights together, in nats (dropout-kl)."""
-        return sum((_divergence(log_alpha) for log_alpha in self.log_alphas()), self.weight.new_zeros(()))
+        parts = [divergence(minus_log_alphas(*pair)) for pair in self._noisy()]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """What evaluation uses: the means, zero where pruned."""
@@ -146,29 +115,8 @@ class SparseComponents(FreeComponents):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        scores = _noisy(self.monomials(x), self.weight, self.bias, self.log_variances)
-        if self.projection is None or self.projection_log_variances is None:
-            return scores
-        projected = _noisy(x, self.projection, None, self.projection_log_variances)
-        return scores + _along(projected, self.n_components)
-
-
-def at_least_single(values: Tensor) -> Tensor:
-    """In float32 where they were in half precision, in which small differences of scores would be rounded away."""
-    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
-
-
-def _log_alpha(weight: Tensor, log_variances: Tensor) -> Tensor:
-    found = log_variances - (weight.square() + TINY).log()
-    return found.clamp(-LARGEST_LOG_ALPHA, LARGEST_LOG_ALPHA)
-
-
-def _divergence(log_alpha: Tensor) -> Tensor:
-    missing = torch.sigmoid(-KL_STEEPNESS * log_alpha - KL_SHIFT)  # 1 - sigmoid(z) = sigmoid(-z)
-    return KL_SLOPE * missing.sum() - 0.5 * functional.logsigmoid(log_alpha).sum()
-
-
-def _noisy(values: Tensor, weight: Tensor, bias: Tensor | None, log_variances: Tensor) -> Tensor:
-    means = at_least_single(functional.linear(values, weight, bias))
-    variances = at_least_single(functional.linear(values * values, log_variances.clamp(max=LARGEST_LOG_ALPHA).exp()))
-    return means + (variances + TINY).sqrt() * torch.randn_like(means)  # (local-reparametrisation)
+        means, variances = (
+            (self.weight, self.bias, self.projection),
+            (self.log_variances, self.projection_log_variances),
+        )
+        return component_scores(self.monomials, x, *means, *variances)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
 from mixtura.covariances.low_rank import LowRankProduct
-from mixtura.nn.components import Monomials, component_scores
+from mixtura.nn.logits import Monomials, class_logits, component_scores
 from mixtura.roles import Covariance
 
 # In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
@@ -62,6 +62,10 @@ class GaussianComponents(nn.Module):
         # Squares of distances cancel in the product form: half precision would leave nothing of them.
         with torch.autocast(x.device.type, enabled=False):
             return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
+
+    def logits(self, x: Tensor, n_members: int) -> Tensor:
+        """Logits (n, C), as in FreeComponents."""
+        return class_logits(self.forward(x), n_members)
 
 
 def product_coefficients(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mixtura import checks
-from mixtura.nn.components import at_least_single
+from mixtura.nn.logits import at_least_single
 
 if TYPE_CHECKING:
     from mixtura.nn.heads import SparseMixtureHead

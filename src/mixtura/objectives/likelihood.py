@@ -103,8 +103,9 @@ class Marginal:
         return Evaluation(*posteriors(log_joint))
 
 
-# A row whose class has less than this of the posterior has lost digits of it.
-SMALLEST_PROBABILITY = 1e-200
+# A row whose class has less than this power of the smallest number of the posterior has lost digits of it; near that
+# number itself reciprocals, and with them gradients, would be infinite.
+SMALLEST_POWER = 2 / 3
 
 
 def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> Evaluation | None:
@@ -114,7 +115,7 @@ def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> E
         own |= labels < 0
     joint = torch.where(own, denominator, 0.0)
     probabilities = joint.sum(0)
-    if not bool((probabilities > SMALLEST_PROBABILITY).all()):
+    if not bool((probabilities > torch.finfo(probabilities.dtype).tiny ** SMALLEST_POWER).all()):
         return None
     return Evaluation(probabilities.log(), joint * probabilities.reciprocal(), denominator)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -61,15 +62,16 @@ class Members:
         key = (components.start, components.stop)
         if key not in self._layouts:
             members = self.member_of[components]
-            places = [(members == b).nonzero()[:, 0] for b in range(len(self.columns))]
-            alike = len({len(place) for place in places}) == 1 and bool((members.diff() >= 0).all())
-            self._layouts[key] = None if alike else [_as_slice(place) for place in places]
+            sizes = members.bincount(minlength=len(self.columns)).tolist()
+            if bool((members.diff() < 0).any()):
+                found: list[slice | Tensor] | None = [(members == b).nonzero()[:, 0] for b in range(len(sizes))]
+            elif len(set(sizes)) == 1:
+                found = None
+            else:
+                ends = [0, *itertools.accumulate(sizes)]
+                found = [slice(first, last) for first, last in itertools.pairwise(ends)]
+            self._layouts[key] = found
         return self._layouts[key]
-
-
-def _as_slice(places: Tensor) -> slice | Tensor:
-    first, last = int(places[0]), int(places[-1])
-    return slice(first, last + 1) if last - first + 1 == len(places) else places
 
 
 def _side_by_side(log_joint: Tensor, n_members: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -182,8 +182,8 @@ class FreeMixture:
             parts.append(bias.unsqueeze(-1))
         if factors is not None:
             rows = factors.mT  # (K, R, D)
-            offsets = rows @ means.unsqueeze(-1)  # (K, R, 1)
-            parts.append(torch.cat((rows, -offsets), 2).flatten(0, 1))
+            offsets = torch.linalg.vecdot(rows, means.unsqueeze(1))  # (K, R)
+            parts.append(torch.cat((rows, -offsets.unsqueeze(-1)), 2).flatten(0, 1))
         return parts, quadratic, log_weights
 
     def scores(
@@ -214,7 +214,7 @@ class FreeMixture:
             signed = found.signed * (weights / -divisor)
             gradients = [signed @ feature.T for feature in features]
             if along is not None:
-                along.mul_(signed.unsqueeze(1)).mul_(-quadratic.sign)
+                along.mul_((-quadratic.sign * signed).unsqueeze(1))
                 gradients.append(along.flatten(0, 1) @ rows.T)
             value = (found.values * weights).sum()
         roots = list(parts)

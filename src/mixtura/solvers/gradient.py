@@ -7,6 +7,7 @@ captured once in a graph and replayed.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,8 @@ class Gradient:
     Arguments:
         optimiser: "adam", "lbfgs", "auto" (L-BFGS where rows are few), or a function from parameters to an optimiser.
         learning_rate: of Adam, in units of standardised columns.
+        decay_epochs: the step size falls to nothing over so many epochs, along half a cosine; None keeps it.
+        averaging: the mixture is a moving average of the parameters that forgets so much of itself a step; 1 is none.
         batch_size: rows of a minibatch.
         patience: end after so many epochs without a better score of the rows kept out.
         criterion: what the rows kept out are judged by: "error" (ties by log-loss) or "log_loss".
@@ -77,6 +80,8 @@ class Gradient:
 
     optimiser: Any = "auto"
     learning_rate: float = 1e-3
+    decay_epochs: int | None = None
+    averaging: float = 1.0
     batch_size: int = 100
     patience: int = 20
     criterion: str = "error"
@@ -95,7 +100,7 @@ class Gradient:
         """The start itself is the first candidate; a checkpoint of the same fit is taken up where it is."""
         training = Training(self, mixture, rows)
         state = training.state()
-        first = Progress(training, 0, state, training.free.snapshot())
+        first = Progress(training, 0, state, training.kept())
         if self.held_out is not None:
             score = training.score()
             first = replace(first, best_score=score, scores=(score,))
@@ -109,12 +114,12 @@ class Gradient:
         value = training.run_epoch()
         then = replace(now, epoch=now.epoch + 1, state=training.state(), objectives=(*now.objectives, value))
         if self.held_out is None:
-            then = replace(then, best=training.free.snapshot(), best_epoch=then.epoch)
+            then = replace(then, best=training.kept(), best_epoch=then.epoch)
         else:
             score = training.score()
             then = replace(then, scores=(*now.scores, score))
             if score > now.best_score:
-                then = replace(then, best=training.free.snapshot(), best_epoch=then.epoch, best_score=score)
+                then = replace(then, best=training.kept(), best_epoch=then.epoch, best_score=score)
         if self.checkpoint is not None:
             write_checkpoint(self.checkpoint, then)
         return Step(then, value, finished=then.finished)
@@ -139,6 +144,7 @@ class Training:
         self.missing = bool(block.rows.isnan().any())
         self.rows = self._standardised(block.rows)
         self.lbfgs = self._takes_lbfgs(n_rows)
+        self.averages = self.free.snapshot() if solver.averaging < 1 else {}
         self.optimiser = self._optimiser()
         self.order = torch.Generator().manual_seed(solver.seed)
         self.graph: CapturedStep | None = None
@@ -159,16 +165,29 @@ class Training:
         make: Any = self.solver.optimiser
         if callable(make):
             return make(leaves)  # pyright: ignore[reportReturnType]
-        return torch.optim.Adam(leaves, lr=rate, fused=True, capturable=self.rows.device.type == "cuda")
+        if self.rows.device.type == "cpu":
+            return torch.optim.Adam(leaves, lr=rate, fused=True)
+        # A captured step reads its size from the device.
+        return torch.optim.Adam(leaves, lr=torch.tensor(rate, device=self.rows.device), fused=True, capturable=True)
 
     # ---- epochs ------------------------------------------------------------------------------------------------
 
     def run_epoch(self) -> float:
         """One go through all rows; the objective per unit of weight."""
+        self._set_rate()
         with threads_for(self.rows.shape[1] * self._batch_size * self.free.leaves["logits"].numel() * 50):
             total = self._whole() if self.lbfgs else self._minibatches()
         self.epoch += 1
         return float(total) / self.total_weight
+
+    def _set_rate(self) -> None:
+        if self.solver.decay_epochs is None:
+            return
+        share = 0.5 + 0.5 * math.cos(math.pi * min(1.0, self.epoch / self.solver.decay_epochs))
+        for group in self.optimiser.param_groups:
+            group.setdefault("first_rate", float(group["lr"]))
+            rate = share * group["first_rate"]
+            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
 
     @property
     def _batch_size(self) -> int:
@@ -203,6 +222,8 @@ class Training:
         share = len(batch) / len(self.rows)
         value = self._gradient(batch, counted, self.total_weight * share, share)
         self.optimiser.step()
+        for name, average in self.averages.items():
+            average.lerp_(self.free.leaves[name].detach(), self.solver.averaging)
         return value
 
     def _gradient(self, batch: Tensor, counted: Tensor, divisor: float, prior_share: float) -> Tensor:
@@ -246,6 +267,13 @@ class Training:
 
     def score(self) -> tuple[float, ...]:
         """Of the rows kept out, larger is better: minus the error and the mean log posterior of the class, or that."""
+        live = self.free.snapshot()
+        self.free.restore(self.kept())
+        score = self._score()
+        self.free.restore(live)
+        return score
+
+    def _score(self) -> tuple[float, ...]:
         held_out = self.solver.held_out
         assert held_out is not None
         block = next(iter(held_out.blocks()))
@@ -274,6 +302,10 @@ class Training:
 
     # ---- state -------------------------------------------------------------------------------------------------
 
+    def kept(self) -> dict[str, Tensor]:
+        """Copies of the leaves of the mixture: the live ones, or their averages."""
+        return {name: part.clone() for name, part in self.averages.items()} or self.free.snapshot()
+
     def mixture_of(self, leaves: dict[str, Tensor]) -> Mixture:
         kept = self.free.snapshot()
         self.free.restore(leaves)
@@ -284,6 +316,7 @@ class Training:
     def state(self) -> dict[str, Tensor]:
         """Copies of everything that changes: leaves, what the optimiser remembers of them, the random order."""
         state = {f"leaf.{name}": part for name, part in self.free.snapshot().items()}
+        state |= {f"average.{name}": part.clone() for name, part in self.averages.items()}
         state["order"] = self.order.get_state()
         if not self.lbfgs:  # L-BFGS begins anew with its curvature
             for name, leaf in self.free.leaves.items():
@@ -295,6 +328,8 @@ class Training:
     def load(self, state: dict[str, Tensor], epoch: int) -> None:
         """The inverse of `state`; in place, so that a captured step sees it."""
         self.free.restore({name: state[f"leaf.{name}"] for name in self.free.leaves})
+        for name, average in self.averages.items():
+            average.copy_(state[f"average.{name}"])
         self.order.set_state(state["order"])
         for name, leaf in self.free.leaves.items():
             own = self.optimiser.state[leaf]
@@ -432,7 +467,8 @@ def _settings(progress: Progress) -> list[Any]:
     shapes = {name: list(leaf.shape) for name, leaf in sorted(training.free.leaves.items())}
     known = [part for part in (training.rows, training.labels, training.shares) if part is not None]
     prints = [f"{float(_mixed(part)):.6e}" for part in (*known, training.units.scales)]
-    numbers = [solver.learning_rate, solver.batch_size, solver.prior_weight, solver.seed, prints]
+    numbers = [solver.learning_rate, solver.decay_epochs, solver.averaging, solver.batch_size, solver.prior_weight]
+    numbers += [solver.seed, prints]
     return [optimiser, repr(solver.objective), solver.criterion, shapes, len(training.rows), *numbers]
 
 

@@ -73,7 +73,17 @@ class Stack:
 
     def member(self, b: int) -> Mixture:
         """One of the mixtures."""
-        chosen, whole = self.places[b], self.mixture
+        return self._chosen((self.member_of == b).nonzero()[:, 0])
+
+    def members(self, kept: Sequence[int]) -> Stack:
+        """Some of the mixtures, as one."""
+        numbers = torch.full((self.n_members,), -1, device=self.member_of.device)
+        numbers[list(kept)] = torch.arange(len(kept), device=numbers.device)
+        chosen = (numbers[self.member_of] >= 0).nonzero()[:, 0]
+        return Stack(self.structure, self._chosen(chosen), numbers[self.member_of[chosen]], len(kept))
+
+    def _chosen(self, chosen: Tensor) -> Mixture:
+        whole = self.mixture
         covariance = taken(self.structure, whole.covariance, chosen)
         return Mixture(whole.log_weights[chosen], whole.means[chosen], covariance, whole.class_of[chosen])
 
@@ -155,13 +165,16 @@ def _stacked_pseudo(stack: Stack, solvers: Sequence[EM]) -> PseudoMoments:
 class Together:
     """One iteration of EM for a stack of tasks; `members` are their numbers."""
 
-    def __init__(self, structure: Structure, members: Sequence[int], tasks: Sequence[Task]):
-        self.members, self.tasks = list(members), list(tasks)
-        self.stack = Stack.of(structure, [task.start for task in tasks])
-        columns = torch.tensor([task.column for task in tasks], device=self.stack.member_of.device)
-        self.objective = Members(self.stack.member_of, columns)
-        self.pseudo = _stacked_pseudo(self.stack, [task.solver for task in tasks])
-        self.em = replace(tasks[0].solver, objective=self.objective, prior=_Given(self.pseudo), class_prior=None)
+    def __init__(self, members: Sequence[int], tasks: Sequence[Task], stack: Stack, pseudo: PseudoMoments):
+        self.members, self.tasks, self.stack, self.pseudo = list(members), list(tasks), stack, pseudo
+        columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
+        self.objective = Members(stack.member_of, columns)
+        self.em = replace(tasks[0].solver, objective=self.objective, prior=_Given(pseudo), class_prior=None)
+
+    @classmethod
+    def of(cls, structure: Structure, tasks: Sequence[Task]) -> Together:
+        stack = Stack.of(structure, [task.start for task in tasks])
+        return cls(range(len(tasks)), tasks, stack, _stacked_pseudo(stack, [task.solver for task in tasks]))
 
     def step(self, rows: Source) -> tuple[Tensor, Tensor]:
         """Update all members; log-likelihood + log prior of what was, and likelihood of rows not seen, each (B,)."""
@@ -190,9 +203,20 @@ class Together:
 
     def without(self, done: Sequence[int]) -> Together:
         """The members whose positions are not among these."""
-        kept = [b for b in range(len(self.members)) if b not in done]
-        tasks = [replace(self.tasks[b], start=self.stack.member(b)) for b in kept]
-        return Together(self.stack.structure, [self.members[b] for b in kept], tasks)
+        kept = sorted(set(range(len(self.members))).difference(done))
+        gone = torch.zeros(len(self.members), dtype=torch.bool, device=self.stack.member_of.device)
+        gone[list(done)] = True
+        components, matrices = ~gone[self.stack.member_of], ~gone[self.stack.matrix_member]
+        pseudo = PseudoMoments(
+            weight_count=torch.as_tensor(self.pseudo.weight_count)[components],
+            mean_count=torch.as_tensor(self.pseudo.mean_count)[components],
+            covariance_count=torch.as_tensor(self.pseudo.covariance_count)[matrices],
+            mean=self.pseudo.mean[components],
+            scatter=self.pseudo.scatter[matrices],
+            ridge=self.pseudo.ridge,
+        )
+        members, tasks = [self.members[b] for b in kept], [self.tasks[b] for b in kept]
+        return Together(members, tasks, self.stack.members(kept), pseudo)
 
 
 def run_together(
@@ -210,8 +234,8 @@ def run_together(
     results: list[FitResult | None] = [None] * len(tasks)
     histories: list[list[Record]] = [[] for _ in tasks]
     repairs: list[dict[str, None]] = [{} for _ in tasks]
-    previous = torch.full((len(tasks),), -torch.inf, dtype=torch.float64)
-    together = Together(structure, range(len(tasks)), tasks)
+    previous = [-float("inf")] * len(tasks)
+    together = Together.of(structure, tasks)
     weights = torch.tensor([task.weight for task in tasks], dtype=torch.float64)
     start = time.perf_counter()
 
@@ -223,12 +247,12 @@ def run_together(
     outcome = Outcome.LIMIT
     try:
         for iteration in range(1, max_iter + 1):
-            values = together.step(rows)[0].cpu() / weights[together.members]
+            values = (together.step(rows)[0].cpu() / weights[together.members]).tolist()
             done = []
             for position, (number, mended) in enumerate(zip(together.members, together.repaired(), strict=True)):
-                value = float(values[position])
+                value = values[position]
                 _check(value, mended and tasks[number].solver.strict, iteration, number)
-                change = value - float(previous[number])
+                change = value - previous[number]
                 histories[number].append(Record(iteration, value, change, time.perf_counter() - start))
                 previous[number] = value
                 if mended:

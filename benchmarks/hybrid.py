@@ -1,0 +1,262 @@
+"""python -m benchmarks.hybrid: gradient training and missing cells of low-rank mixtures, in time and in memory.
+
+1. An epoch of the sizes of MNIST (pca50) (10 classes, 132 components, D = 50, rank 25, minibatches of 100) beside the
+   same model as one would write it: deviations of all rows from all means, autograd, Adam.
+2. Classifying a row of 784 features by 170 components of rank 25, complete and with cells missing, in batches of 1000.
+3. Memory that fits and predictions need beyond the rows, against the number of features.
+
+Times are the least of several, what is compared taking turns. Adds what it finds, under device and threads, to
+results/hybrid.json and writes hybrid.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import math
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.__main__ import anonymous_megabytes, machine
+from mixtura.covariances import LowRankCovariance
+from mixtura.estimators.prediction import class_scores
+from mixtura.mixture import Mixture
+from mixtura.objectives import Hybrid, Margin
+from mixtura.passes import locate, map_rows
+from mixtura.roles import Targets
+from mixtura.shards import TensorSource
+from mixtura.solvers import Gradient
+from mixtura.solvers.gradient import Training
+
+RESULTS = Path(__file__).parent / "results"
+COUNTS = (20, 4, 15, 12, 10, 8, 15, 13, 20, 15)  # of RPTP18 for MNIST (pca50)
+BATCH = 100
+SIZES = (1250, 2500, 5000, 10_000)
+
+
+def least(calls: dict[str, Callable[[], object]], n_rounds: int) -> dict[str, float]:
+    """The least seconds of each call; they take turns."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(n_rounds):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            found[name].append(time.perf_counter() - began)
+    return {name: min(times) for name, times in found.items()}
+
+
+def drawn(n_components: int, size: int, rank: int, n_classes: int, device: torch.device, precision: bool) -> Mixture:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64).to(device)
+
+    diagonals, columns = 0.05 + 0.1 * draw(n_components, size), 0.2 * draw(n_components, size, rank) - 0.1
+    weights = torch.full((n_components,), -math.log(n_components), dtype=torch.float64, device=device)
+    class_of = (torch.arange(n_components) * n_classes // n_components).to(device)
+    covariance = LowRankCovariance(diagonals, columns, of_precision=precision)
+    return Mixture(weights, draw(n_components, size), covariance, class_of)
+
+
+# ---- an epoch --------------------------------------------------------------------------------------------------------
+
+
+def plain_epoch(start: Mixture, x: Tensor, y: Tensor, objective: Hybrid) -> Callable[[], None]:
+    """As one would write it."""
+    covariance: Any = start.covariance
+    free = [start.log_weights, start.means, covariance.unconstrained()["diagonals"], covariance.columns]
+    leaves = [part.detach().clone().requires_grad_() for part in free]
+    optimiser = torch.optim.Adam(leaves, lr=1e-3)
+    identity = torch.eye(covariance.rank, dtype=x.dtype, device=x.device)
+    constant = x.shape[1] * math.log(2 * math.pi)
+
+    def epoch() -> None:
+        for index in torch.randperm(len(x), device=x.device).split(BATCH):
+            logits, means, diagonals, columns = leaves
+            diagonals = torch.nn.functional.softplus(diagonals) + 1e-6
+            off = x[index] - means.unsqueeze(1)  # (K, n, D)
+            distances = (off.square() * diagonals.unsqueeze(1)).sum(-1) + (off @ columns).square().sum(-1)
+            inner = identity + columns.mT @ (columns / diagonals.unsqueeze(-1))
+            log_determinants = diagonals.log().sum(-1) + torch.logdet(inner)
+            densities = 0.5 * (log_determinants.unsqueeze(-1) - distances - constant)
+            log_joint = logits.log_softmax(0).unsqueeze(-1) + densities
+            found = objective.evaluate(log_joint, Targets(start.class_of, y[index], known_classes=10))
+            optimiser.zero_grad()
+            (-found.values.mean()).backward()
+            optimiser.step()
+
+    return epoch
+
+
+def epochs(device: torch.device, n_rounds: int) -> dict[str, Any]:
+    """Milliseconds of a step."""
+    n_rows = 10 * BATCH
+    start = drawn(sum(COUNTS), 50, 25, 10, device, precision=True)
+    x = torch.rand(n_rows, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(device)
+    y = (torch.arange(n_rows) % 10).to(device)
+    objective = Hybrid(0.25, Margin(60.0))
+    ours = Training(Gradient(optimiser="adam", objective=objective), start, TensorSource(x, y))
+    calls = {"mixtura": ours.run_epoch, "plain autograd": plain_epoch(start, x, y, objective)}
+    times = {name: 1e3 * BATCH * t / n_rows for name, t in least(calls, n_rounds).items()}
+    return {"milliseconds": times, "ratio": times["plain autograd"] / times["mixtura"]}
+
+
+# ---- missing cells ---------------------------------------------------------------------------------------------------
+
+
+def with_holes(rows: Tensor, share: float) -> Tensor:
+    """The same number of cells of every row missing."""
+    keys = torch.rand(rows.shape, generator=torch.Generator().manual_seed(2)).to(rows.device)
+    gone = torch.zeros_like(rows, dtype=torch.bool)
+    gone.scatter_(1, keys.argsort(1)[:, : round(share * rows.shape[1])], True)
+    return torch.where(gone, torch.nan, rows)
+
+
+def missing_cells(device: torch.device, n_rounds: int) -> dict[str, Any]:
+    """Microseconds of a row."""
+    mixture = drawn(170, 784, 25, 10, device, precision=False)
+    rows = torch.rand(1000, 784, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(device)
+    limit = 8 * 2**30 if device.type == "cuda" else 2**28
+
+    def classify(x: Tensor) -> Tensor:
+        source = TensorSource(x)
+        return map_rows(
+            mixture, source, locate(source), lambda a: class_scores(a, mixture.class_slices).argmax(1).double(), limit
+        )
+
+    parts = {"complete": rows, "10 % missing": with_holes(rows, 0.1), "50 % missing": with_holes(rows, 0.5)}
+    with torch.no_grad():
+        times = least({name: (lambda x=x: classify(x)) for name, x in parts.items()}, n_rounds)
+    each = {name: 1e6 * t / len(rows) for name, t in times.items()}
+    return {"microseconds": each, "ratio": each["10 % missing"] / each["complete"]}
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def growth(work: Callable[[], object]) -> float:
+    """Megabytes by which memory grows at most meanwhile, watched from a thread."""
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not at hand for this
+    before = anonymous_megabytes()
+    peak, done = [before], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            peak[0] = max(peak[0], anonymous_megabytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return peak[0] - before
+
+
+def peaks(size: int) -> dict[str, float]:
+    """Megabytes that fits and predictions need beyond the rows; run in a process of its own."""
+    from mixtura import HybridMixtureClassifier
+
+    rows = torch.randn(200, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.arange(200) % 2
+    rows[:, :20] += labels.unsqueeze(-1)
+    holes = with_holes(rows, 0.1).numpy()
+    options: dict[str, Any] = {"covariance_type": "low_rank", "rank": 10, "max_iter": 3, "n_epochs": 2}
+    options |= {"validation_fraction": None, "tradeoff": 0.5, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in (rows[:, :100], holes[:, :100]):  # libraries make their workspaces
+            HybridMixtureClassifier(2, **options).fit(part, labels)
+        model = HybridMixtureClassifier(2, **options)
+        return {
+            "fit": growth(lambda: model.fit(rows, labels)),
+            "predict with missing cells": growth(lambda: model.predict(holes)),
+            "fit with missing cells": growth(lambda: HybridMixtureClassifier(2, **options).fit(holes, labels)),
+        }
+
+
+def memory() -> dict[str, Any]:
+    """Peaks by the number of features, each in a process of its own."""
+    found = {}
+    for size in SIZES:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.hybrid", "--peak", str(size)], check=True, capture_output=True, text=True
+        )
+        found[str(size)] = json.loads(done.stdout)
+    return found
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def page(results: dict[str, Any]) -> str:
+    lines = ["# Hybrid training and missing cells", "", "Written by `python -m benchmarks.hybrid`; float64.", ""]
+    lines += ["The least of several rounds; what is compared takes turns.", ""]
+    for name, found in results.items():
+        own = found["machine"]
+        lines += [f"## {name}", "", f"{own['processor']}, {own['cores']} cores, torch {own['torch']}.", ""]
+        step = found["epoch"]["milliseconds"]
+        lines += ["| a step of 100 rows, 132 components, D = 50, rank 25 | milliseconds |", "|---|---|"]
+        lines += [f"| {way} | {value:.2f} |" for way, value in step.items()]
+        lines += [f"| plain autograd over mixtura | {found['epoch']['ratio']:.1f} times |", ""]
+        lines += ["| a row of 784 features, 170 components, rank 25 | microseconds |", "|---|---|"]
+        lines += [f"| {way} | {value:.0f} |" for way, value in found["missing"]["microseconds"].items()]
+        lines += [f"| 10 % missing over complete | {found['missing']['ratio']:.1f} times |", ""]
+        if "memory" in found:
+            lines += memory_table(found["memory"])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def memory_table(found: dict[str, Any]) -> list[str]:
+    ways = list(next(iter(found.values())))
+    lines = [
+        "Memory beyond rows and libraries, at most, in MB; 200 rows, 4 components of rank 10",
+        "",
+    ]
+    lines += ["| features | " + " | ".join(ways) + " | one D x D matrix |", "|---|" + "---|" * (len(ways) + 1)]
+    for size, peaks in found.items():
+        matrix = int(size) ** 2 * 8 / 2**20
+        lines.append(f"| {size} | " + " | ".join(f"{peaks[way]:.0f}" for way in ways) + f" | {matrix:.0f} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--peak", type=int, help="measure memory for so many features, and print it")
+    parser.add_argument("--out", type=Path, default=RESULTS / "hybrid.json")
+    options = parser.parse_args()
+    if options.peak is not None:
+        print(json.dumps(peaks(options.peak)))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found: dict[str, Any] = {"machine": machine()}
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    found["epoch"] = epochs(device, options.rounds)
+    print(json.dumps(found["epoch"]), flush=True)
+    found["missing"] = missing_cells(device, max(3, options.rounds // 2))
+    print(json.dumps(found["missing"]), flush=True)
+    if device.type == "cpu":
+        found["memory"] = memory()
+        print(json.dumps(found["memory"]), flush=True)
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    results[name] = found
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    options.out.with_suffix(".md").write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()
