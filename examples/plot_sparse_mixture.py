@@ -86,11 +86,9 @@ def figure_1(path: Path) -> None:
 def figure_3(path: Path) -> None:
     X, y = make_ripley(125, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
-    for axis, n_steps in zip(axes, (2, 10, 30, 5000), strict=False):
+    for axis, n_steps in zip(axes, (2, 10, 30, 100, 5000), strict=True):
         model = SparseMixtureClassifier(3, max_iter=n_steps, random_state=0, **PUBLISHED).fit(X, y)
         draw(axis, model, X, y, f"after {model.n_iter_} updates")
-    model = SparseMixtureClassifier(3, n_init=1, random_state=0).fit(X, y)
-    draw(axes[-1], model, X, y, "after trials without components")
     save(figure, path)
 
 
@@ -98,7 +96,7 @@ def figure_6(path: Path) -> None:
     X, y = make_checkerboard(20, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
-        model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=0).fit(X, y)
+        model = SparseMixtureClassifier(initial // 2, max_iter=1000, random_state=0, **PUBLISHED).fit(X, y)
         draw(axis, model, X, y, f"{initial} components at the start")
     save(figure, path)
 

@@ -1,9 +1,10 @@
 """python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
-choices would make of it: the Hessian, the evidence that judges starts and components, how clearly the evidence must
-rise for a component to leave; and for a working set, with how many columns it starts. What counts is the log-loss
-of the rows of the other folds. Writes results/sparse_settings.json after every fit, and .md from it.
+choices would make of it: the Hessian, the evidence that judges starts and components, one component per class or
+components that leave one by one; and for a working set, with how many columns it starts and which gain adds one. What
+counts is the log-loss of the rows of the other folds. Simulated classes of one Gaussian each show which odds send them
+to one component. Writes results/sparse_settings.json after every fit, and .md from it.
 """
 
 from __future__ import annotations
@@ -11,29 +12,39 @@ from __future__ import annotations
 import argparse
 import json
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
 
+from mixtura import SparseMixtureClassifier
 from mixtura.bases import Polynomial, standard_scaling
 from mixtura.estimators.sparse import compact
 from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
-from mixtura.solvers.simplify import TRIAL_STEPS, simplifications
 from mixtura.sparse_mixture import class_scores
-from reproduce.sparse_table import RESULTS, machine, mean_and_error, splits
+from reproduce.sparse_removal import TRIAL_STEPS, simplifications
+from reproduce.sparse_table import RESULTS, done, machine, mean_and_error, one_thread, splits
 
 # Data set: training splits, folds of each, starts of each.
-COMPONENTS = {"ripley": (1, 10, 2), "banana": (2, 3, 2), "titanic": (2, 3, 2), "breast_cancer": (2, 3, 2)}
-COLUMNS = {"waveform": (5, 2, 2), "german": (3, 2, 2), "image": (3, 2, 2)}
+COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
+COLUMNS = {"waveform": (10, 2, 2), "german": (5, 2, 2), "image": (5, 2, 2)}
+TRIALS = {
+    "ripley": (1, 10, 1), "banana": (5, 3, 1), "titanic": (10, 3, 1), "breast_cancer": (10, 3, 1),
+    "waveform": (10, 2, 1), "german": (5, 2, 1), "image": (5, 2, 1),
+}  # fmt: skip
 WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
-RISES = [0.0, 0.5, 1.0, 2.0, 4.0]
-STARTS = [15, 30, 60, 120]
+RISES = [0.0, 1.0, 2.0, 4.0]
+# Columns at the start of a working set, and the gain of the log evidence that adds one.
+WORKING = [
+    *((size, 0.1) for size in (5, 10, 15, 30, 60)),
+    *((size, gain) for size in (5, 15) for gain in (0.5, 1.0, 2.0, 4.0)),
+]
+N_SIMULATED = 30
 LIMIT = 2**28
 
 
@@ -46,12 +57,13 @@ def folds(name: str, n_splits: int, n_folds: int) -> Iterator[tuple[str, tuple[n
             yield f"{number}/{fold}", (X[fitted], y[fitted], X[held_out], y[held_out])
 
 
-def problem_of(X: np.ndarray, y: np.ndarray, working: bool) -> Problem:
+def problem_of(X: np.ndarray, y: np.ndarray, working: bool, n_components: int = 3) -> Problem:
     values = torch.from_numpy(np.asarray(X, float))
     classes, numbers = np.unique(y, return_inverse=True)
     scaling = standard_scaling(values, torch.ones(len(values), dtype=torch.float64))
     labels = torch.from_numpy(numbers)
-    return make_problem(values, labels, None, classes, scaling, Polynomial(), None, [3, 3], working, LIMIT)
+    wanted = [n_components] * len(classes)
+    return make_problem(values, labels, None, classes, scaling, Polynomial(), None, wanted, working, LIMIT)
 
 
 def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
@@ -76,70 +88,127 @@ def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.nd
     }
 
 
-def path(state: State, evidence: Evidence, solver: SparseNewton, judge: SparseNewton, score: Callable) -> list[dict]:
-    """What is left after each component that leaves, as long as the judge's evidence does not fall."""
+def path(state: State, evidence: Evidence, solver: SparseNewton, score: Callable) -> list[dict]:
+    """What is left after each component that leaves, as long as the evidence does not fall."""
     found: list[dict] = []
-    key = "exact" if judge.exact else "complete"
-    for _, simpler in simplifications(state, evidence, solver, judge, TRIAL_STEPS):
+    for _, simpler in simplifications(state, evidence, solver, solver, TRIAL_STEPS):
         record = score(simpler)
-        if found and record[key] < found[-1][key]:
+        if found and record["complete"] < found[-1]["complete"]:
             break
         found.append(record)
     return found
 
 
+def fitted(problem: Problem, seed: int, solver: SparseNewton) -> State:
+    assert problem.evidence is not None
+    responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
+    n_columns = problem.evidence.n_columns
+    start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
+    return run(solver, start, problem.evidence, 2000, 0.0).mixture
+
+
 def components(X, y, X_out, y_out, seed: int, **_: object) -> dict:
-    """One start with either Hessian, and its simplifications by either evidence."""
+    """One start with either Hessian, what is left as components leave it, and one component per class."""
     problem = problem_of(X, y, False)
     assert problem.evidence is not None
     parts = (problem.evidence, problem.basis)
-    responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
-    start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
 
     def score(state: State) -> dict:
         return judged(state, problem, parts, X_out, y_out)
 
-    found = {}
-    for name, solver in {"complete": SparseNewton(), "exact": SparseNewton(exact=True)}.items():
-        begun = time.process_time()
-        state = run(solver, start, problem.evidence, 2000, 0.0).mixture
-        found[name] = {**score(state), "seconds": time.process_time() - begun}
-        if name == "complete":
-            for judge in ("complete", "exact"):
-                by = replace(solver, exact=judge == "exact")
-                found[f"judged by {judge}"] = path(state, parts[0], solver, by, score)
-    return found
+    state = fitted(problem, seed, SparseNewton())
+    return {
+        "complete": score(state),
+        "exact": score(fitted(problem, seed, SparseNewton(exact=True))),
+        "one": score(fitted(replace(problem, n_components=[1, 1]), seed, SparseNewton())),
+        "one by one": path(state, parts[0], SparseNewton(), score),
+    }
 
 
 def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
-    """A working set from different numbers of columns, and perhaps the fit with all of them."""
+    """One start of a working set by its settings, and one with all columns."""
     found = {}
-    for size in [*STARTS, None][: None if whole else -1]:
-        problem = problem_of(X, y, size is not None)
-        generator = torch.Generator().manual_seed(seed)
-        responsibilities = starting_responsibilities(problem, generator)
+    for setting in [*WORKING, *([None] if whole else [])]:
+        problem = problem_of(X, y, setting is not None)
         begun = time.process_time()
-        if size is None:
-            assert problem.evidence is not None
-            start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
-            result = run(SparseNewton(), start, problem.evidence, 2000, 0.0)
+        if setting is None:
+            state, evidence, basis = problem.settled(fitted(problem, seed, SparseNewton()))
         else:
-            working_set.COLUMNS_AT_START = size
+            working_set.COLUMNS_AT_START, working_set.LEAST_GAIN = setting
+            generator = torch.Generator().manual_seed(seed)
+            responsibilities = starting_responsibilities(problem, generator)
             working = working_set.WorkingSet(SparseNewton(), problem.candidates(), LIMIT, generator)
-            result = run(working, working.start(problem.class_of, responsibilities), problem.rows_only, 2000, 0.0)
+            start = working.start(problem.class_of, responsibilities)
+            state, evidence, basis = problem.settled(run(working, start, problem.rows_only, 2000, 0.0).mixture)
         seconds = time.process_time() - begun
-        state, evidence, basis = problem.settled(result.mixture)
         record = judged(state, problem, (evidence, basis), X_out, y_out)
-        found["all" if size is None else str(size)] = {**record, "seconds": seconds}
+        found["all" if setting is None else named(setting)] = {**record, "seconds": seconds}
     return found
 
 
-def ended(records: list[dict], rise: float, key: str) -> dict:
+def simulated(seed: int) -> dict:
+    """Log evidence of the best of three starts with ten components a class, and with one, where one is the truth."""
+    rng = np.random.default_rng(seed)
+    n_classes, n_features = 2 + seed % 3 // 2, 2 + seed % 2
+    parts = [rng.normal(0, 1.5, n_features) + rng.uniform(0.4, 2, n_features) * rng.normal(size=(80, n_features))
+             for _ in range(n_classes)]  # fmt: skip
+    problem = problem_of(np.concatenate(parts), np.repeat(np.arange(n_classes), 80), False, 10)
+    assert problem.evidence is not None
+    states = [fitted(problem, start, SparseNewton()) for start in range(3)]
+    one = fitted(replace(problem, n_components=[1] * n_classes), 0, SparseNewton())
+    evidences = [SparseNewton().settled(state, problem.evidence)[1] for state in [*states, one]]
+    best = int(np.argmax(evidences[:3]))
+    return {"best": evidences[best], "components": states[best].mixture.n_components, "classes": n_classes,
+            "one": evidences[-1]}  # fmt: skip
+
+
+def named(setting: tuple[int, float]) -> str:
+    return f"{setting[0]} | {setting[1]}"
+
+
+def ended(records: list[dict], rise: float) -> dict:
     """Where a path ends when the evidence must rise by so much."""
     place = 0
-    while place + 1 < len(records) and records[place + 1][key] >= records[place][key] + rise:
+    while place + 1 < len(records) and records[place + 1]["complete"] >= records[place]["complete"] + rise:
         place += 1
     return records[place]
+
+
+def trials(X, y, X_out, y_out, seed: int, **_: object) -> dict:
+    """The best of three starts of the published algorithm, and one component per class.
+
+    Where all rows would have a working set, folds have one too, and for one component as well: what starts with all
+    columns has more evidence, whatever its components.
+    """
+    found = {}
+    for name, n_components in (("several", 3), ("one", 1)):
+        working = True if X.shape[1] > 15 else "auto"
+        model = SparseMixtureClassifier(n_components, component_trials=False, working_set=working, random_state=seed)
+        model.fit(X, y)
+        places = (np.arange(len(y_out)), np.searchsorted(model.classes_, y_out))
+        plain, moderated = (model.predict_proba(X_out, moderated=way) for way in (False, True))
+        found[name] = {
+            "loss": float(-np.log(plain[places].clip(1e-15)).mean()),
+            "moderated": float(-np.log(moderated[places].clip(1e-15)).mean()),
+            "error": 100 * float(np.mean(plain.argmax(1) != places[1])),
+            "weights": model.n_weights_, "log_evidence": model.log_evidence_,
+        }  # fmt: skip
+    return found
+
+
+def better(run: dict, odds: float) -> dict:
+    """One component per class unless the evidence for more is larger by so much."""
+    difference = run["several"]["log_evidence"] - run["one"]["log_evidence"]
+    return run["several" if difference > np.log(odds) else "one"]
+
+
+# How components leave, and what is then left of a run.
+ODDS = [1, 3, 10, 20, 100]
+RULES: dict[str, Callable[[dict], dict]] = {
+    "never: the published algorithm": lambda run: run["complete"],
+    **{f"one by one, rise {rise:g}": lambda run, rise=rise: ended(run["one by one"], rise) for rise in RISES},
+    "never; exact Hessian": lambda run: run["exact"],
+}
 
 
 def by_start(runs: dict) -> dict[str, list[dict]]:
@@ -158,25 +227,62 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (weights left) by how components leave after a fit with the complete",
+        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start;",
+        "± is the standard error of the difference of the log-loss to the first line over folds and starts.",
+        "",
+        row(["components leave", *COMPONENTS, "mean"]),
+        row(["---"] * (2 + len(COMPONENTS))),
     ]
-    lines += [
-        "Hessian; ± is the standard error of the difference to the first line over folds and starts. The last line is a"
-    ]
-    lines += ["fit with the exact Hessian.", ""]
-    lines += [row(["judge", "least rise", *COMPONENTS, "mean"]), row(["---"] * (3 + len(COMPONENTS)))]
-    rules = [("complete", None), *((judge, rise) for judge in ("complete", "exact") for rise in RISES), ("exact", None)]
-    for judge, rise in rules:
+    for name, rule in RULES.items():
         cells, means = [], []
         for data in COMPONENTS:
             runs = list(found["components"].get(data, {}).values())
-            ends = [run[judge] if rise is None else ended(run[f"judged by {judge}"], rise, judge) for run in runs]
+            ends = [rule(run) for run in runs]
             differences = [end["loss"] - run["complete"]["loss"] for end, run in zip(ends, runs, strict=True)]
             means.append(np.mean([end["loss"] for end in ends]))
-            weights = np.mean([end["weights"] for end in ends])
-            cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({weights:.1f})")
-        name = "exact Hessian" if (judge, rise) == ("exact", None) else judge
-        lines.append(row([name, "never" if rise is None else rise, *cells, f"{np.mean(means):.4f}"]))
+            error, weights = (np.mean([end[key] for end in ends]) for key in ("error", "weights"))
+            cells.append(f"{means[-1]:.4f} ± {mean_and_error(differences)[1]:.4f} ({error:.1f}; {weights:.1f})")
+        lines.append(row([name, *cells, f"{np.mean(means):.4f}"]))
+    return [*lines, ""]
+
+
+def trials_table(found: dict) -> list[str]:
+    lines = [
+        "## One component per class",
+        "",
+        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), of the best of three starts or of",
+        "one component per class, as the evidence decides by odds. The means are over the sets.",
+        "",
+        row(["one component per class", *TRIALS, "mean"]),
+        row(["---"] * (2 + len(TRIALS))),
+    ]
+    for odds in (0, *ODDS):
+        cells, means = [], []
+        for data in TRIALS:
+            ends = [better(run, odds or 1e-300) for run in found["trials"].get(data, {}).values()]
+            keys = ("loss", "moderated", "error", "weights")
+            means.append([np.mean([end[key] for end in ends]) for key in keys])
+            cells.append("{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*means[-1]))
+        name = f"unless {odds} : 1 for more" if odds else "never: the published algorithm"
+        lines.append(row([name, *cells, "{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*np.mean(means, 0))]))
+    return [*lines, ""]
+
+
+def simulated_table(found: dict) -> list[str]:
+    runs = list(found["simulated"].get("one Gaussian", {}).values())
+    lines = [
+        "## Classes of one Gaussian each",
+        "",
+        f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
+        "ten components a class: those that end with one component per class.",
+        "",
+        row(["components leave", "sets"]),
+        row(["---"] * 2),
+    ]
+    lines.append(row(["never: the published algorithm", sum(run["components"] == run["classes"] for run in runs)]))
+    for odds in ODDS:
+        small = [run["components"] == run["classes"] or run["best"] - run["one"] <= np.log(odds) for run in runs]
+        lines.append(row([f"one per class unless {odds} : 1 for more", sum(small)]))
     return [*lines, ""]
 
 
@@ -216,58 +322,82 @@ def moderation_table(found: dict) -> list[str]:
 
 def columns_table(found: dict) -> list[str]:
     lines = [
-        "## Columns at the start of a working set",
+        "## Columns of a working set",
         "",
-        "Log evidence by the complete Hessian, held-out log-loss, weights, processor seconds; means over folds.",
+        "Log evidence, held-out log-loss, error %, weights, processor seconds; means over folds, by the number of",
+        "columns at the start and the gain of the log evidence that adds one.",
         "",
     ]
-    lines += [row(["columns", *COLUMNS]), row(["---"] * (1 + len(COLUMNS)))]
-    for size in map(str, STARTS):
-        lines.append(row([size, *(columns_cell(found["columns"].get(data, {}).values(), size) for data in COLUMNS)]))
-    some = [found["columns"]["waveform"][key] for key in WITH_ALL]
+    lines += [row(["columns", "gain", *COLUMNS]), row(["---"] * (2 + len(COLUMNS)))]
+    for setting in map(named, WORKING):
+        lines.append(row([setting, *(columns_cell(found["columns"].get(d, {}).values(), setting) for d in COLUMNS)]))
+    some = [found["columns"]["waveform"][key] for key in WITH_ALL if key in found["columns"].get("waveform", {})]
     lines += ["", f"Of Waveform, the {len(some)} fits that were made with all columns too:", ""]
     lines += [row(["columns", "waveform"]), row(["---"] * 2)]
-    return [*lines, *(row([size, columns_cell(some, size)]) for size in [*map(str, STARTS), "all"]), ""]
+    both = {"15": named((15, 0.1)), "all": "all"}
+    return [*lines, *(row([name, columns_cell(some, key)]) for name, key in both.items()), ""]
 
 
 def columns_cell(records: Iterable[dict], size: str) -> str:
     runs = [record[size] for record in records]
-    values = {key: np.mean([run[key] for run in runs]) for key in ("complete", "loss", "weights", "seconds")}
-    return f"{values['complete']:.2f}, {values['loss']:.4f}, {values['weights']:.1f}, {values['seconds']:.1f} s"
+    if not runs:
+        return ""
+    keys = ("complete", "loss", "error", "weights", "seconds")
+    evidence, loss, error, weights, seconds = (np.mean([run[key] for run in runs]) for key in keys)
+    return f"{evidence:.2f}, {loss:.4f}, {error:.1f} %, {weights:.1f}, {seconds:.1f} s"
 
 
 def as_markdown(found: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
     lines += ["Written by `python -m reproduce.sparse_settings` from sparse_settings.json. No test row was read.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
-    return "\n".join(
-        [*lines, *components_table(found), *starts_table(found), *moderation_table(found), *columns_table(found)]
-    )
+    tables = (components_table, trials_table, simulated_table, starts_table, moderation_table, columns_table)
+    return "\n".join([*lines, *(line for table in tables for line in table(found))])
+
+
+MEASURES = {"trials": trials, "components": components, "columns": columns}
+PLANS = {"trials": TRIALS, "components": COMPONENTS, "columns": COLUMNS}
+PARTS = ["simulated", *MEASURES]
+
+
+def measure(part: str, name: str, fold: str, seed: int) -> dict:
+    """One record of a part."""
+    if part == "simulated":
+        return simulated(seed)
+    plan = PLANS[part][name]
+    rows = dict(folds(name, *plan[:2]))[fold]
+    return MEASURES[part](*rows, seed, whole=name == "waveform" and f"{fold}/{seed}" in WITH_ALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["components", "columns"])
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--data", nargs="*")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    file = RESULTS / "sparse_settings.json"
-    found = json.loads(file.read_text()) if file.exists() else {"components": {}, "columns": {}}
-    found["machine"] = machine()
-    for part, plan, measure in (("components", COMPONENTS, components), ("columns", COLUMNS, columns)):
-        for name, (n_splits, n_folds, n_starts) in plan.items():
-            if part not in options.parts or (options.data and name not in options.data):
-                continue
-            runs = found[part].setdefault(name, {})
-            for fold, rows in folds(name, n_splits, n_folds):
-                for seed in range(n_starts):
-                    key = f"{fold}/{seed}"
-                    if key not in runs:
-                        begun = time.time()
-                        runs[key] = measure(*rows, seed, whole=name == "waveform" and key in WITH_ALL)
-                        print(part, name, key, round(time.time() - begun, 1), flush=True)
-                        file.write_text(json.dumps(found, indent=1))
+    one_thread()
+    file = options.folder / "sparse_settings.json"
+    found = json.loads(file.read_text()) if file.exists() else {part: {} for part in PARTS}
+    known = found["simulated"].get("one Gaussian", {})
+    sets = [seed for seed in range(N_SIMULATED) if "simulated" in options.parts and f"-/{seed}" not in known]
+    tasks = [("simulated", "one Gaussian", "-", seed) for seed in sets]
+    tasks += [
+        (part, name, fold, seed)
+        for part, plan in PLANS.items()
+        if part in options.parts
+        for name, (n_splits, n_folds, n_starts) in plan.items()
+        if not options.data or name in options.data
+        for fold, _ in folds(name, n_splits, n_folds)
+        for seed in range(n_starts)
+        if f"{fold}/{seed}" not in found.setdefault(part, {}).get(name, {})
+    ]
+    if tasks:
+        found["machine"] = machine()
+    for (part, name, fold, seed), record in done(tasks, measure, options.processes):
+        found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
+        print(part, name, fold, seed, flush=True)
+        file.write_text(json.dumps(found, indent=1))
     file.with_suffix(".md").write_text(as_markdown(found))
 
 

@@ -6,12 +6,22 @@ import torch
 
 import reference_sparse as reference
 from cases import assert_close, tensor
-from mixtura.bases import RBF, Custom, KernelColumns, Monomials, Polynomial, feature_form, gram_factor, monomials
+from mixtura.bases import (
+    RBF,
+    Custom,
+    KernelColumns,
+    Monomials,
+    Polynomial,
+    feature_form,
+    gram_factor,
+    monomials,
+    no_scaling,
+)
+from mixtura.estimators.sparse_problem import make_problem
 from mixtura.priors.sparse import Relevance
 from mixtura.solvers.curvature import DirectCurvature, FeatureCurvature, Share
 from mixtura.solvers.loop import Outcome, run
 from mixtura.solvers.newton import Evidence, SparseNewton, merged, starting_state, without_components
-from mixtura.solvers.simplify import simplified
 from mixtura.solvers.working_set import Candidates, WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
@@ -87,6 +97,20 @@ class TestTwin:
         assert twin.converged
         assert_close(result.mixture.mixture.coefficients(6), twin.values, 1e-6)
 
+    def test_one_column_stands_for_equal_rows(self, rng):
+        copies = np.repeat(np.arange(12), rng.integers(1, 5, 12))
+        rows, labels = rng.normal(size=(12, 2))[copies], np.arange(len(copies)) % 2
+        columns = np.hstack([np.ones((len(rows), 1)), RBF(0.7).gram(tensor(rows), tensor(rows)).numpy()])
+        twin = reference.fit(columns, labels, np.array([0, 1]), np.eye(2)[labels], max_iter=9)
+        arguments = (None, np.array([0, 1]), no_scaling(2, torch.device("cpu")), RBF(0.7), None, [1, 1], False, 2**20)
+        problem = make_problem(tensor(rows), tensor(labels), *arguments)
+        start = starting_state(13, problem.class_of, tensor(np.eye(2)[labels].T.copy()), problem.precisions)
+        result = run(SparseNewton(), start, problem.evidence, 9, 0.0)
+        assert problem.evidence.n_columns == 13
+        evidences = [record.objective * len(rows) for record in result.history]
+        assert_close(evidences[:2], twin.evidences[:2], 1e-7)
+        assert_close(evidences, twin.evidences, 1e-4)  # copies reach the largest precision a little earlier
+
     def test_same_with_the_exact_hessian(self, rng):
         rows, labels, class_of, responsibilities = rows_of(rng, n_rows=36)
         evidence = evidence_of(Polynomial(), rows, labels)
@@ -145,7 +169,8 @@ class TestHessians:
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), weights)
         features = FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], weights)
         values = tensor(rng.normal(size=mixture.n_pairs))
-        assert_close(features.predict(values), direct.predict(values))
+        shares = mixture.log_weights.unsqueeze(1)
+        assert_close(features.log_joint(values, shares), direct.log_joint(values, shares))
         assert_close(features.gradient(posteriors), direct.gradient(posteriors))
         one, other = (form.factored(share, mixture.precisions) for form in (direct, features))
         assert_close(other.log_determinant, one.log_determinant, 1e-8)
@@ -223,23 +248,16 @@ class TestComponents:
         assert_close(after.responsibilities.sum(0), torch.ones(50))
         assert_close(after.mixture.log_weights.exp(), [1, 0.5, 0.5])
 
-    def test_simplifying_never_lowers_the_evidence(self, state):
-        start, evidence = state
-        solver = SparseNewton()
-        found = run(solver, start, evidence, 300, 0.0).mixture
-        before = solver.settled(found, evidence)[1]
-        assert solver.settled(simplified(found, evidence, solver, 300), evidence)[1] >= before - 1e-3
-
 
 def test_a_working_set_ends_near_the_whole(rng):
-    rows, labels, class_of, responsibilities = rows_of(rng, n_rows=100)
+    rows, labels, class_of, responsibilities = rows_of(rng, n_rows=60)
     kernel, values = RBF(0.7), tensor(rows)
     evidence = evidence_of(kernel, rows, labels)
     whole = fitted(evidence, class_of, responsibilities)
-    basis = KernelColumns(kernel, torch.cat((values[:1], values)), torch.arange(-1, 100))
+    basis = KernelColumns(kernel, torch.cat((values[:1], values)), torch.arange(-1, 60))
     working = WorkingSet(SparseNewton(), Candidates(basis, values), 2**26, torch.Generator().manual_seed(0))
     start = working.start(tensor(class_of), tensor(responsibilities.T.copy()))
-    nothing = Evidence(values.new_zeros(0, 100), None, evidence.labels, evidence.weights)
+    nothing = Evidence(values.new_zeros(0, 60), None, evidence.labels, evidence.weights)
     result = run(working, start, nothing, 2000, 0.0)
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture.features.shape[0] < 40

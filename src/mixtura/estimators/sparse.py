@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,10 +28,13 @@ from mixtura.estimators.sparse_problem import (
 )
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.solvers.newton import SparseNewton, State, starting_state
-from mixtura.solvers.simplify import simplified
 from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
+# How much more likely the labels must be for several components of a class than for one: three to one, "substantial
+# evidence" on the scale of Jeffreys. It has the smallest log-loss of held-out training rows, mean of seven sets
+# (reproduce/results/sparse_settings.md).
+LOG_ODDS = math.log(3)
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
 
@@ -92,8 +96,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether components are left out in turn at the end, and stay out where the evidence does not
-            fall (component-trial); False is the published algorithm.
+        component_trials: whether one component per class is tried as well, and kept unless the evidence is three to
+            one for more (component-trial); False is the published algorithm.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -182,9 +186,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
                 n_components, self._wants_working_set(), limit,
             )  # fmt: skip
-            generator = self._generator()
-            best = best_of(self._n_starts(problem), lambda: self._fit_once(problem, solver, generator))
-            self._keep(best, problem, solver)
+            self._keep(self._fit_all(problem, solver), problem, solver)
         return self
 
     def _solver(self) -> SparseNewton:
@@ -224,8 +226,23 @@ class SparseMixtureClassifier(ConditionalClassifier):
         random_state = check_random_state(self.random_state)
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
-    def _n_starts(self, problem: Problem) -> int:
-        return 1 if max(problem.n_components) == 1 else int(self.n_init)
+    def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
+        """The start with the largest evidence; or one component per class (component-trial).
+
+        Both start with all columns or both with a few: what starts with all has more evidence.
+        """
+        several, generator = max(problem.n_components) > 1, self._generator()
+        best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
+        if not (several and self.component_trials) or best.outcome is Outcome.INTERRUPTED:
+            return best
+        try:
+            single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
+        except KeyboardInterrupt:
+            return replace(best, outcome=Outcome.INTERRUPTED)
+        if single.outcome is Outcome.INTERRUPTED:
+            return replace(best, outcome=Outcome.INTERRUPTED)
+        log_odds = (best.objective - single.objective) * float(problem.weights.sum())
+        return best if log_odds > LOG_ODDS else single
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
@@ -235,9 +252,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _fit_once(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
-        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch:
+        # Many small calls: a tenth of their time would be bookkeeping for gradients.
+        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
             if problem.evidence is not None:
-                start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
+                n_columns = problem.evidence.n_columns
+                start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
                 return run(solver, start, problem.evidence, int(self.max_iter), 0.0, watch)
             working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
             start = working.start(problem.class_of, responsibilities)
@@ -246,12 +265,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
-        interrupted = result.outcome is Outcome.INTERRUPTED
-        try:
-            if self.component_trials and not interrupted:
-                state = simplified(state, evidence, solver, int(self.max_iter))
-        except KeyboardInterrupt:  # the fit itself is complete
-            interrupted = True
+        state = replace(state, mixture=ordinary(state.mixture))
         state, self.log_evidence_ = solver.settled(state, evidence)
         # The complete Hessian makes the posterior too narrow; it is good for pruning, not for doubt.
         state, covariance = replace(solver, exact=True).posterior(state, evidence)
@@ -261,7 +275,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.history_ = list(result.history)
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
-        if interrupted:
+        if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
             warnings.warn(
@@ -414,6 +428,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
 
 MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "precisions")
+
+
+def ordinary(mixture: SparseMixture) -> SparseMixture:
+    """The same mixture in tensors that may take part in gradients."""
+    return SparseMixture(**{name: getattr(mixture, name).clone() for name in MIXTURE_PARTS})
 
 
 def _tensor(rows: Rows) -> Tensor:

@@ -49,7 +49,8 @@ def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None
 class Problem:
     """What a fit is about, once the input is checked; rows of weight zero are left out.
 
-    Kernels stand at distinct rows only: equal rows are equal columns, and would share one weight among copies.
+    Kernels stand at distinct rows only: equal rows are equal columns, and would share one weight among copies. One
+    column stands for all of them if it starts at their common precision (equal-columns).
     """
 
     rows: Tensor  # (N, D), scaled; for a precomputed kernel the values themselves
@@ -61,6 +62,7 @@ class Problem:
     scaling: Scaling
     n_components: list[int]
     memory_limit: int
+    precisions: Tensor | None = None  # (H,), at which columns start
 
     @cached_property
     def class_of(self) -> Tensor:
@@ -77,7 +79,7 @@ class Problem:
         return Evidence(self.rows.new_zeros(0, len(self.rows)), None, self.labels, self.weights)
 
     def candidates(self) -> Candidates:
-        return Candidates(self.basis, self.rows)
+        return Candidates(self.basis, self.rows, self.precisions)
 
     def settled(self, found: Any) -> tuple[State, Evidence, Basis]:
         """A solver's result with the evidence and the basis that its columns are numbers of."""
@@ -106,6 +108,7 @@ def make_problem(
     rows = scaling(values)[present.to(values.device)]
     checks.finite_scaled(rows)
     n_live = sum(n_components) - 1
+    precisions = None
     if primal_degree is not None:
         columns = monomials(rows, primal_degree)  # (N, H)
         basis: Basis = Monomials(primal_degree, torch.arange(columns.shape[1], device=rows.device))
@@ -122,6 +125,8 @@ def make_problem(
         basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
     else:
         points, places, first = _distinct(rows)
+        copies = weights.new_zeros(len(points)).index_add_(0, places, weights)
+        precisions = torch.cat((copies.new_ones(1), 1 / copies.clamp_min(1)))  # (equal-columns)
         size = kernel.n_features(rows.shape[1])
         size = len(points) if size is None else min(size, len(points))
         if working_set is None:
@@ -133,7 +138,7 @@ def make_problem(
             evidence = Evidence(features, maps, labels, weights)
         numbers_of_points = torch.cat((present.new_tensor([-1]), present[first.cpu()])).to(rows.device)
         basis = KernelColumns(kernel, torch.cat((points[:1], points)), numbers_of_points)
-    return Problem(rows, evidence, basis, labels, weights, classes, scaling, n_components, memory_limit)
+    return Problem(rows, evidence, basis, labels, weights, classes, scaling, n_components, memory_limit, precisions)
 
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -48,12 +48,12 @@ class Factored(Protocol):
 
 
 class Curvature(Protocol):
-    """Linear predictors of pairs, and their gradients and Hessians; of use as long as the pairs stay."""
+    """Log joints from the values of pairs, and their gradients and Hessians; of use as long as the pairs stay."""
 
     components: Tensor  # (P,), of the pairs
 
-    def predict(self, values: Tensor) -> Tensor:
-        """(P,) -> (K, N)"""
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        """(P,), (K, 1) -> (K, N)"""
         ...
 
     def gradient(self, residuals: Tensor) -> Tensor:
@@ -70,13 +70,16 @@ class DirectCurvature:
         self.components, self.columns = mixture.components, columns  # (P,), (P, N)
         self.members = mixture.members.T.contiguous()  # (K, P)
         self.same = mixture.members @ self.members  # (P, P), one for pairs of one component
-        self.weighted = columns * weights
+        self.weighted = (columns * weights).T  # (N, P)
+        size = len(columns)
+        self.places = mixture.components * size + torch.arange(size, device=columns.device)  # in (K, P)
+        self.rooted = columns * weights.sqrt()  # (P, N)
 
-    def predict(self, values: Tensor) -> Tensor:
-        return (self.members * values) @ self.columns
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.addmm(log_weights, self.members * values, self.columns)
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return (residuals.index_select(0, self.components) * self.weighted).sum(1)
+        return (residuals @ self.weighted).take(self.places)
 
     def hessian(self, share: Share) -> Tensor:
         """Minus second derivatives, (P, P).
@@ -88,9 +91,8 @@ class DirectCurvature:
         return total if share.responsibilities is None else total - self._complete(share.responsibilities)
 
     def _complete(self, posteriors: Tensor) -> Tensor:
-        p = posteriors.index_select(0, self.components)  # (P, N); faster than by brackets, and often asked for
-        weighted = p * self.weighted
-        return torch.addmm(self.same * (weighted @ self.columns.T), weighted, (p * self.columns).T, alpha=-1)
+        mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); brackets would be slower
+        return torch.addmm(torch.mm(mixed, self.rooted.T).mul_(self.same), mixed, mixed.T, alpha=-1)
 
     def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
         return DirectFactored(self.hessian(share), precisions)
@@ -110,7 +112,7 @@ class DirectFactored:
 
     @property
     def log_determinant(self) -> Tensor:
-        return 2 * self.factor.diagonal().log().sum() - self.precisions.log().sum()
+        return (self.factor.diagonal().square() / self.precisions).log().sum()
 
     @property
     def determined(self) -> Tensor:
@@ -137,8 +139,8 @@ class FeatureCurvature:
             [self.live.index(k) if k in self.live else 0 for k in range(len(sizes))], device=maps.device
         )[mixture.components]  # (P,)
 
-    def predict(self, values: Tensor) -> Tensor:
-        return ((self.maps * values) @ self.members).T @ self.features
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.addmm(log_weights, ((self.maps * values) @ self.members).T, self.features)
 
     def gradient(self, residuals: Tensor) -> Tensor:
         return self.back(self.features @ (residuals * self.weights).T, self.components)

@@ -21,6 +21,8 @@ from mixtura.sparse_mixture import SparseMixture
 # As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
 GRADIENT_TOLERANCE = 1e-5
 RESPONSIBILITY_TOLERANCE = 1e-3
+# A Newton step that lowers the gradient by this factor leaves its curvature good enough for another.
+STILL_GOOD = 1e-2
 # Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits rounding is all that moves.
 MOST_NEWTON_STEPS = 100
 MOST_ROUNDS = 200
@@ -67,6 +69,11 @@ class Mode:
     values: Tensor  # (P,)
     log_joint: Tensor  # (K, N)
     posteriors: Tensor  # (K, N)
+    own: Tensor  # (K, N), whether a component belongs to the class of a row
+
+    def log_likelihood(self, weights: Tensor) -> Tensor:
+        """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
+        return weights @ (self.posteriors * self.own).sum(0).clamp_min_(1e-300).log_()
 
 
 @dataclass(frozen=True)
@@ -96,14 +103,15 @@ class SparseNewton:
         curvature = state.curvature
         if curvature is None or curvature.components is not state.mixture.components:
             curvature = _curvature(state.mixture, evidence)
-        mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
-        likelihood = log_likelihood(mode.posteriors, evidence, state.mixture.class_of)
         before = state.mixture
+        mode, responsibilities = self.mode(state, evidence, curvature)
+        found = self._laplace(mode, responsibilities, before.precisions, curvature)
+        likelihood = mode.log_likelihood(evidence.weights)
         penalty = self.prior.log_density(mode.values, before.precisions)
         log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
         precisions = self.prior.updated(mode.values, before.precisions, found.determined)
-        change = float(torch.linalg.vector_norm(precisions - before.precisions)) ** 2
+        moves = precisions - before.precisions
+        change = float(moves @ moves)
         weights = _weights(responsibilities, evidence, before.class_of)
         moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
         after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
@@ -116,7 +124,7 @@ class SparseNewton:
         responsibilities, values = state.responsibilities, state.mixture.values
         own = _own(evidence.labels, state.mixture.class_of)
         for _ in range(MOST_ROUNDS):
-            mode = self._newton(values, responsibilities, state.mixture, evidence, curvature)
+            mode = self._newton(values, responsibilities, state.mixture, own, curvature)
             updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
             change = float((updated - responsibilities).abs().sum())
             responsibilities, values = updated, mode.values
@@ -129,25 +137,31 @@ class SparseNewton:
         start: Tensor,
         responsibilities: Tensor,
         mixture: SparseMixture,
-        evidence: Evidence,
+        own: Tensor,
         curvature: Curvature,
     ) -> Mode:
-        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved."""
-        values, rate, previous = start, 1.0, float("inf")
+        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved.
+
+        The curvature of a step serves the next one too if the gradient fell by so much that it can hardly have changed.
+        """
+        values, rate, previous, factored = start, 1.0, float("inf"), None
+        log_weights = mixture.log_weights.unsqueeze(1)
         for _ in range(MOST_NEWTON_STEPS):
-            log_joint = mixture.log_weights.unsqueeze(1) + curvature.predict(values)
+            log_joint = curvature.log_joint(values, log_weights)
             posteriors = log_joint.softmax(0)
             pull = curvature.gradient(responsibilities - posteriors)
             gradient = torch.addcmul(pull, mixture.precisions, values, value=-1)  # (newton-gradient), HU21 eq. 12, 14
-            norm = float(torch.linalg.vector_norm(gradient))
+            norm = math.sqrt(float(gradient @ gradient))
             if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
                 break
             if norm > previous:
-                values, rate, previous = start, 0.5 * rate, float("inf")
+                values, rate, previous, factored = start, 0.5 * rate, float("inf"), None
                 continue
-            values = values + rate * curvature.factored(Share(posteriors), mixture.precisions).solve(gradient)
+            if factored is None or norm > STILL_GOOD * previous:
+                factored = curvature.factored(Share(posteriors), mixture.precisions)
+            values = torch.add(values, factored.solve(gradient), alpha=rate)
             previous = norm
-        return Mode(values, log_joint, posteriors)  # pyright: ignore[reportPossiblyUnboundVariable]
+        return Mode(values, log_joint, posteriors, own)  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
         if self.exact:
@@ -157,9 +171,10 @@ class SparseNewton:
         return curvature.factored(Share(mode.posteriors), precisions)
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
-        posteriors = state.mixture.log_weights.softmax(0).unsqueeze(1)
-        value = log_likelihood(posteriors, evidence, state.mixture.class_of)
-        return float(value) / float(evidence.weights.sum())
+        mixture = state.mixture
+        log_joint = mixture.log_weights.unsqueeze(1)
+        mode = Mode(mixture.values, log_joint, log_joint.softmax(0), _own(evidence.labels, mixture.class_of))
+        return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
 
     def _shrunk(self, state: State, evidence: Evidence) -> State:
         """Without pairs of the largest precision, components of no weight, and components that equal others."""
@@ -196,14 +211,14 @@ class SparseNewton:
         mode, responsibilities = self.mode(state, evidence, curvature)
         found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
         mixture = replace(state.mixture, values=mode.values)
-        likelihood = log_likelihood(mode.posteriors, evidence, mixture.class_of)
+        likelihood = mode.log_likelihood(evidence.weights)
         return replace(state, mixture=mixture, responsibilities=responsibilities), found, likelihood
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
-    """In the space of the features while there are more pairs than features of the components that have pairs."""
+    """In the space of the features, unless the pairs are few: their Cholesky factor is quicker than an LU."""
     n_live = int((mixture.members.sum(0) > 0).sum())
-    if evidence.maps is None or mixture.n_pairs <= n_live * len(evidence.maps):
+    if evidence.maps is None or mixture.n_pairs <= 1.5 * n_live * len(evidence.maps):
         return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
     return FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], evidence.weights)
 
@@ -211,11 +226,6 @@ def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
 def _own(labels: Tensor, class_of: Tensor) -> Tensor:
     """Whether a component belongs to the class of a row, (K, N)."""
     return class_of.unsqueeze(1) == labels
-
-
-def log_likelihood(posteriors: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
-    """sum_n weight_n log p(class of n | x_n) (conditional-likelihood); posteriors (K, N)."""
-    return evidence.weights @ (posteriors * _own(evidence.labels, class_of)).sum(0).clamp_min(1e-300).log()
 
 
 def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
@@ -305,8 +315,10 @@ def merged(state: State, target: Tensor) -> State:
     return replace(state, mixture=mixture, responsibilities=responsibilities[stays])
 
 
-def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -> State:
-    """All values zero, all precisions one; the last component has no pairs: the others are measured against it."""
+def starting_state(
+    n_columns: int, class_of: Tensor, responsibilities: Tensor, precisions: Tensor | None = None
+) -> State:
+    """All values zero, precisions one unless given (H,); the last component, the reference, has no pairs."""
     n_components = len(class_of)
     device = class_of.device
     counts = torch.bincount(class_of)
@@ -314,5 +326,6 @@ def starting_state(n_columns: int, class_of: Tensor, responsibilities: Tensor) -
     columns = torch.arange(n_columns, device=device).repeat(n_components - 1)
     values = torch.zeros(len(columns), dtype=torch.float64, device=device)
     log_weights = -counts[class_of].double().log()
-    mixture = SparseMixture(log_weights, class_of, components, columns, values, torch.ones_like(values))
+    start = torch.ones_like(values) if precisions is None else precisions[columns]
+    mixture = SparseMixture(log_weights, class_of, components, columns, values, start)
     return State(mixture, responsibilities, n_components)

@@ -17,14 +17,14 @@ from mixtura.solvers.curvature import DirectCurvature, Share
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse_mixture import SparseMixture
 
-# Enough to tell the components of a class apart. Of 15 to 120 this has the smallest mean log-loss of held-out training
-# rows (reproduce/results/sparse_settings.md), and takes a tenth of the time; the evidence would prefer more.
-COLUMNS_AT_START = 15
+# Enough to tell the components of a class apart. This and LEAST_GAIN have nearly the smallest mean log-loss of held-out
+# training rows (reproduce/results/sparse_settings.md), with the fewest weights; the evidence would prefer more.
+COLUMNS_AT_START = 5
 # Precision updates between two looks for new columns, and columns added at a look.
 STEPS_BETWEEN = 10
 MOST_ADDED = 10
-# A column must raise the log evidence by this much to be added: below it the search would never end.
-LEAST_GAIN = 0.1
+# A column must raise the log evidence by this much to be added.
+LEAST_GAIN = 0.5
 # Of two candidates whose columns correlate more than this only the better one is added at a look.
 MOST_ALIKE = 0.9
 # Candidates that one look takes in; different ones each time, until all have been seen without a gain.
@@ -37,6 +37,7 @@ class Candidates:
 
     basis: Basis
     rows: Tensor
+    precisions: Tensor | None = None  # (H,), at which columns start; one unless given
 
     @property
     def n_columns(self) -> int:
@@ -78,7 +79,9 @@ class WorkingSet:
         device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
-        state = starting_state(len(columns), class_of, responsibilities)
+        precisions = self.candidates.precisions
+        at_start = None if precisions is None else precisions[columns]
+        state = starting_state(len(columns), class_of, responsibilities, at_start)
         return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
 
     def step(self, mixture: Any, rows: Any) -> Step:
@@ -117,7 +120,7 @@ class WorkingSet:
         index = working.order[:CANDIDATES_PER_LOOK]
         columns = working.features[mixture.columns]  # (P, N)
         curvature = DirectCurvature(mixture, columns, rows.weights)
-        posteriors = (mixture.log_weights.unsqueeze(1) + curvature.predict(mixture.values)).softmax(0)
+        posteriors = curvature.log_joint(mixture.values, mixture.log_weights.unsqueeze(1)).softmax(0)
         residuals = (working.state.responsibilities - posteriors) * rows.weights
         factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
         gains, precisions = [], []

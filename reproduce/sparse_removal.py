@@ -1,7 +1,7 @@
-"""Fewer components where the evidence rises: the last step of sparse Bayesian learning (component-trial).
+"""Leaving out components one by one where the evidence rises: tried, and not kept (sparse_settings.md).
 
 Pruning takes weights one by one and cannot see that a whole component is not needed: HU21 name it as a limit of
-their method. So components are left out in turn, the others are refitted, and the evidence decides.
+their method. Here components are left out in turn, the others are refitted, and the evidence decides.
 """
 
 from __future__ import annotations
@@ -19,20 +19,6 @@ from mixtura.sparse_mixture import SparseMixture
 # have gone by then.
 FIRST_STEPS = 30
 TRIAL_STEPS = 200
-
-
-def simplified(state: State, evidence: Evidence, solver: SparseNewton, most_steps: int) -> State:
-    """The state, without components as long as leaving one out does not lower the log evidence."""
-    steps = simplifications(state, evidence, solver, solver, min(most_steps, TRIAL_STEPS))
-    best, state = next(steps)
-    n_components = state.mixture.n_components
-    for value, simpler in steps:
-        if value < best:
-            break
-        best, state = value, simpler
-    if state.mixture.n_components == n_components:
-        return state
-    return _fitted(state, evidence, solver, most_steps)
 
 
 def simplifications(
