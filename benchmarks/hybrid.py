@@ -15,6 +15,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -207,7 +208,11 @@ def page(results: dict[str, Any]) -> str:
     lines += ["The least of several rounds; what is compared takes turns.", ""]
     for name, found in results.items():
         own = found["machine"]
-        lines += [f"## {name}", "", f"{own['processor']}, {own['cores']} cores, torch {own['torch']}.", ""]
+        lines += [f"## {name}", "", f"{own['processor']}, {own['cores']} cores, torch {own['torch']}."]
+        lines += [
+            f"Load average {found['load']:.1f}: more than the threads means that other programs were running.",
+            "",
+        ]
         step = found["epoch"]["milliseconds"]
         lines += ["| a step of 100 rows, 132 components, D = 50, rank 25 | milliseconds |", "|---|---|"]
         lines += [f"| {way} | {value:.2f} |" for way, value in step.items()]
@@ -236,6 +241,7 @@ def memory_table(found: dict[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--times", action="store_true", help="leave memory out")
     parser.add_argument("--peak", type=int, help="measure memory for so many features, and print it")
     parser.add_argument("--out", type=Path, default=RESULTS / "hybrid.json")
     options = parser.parse_args()
@@ -249,11 +255,12 @@ def main() -> None:
     print(json.dumps(found["epoch"]), flush=True)
     found["missing"] = missing_cells(device, max(3, options.rounds // 2))
     print(json.dumps(found["missing"]), flush=True)
-    if device.type == "cpu":
+    found["load"] = os.getloadavg()[0]
+    if device.type == "cpu" and not options.times:
         found["memory"] = memory()
         print(json.dumps(found["memory"]), flush=True)
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results[name] = found
+    results[name] = {**results.get(name, {}), **found}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     options.out.with_suffix(".md").write_text(page(results))
 
