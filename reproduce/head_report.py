@@ -43,9 +43,9 @@ def report(results: Path = RESULTS) -> str:
         path = results / f"heads_{name}.json"
         if path.is_file():
             lines += column_lines(name, column, json.loads(path.read_text()), results)
-    path = results / "heads_density.json"
-    if path.is_file():
-        lines += density_lines(json.loads(path.read_text()))
+    for path in (results / "heads_density.json", results / "heads_small_density.json"):
+        if path.is_file():
+            lines += density_lines(json.loads(path.read_text()))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -69,17 +69,20 @@ def density_lines(found: dict[str, Any]) -> list[str]:
     names = {
         "error": "error %",
         "auroc": "AUROC of the largest probability",
-        "auroc_density": "of the density of the head before its last step",
-        "auroc_anew": "after it (`refit`)",
+        "auroc_trained": "of the Gaussians of the loss",
+        "auroc_density": "of `log_density`, whose Gaussians followed the features",
+        "auroc_anew": "of `log_density` after `refit`",
         "auroc_after": "of a Gaussian per class fitted to the features",
-        "error_anew": "error % after the last step",
+        "error_anew": "error % after `refit`",
     }
     names = {key: text for key, text in names.items() if key in runs[0]}
     cells = [spread([run[key] for run in runs], 2 if key.startswith("error") else 4) for key in names]
+    size = found["about"].get("size", "all images")
     return [
-        "## Density head, Fashion-MNIST with MNIST outside",
+        f"## Density head, Fashion-MNIST with MNIST outside, {size}",
         "",
-        f"{len(runs)} seeds; `MixtureHead(10, 10, 2, density=True)`; trade-off by held-out error: {tradeoff}.",
+        f"{len(runs)} seeds, {found['about']['machine']}; `MixtureHead(10, 10, 2, density=True)`; trade-off by "
+        f"held-out error: {tradeoff}.",
         "",
         "| " + " | ".join(names.values()) + " |",
         "|---" * len(names) + "|",

@@ -274,6 +274,7 @@ def judged(trained: Trained, test: Data, outside: Data | None = None) -> dict[st
         found["auroc"] = auroc(logits.softmax(1).amax(1), head(foreign).softmax(1).amax(1))
         if getattr(head, "density", False):
             found["auroc_density"] = auroc(head.log_density(features), head.log_density(foreign))
+            found["auroc_trained"] = auroc(head.scores(features).logsumexp(1), head.scores(foreign).logsumexp(1))
     return found
 
 

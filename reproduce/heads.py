@@ -2,7 +2,8 @@
 
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
-    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json
+    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json; a small
+             version on a CPU (--rows 5000 --width 8 --epochs 25 --batch 100)        -> heads_small_density.json
     all      these three, in parallel processes
     report   the tables of the other parts as one page                               -> heads.md
     pictures figure 5, and the same features moving                                  -> docs/images
@@ -118,9 +119,11 @@ def about() -> dict[str, Any]:
     return {"machine": where, **versions}
 
 
-def write(path: Path, runs: list[dict[str, Any]]) -> None:
+def write(path: Path, runs: list[dict[str, Any]], size: str | None = None) -> None:
+    """Runs with where they ran; size says what a small version has less of."""
     lines = ",\n".join("  " + json.dumps(run) for run in runs)
-    path.write_text(f'{{"about": {json.dumps(about())},\n"runs": [\n{lines}\n]}}\n')
+    known = about() | ({} if size is None else {"size": size})
+    path.write_text(f'{{"about": {json.dumps(known)},\n"runs": [\n{lines}\n]}}\n')
 
 
 class Clock:
@@ -219,6 +222,7 @@ def density(name: str, options: argparse.Namespace) -> None:
     n_validation = min(N_VALIDATION, len(train.labels) // 5)
     fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
     training = replace(base_training(column, options), **chosen(name, options.selected)[1])
+    size = None if options.rows is None else f"{options.rows} images, width {options.width}, {options.epochs} epochs"
     runs, errors, clock = [], {}, Clock(options.seconds)
     for tradeoff in TRADEOFFS:
         settings = {"n_components": 2, "tradeoff": tradeoff}
@@ -227,7 +231,7 @@ def density(name: str, options: argparse.Namespace) -> None:
         errors[tradeoff] = judged(trainer.run(record=False), held_out)["error"]
         runs.append({"method": "density", "settings": settings, "held_out_error": errors[tradeoff]})
         print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs)
+        write(path, runs, size)
     settings = {"n_components": 2, "tradeoff": min(errors, key=lambda key: errors[key])}
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         if not clock.allows_one_more():
@@ -244,7 +248,7 @@ def density(name: str, options: argparse.Namespace) -> None:
             found["error_anew"] = quality(anew(inside), test.labels)["error"]
         runs.append({"method": "density", "settings": settings, "seed": seed, **found})
         print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs)
+        write(path, runs, size)
 
 
 # ---- everything ------------------------------------------------------------------------------------------------------
@@ -288,12 +292,14 @@ def everything(options: argparse.Namespace) -> None:
 
 def merge(folder: Path, name: str) -> None:
     """The files of single seeds as one; what all of them say is said once."""
-    parts, runs = sorted(folder.glob(f"heads_{name}_*.json")), []
+    parts, runs, size = sorted(folder.glob(f"heads_{name}_*.json")), [], None
     for path in parts:
-        runs += [run for run in json.loads(path.read_text())["runs"] if run not in runs]
+        found = json.loads(path.read_text())
+        runs += [run for run in found["runs"] if run not in runs]
+        size = found["about"].get("size")
         path.unlink()
     if parts:
-        write(folder / f"heads_{name}.json", runs)
+        write(folder / f"heads_{name}.json", runs, size)
 
 
 PARTS = {"select": select, "table": table, "density": density}

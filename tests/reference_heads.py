@@ -54,3 +54,23 @@ def large_margin(rows, weight, labels, margin, blend):
         psi = (-1) ** k * math.cos(margin * angle) - 2 * k
         found[n, label] = norm * (psi + blend * math.cos(angle)) / (1 + blend)
     return found
+
+
+def followed(rows, scores, labels, weights, means, covariances, class_of, rate, quadratic):
+    """One step of EM, row by row, in which what the mixture has seen counts 1 - rate and the rows rate."""
+    counts = (1 - rate) * weights
+    firsts = counts[:, None] * means
+    seconds = counts[:, None, None] * (covariances + means[:, :, None] * means[:, None, :])
+    for row, score, label in zip(rows, scores, labels, strict=True):
+        joint = np.array([math.exp(a) if label in (-1, c) else 0.0 for a, c in zip(score, class_of, strict=True)])
+        shares = rate * joint / joint.sum() / len(rows)
+        counts = counts + shares
+        firsts = firsts + shares[:, None] * row
+        seconds = seconds + shares[:, None, None] * np.outer(row, row)
+    new = firsts / counts[:, None]
+    scatters = seconds - counts[:, None, None] * new[:, :, None] * new[:, None, :]
+    diagonal = np.eye(rows.shape[1])
+    if quadratic == "none":
+        return counts, new, (scatters.sum(0) * diagonal)[None] / counts.sum()
+    found = scatters / counts[:, None, None]
+    return counts, new, found if quadratic == "full" else found * diagonal

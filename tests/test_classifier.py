@@ -793,7 +793,8 @@ class TestStarts:
         with pytest.raises(ValueError, match=r"init is a MixtureClassifier that is not fitted.* init=model\.mixture_"):
             MixtureClassifier(2, init=MixtureClassifier()).fit(X, y)
         with pytest.raises(
-            ValueError, match=r"init must be one of 'kmeans', 'k-means\+\+', 'random' or a fitted mixture; got 3"
+            ValueError,
+            match=r"init must be one of 'kmeans', 'k-means\+\+', 'random', 'spread' or a fitted mixture; got 3",
         ):
             MixtureClassifier(2, init=3).fit(X, y)
 

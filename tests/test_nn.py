@@ -467,7 +467,10 @@ def test_an_estimator_has_the_probabilities_of_its_head(make):
     assert_close(model.predict_proba(x.numpy()), head(x).softmax(1), 1e-7, 1.0)
     assert model.predict(x.numpy()).tolist() == [("a", "b", "c")[i] for i in head(x).argmax(1)]
     if head.density:
-        assert_close(model.score_samples(x.numpy()), head.log_density(x), 1e-7)
+        density = head.scores(x).logsumexp(1) - head.frame()[1].log().sum()
+        assert_close(model.score_samples(x.numpy()), density, 1e-7)
+        head.refit(x, x.argmax(1) % C)
+        assert_close(head.to_estimator().score_samples(x.numpy()), head.log_density(x), 1e-6)
 
 
 def test_an_estimator_from_a_head_can_be_saved(tmp_path):
@@ -515,13 +518,54 @@ def test_the_hybrid_loss_is_the_sum_of_its_parts():
     x, y = rows_and_labels(seed=1)
     x = x.double()
     conditional = functional.cross_entropy(head(x), y)
-    marginal = -(head.log_density(x) + head.frame()[1].log().sum()).mean()
+    marginal = -head.scores(x).logsumexp(1).mean()
     assert_close(head.hybrid_loss(x, y, 0.3), conditional + 0.3 * marginal, 1e-6)
     joint = conditional + marginal
     margins = -Margin(2.0).evaluate(head.scores(x).T, Targets(torch.arange(C).repeat_interleave(2), y)).values.mean()
     assert_close(head.hybrid_loss(x, y, 0.3, Margin(2.0)), 0.3 * joint + 0.7 * margins, 1e-6)
     unlabeled = torch.full_like(y, -1)
     assert_close(head.hybrid_loss(x, unlabeled, 0.3), 0.3 * marginal, 1e-6)
+
+
+@pytest.mark.parametrize("quadratic", ["full", "diagonal", "none"])
+def test_gaussians_follow_rows_as_the_twin_does(quadratic):
+    torch.manual_seed(0)
+    head = MixtureHead(D, C, 2, quadratic, density=True, normalise=False).double()
+    x, y = rows_and_labels(40)
+    y[:4] = -1
+    for n_batches in range(3):
+        before = head.followed.mixture(0.0)
+        known = (part.numpy() for part in (before.weights, before.means, before.covariances))
+        scores, rate = head.scores(x.double()).detach().numpy(), 1 / (n_batches + 2)
+        class_of = before.class_of.tolist()
+        expected = twin.followed(x.double().numpy(), scores, y.tolist(), *known, class_of, rate, quadratic)
+        head.hybrid_loss(x.double(), y)
+        found = head.followed.mixture(0.0)
+        assert_close(found.weights, expected[0], 1e-7)
+        assert_close(found.means, expected[1], 1e-6, 1.0)
+        assert_close(found.covariances, np.broadcast_to(expected[2], found.covariances.shape), 1e-6, 1.0)
+        x = x + 0.1
+    head.followed.momentum = 1.0  # then a step is one of EM on the rows alone
+    head(x.double(), y.clamp_min(0))
+    found = head.followed.mixture(0.0)
+    assert_close(found.weights @ found.means, x.double().mean(0), 1e-6, 1.0)
+
+
+@pytest.mark.parametrize("quadratic", QUADRATICS)
+def test_gaussians_that_followed_are_those_fitted_afterwards(quadratic):
+    """The density of a head as trained is as good as one made of the same features at the end."""
+    torch.manual_seed(0)
+    x, y = rows_and_labels(600)
+    head = MixtureHead(D, C, 1, quadratic, rank=2, density=True)
+    for _ in range(150):
+        batch = torch.randint(600, (100,))
+        head.hybrid_loss(x[batch], y[batch])
+    head.eval()
+    after = MixtureHead.from_features(x, y, 1, quadratic, rank=2, density=True, random_state=0).eval()
+    assert abs(float(head.log_density(x).mean() - after.log_density(x).mean())) < 0.1
+    before = {name: part.clone() for name, part in head.state_dict().items()}
+    head.hybrid_loss(x, y), head(x, y)  # in evaluation nothing follows
+    assert all(torch.equal(part, before[name]) for name, part in head.state_dict().items())
 
 
 def test_a_density_is_low_far_away(device):

@@ -22,12 +22,15 @@ from mixtura.covariances import (
 from mixtura.estimators import MixtureClassifier
 from mixtura.linalg import safe_cholesky
 from mixtura.mixture import Mixture
+from mixtura.nn.followed import MOMENTUM, STRUCTURES
 from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
 from mixtura.roles import Covariance, Structure
 
 if TYPE_CHECKING:
     from mixtura.nn.heads import MixtureHead
 
+# Batches that a fit to all features counts for when training goes on: as many as are remembered.
+REMEMBERED = 1 / MOMENTUM
 # Up to this many features a linear head starts from one full covariance; beyond, from a low-rank one.
 MOST_FEATURES_FULL = 512
 
@@ -57,6 +60,9 @@ def refit(head: MixtureHead, X: Any, y: Any, options: dict[str, Any]) -> None:
     mixture = model.fit((rows - centre) / scale, labels).mixture_
     with torch.no_grad():
         _start(head, _evened(mixture, head.n_components))
+        if head.followed is not None:
+            head.followed.keep(_without_smallest(head.quadratic, _evened(mixture, head.n_components)))
+            head.followed.n_batches.fill_(REMEMBERED)
 
 
 def _structure(head: MixtureHead) -> Structure:
@@ -126,6 +132,23 @@ def _start_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
     parts.roots.copy_(_before_softplus((variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE).sqrt()))
     if parts.loadings is not None and isinstance(covariance, LowRankCovariance):
         parts.loadings.copy_(covariance.loadings)
+
+
+def _without_smallest(quadratic: str, mixture: Mixture) -> Mixture:
+    """Without the smallest variance, which is added again; a variance that is smaller still is raised to just above."""
+    tensors = mixture.covariance.tensors()
+    if "matrices" in tensors:
+        values, vectors = torch.linalg.eigh(tensors["matrices"])
+        tensors["matrices"] = (vectors * _lowered(values).unsqueeze(-2)) @ vectors.mT
+    for name in ("entries", "uniquenesses"):
+        if name in tensors:
+            tensors[name] = _lowered(tensors[name])
+    covariance = STRUCTURES[quadratic].from_tensors(tensors)
+    return Mixture(mixture.log_weights, mixture.means, covariance, mixture.class_of)
+
+
+def _lowered(variances: Tensor) -> Tensor:
+    return (variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE)
 
 
 def _before_softplus(values: Tensor) -> Tensor:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from mixtura import checks
 from mixtura.covariances import automatic_rank
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
+from mixtura.nn.followed import FollowedGaussians
 from mixtura.nn.gaussians import GaussianComponents
+from mixtura.nn.logits import class_logits
 from mixtura.nn.pruned import PrunedHead, pruned
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective, Targets
@@ -64,6 +66,8 @@ class MixtureHead(nn.Module):
         self.components = self._make_components(self.n_classes * self.n_components, quadratic, n_factors)
         normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
         self.normaliser = self._make_normaliser() if normalise else None
+        sizes = (self.n_features, self.n_classes * self.n_components, quadratic, n_factors, self.n_components)
+        self.followed = FollowedGaussians(*sizes) if self.density else None
 
     def _make_components(self, n_components: int, quadratic: str, rank: int) -> FreeComponents | GaussianComponents:
         kind = GaussianComponents if self.density else FreeComponents
@@ -81,8 +85,15 @@ class MixtureHead(nn.Module):
         return self.components.quadratic
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits (..., C) of features (..., D). Labels are taken, and not used, so that all heads look alike."""
-        logits = self.components.logits(self._normalised(features), self.n_components)
+        """Logits (..., C) of features (..., D).
+
+        Labels (...) are for the Gaussians of `log_density`, which follow the rows of their classes in training. Other
+        heads take them, and do not use them, so that all look alike.
+        """
+        if self.followed is None or labels is None:
+            logits = self.components.logits(self._normalised(features), self.n_components)
+        else:
+            logits = class_logits(self._followed_scores(features, labels.reshape(-1)), self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
@@ -110,9 +121,16 @@ class MixtureHead(nn.Module):
     # ---- density=True ----
 
     def log_density(self, features: Tensor) -> Tensor:
-        """log p(features), (..., D) -> (...); low where a row is unlike those of training. Needs density=True."""
+        """log p(features), (..., D) -> (...); low where a row is unlike those of training. Needs density=True.
+
+        It is that of Gaussians which followed the features in training by online EM (head-follows), as long as there
+        was any: those of the logits stand where they separate the classes, which most of the loss is about.
+        """
         self._check_density("log_density")
-        normalised = self.scores(features).logsumexp(1)
+        if self.followed is not None and bool(self.followed.n_batches):
+            normalised = self.followed(self._normalised(features))
+        else:
+            normalised = self.scores(features).logsumexp(1)
         return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
 
     def hybrid_loss(
@@ -125,11 +143,21 @@ class MixtureHead(nn.Module):
         features without end by shrinking them. Needs density=True.
         """
         self._check_density("hybrid_loss")
-        log_joint = self.scores(features).T  # (K, n)
-        checks.head_labels(labels, log_joint.shape[1], self.n_classes, smallest=-1)
+        log_joint = self._followed_scores(features, labels).T  # (K, n)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
         objective = Hybrid(tradeoff, discriminative)
         return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
+
+    def _followed_scores(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores (n, K) of rows, which the Gaussians of the density follow in training."""
+        scores = self.scores(features)
+        checks.head_labels(labels, len(scores), self.n_classes, smallest=-1)
+        if self.followed is not None and self.training:
+            # Not as normalised by the statistics of their batch, which shake more than the rows of a class differ.
+            centre, scale = self.frame()
+            rows = features.detach().reshape(-1, self.n_features)
+            self.followed.follow((rows - centre) / scale, scores.detach(), labels)
+        return scores
 
     def _check_density(self, method: str) -> None:
         if not self.density:
@@ -168,9 +196,7 @@ class MixtureHead(nn.Module):
     def refit(self, X: Any, y: Any, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        It is the last step of training a head with density=True, as updating running means is after averaging weights:
-        most of the loss is discriminative, which bends Gaussians to where they separate the classes, and dropout and
-        augmentation widen them. Fitted anew to features in evaluation, they tell better what is unusual.
+        With density=True both the Gaussians of the logits and those of `log_density` do.
         """
         from mixtura.nn.conversion import refit
 
