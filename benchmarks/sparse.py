@@ -255,7 +255,8 @@ PARTS = {
 
 def as_markdown(found: dict) -> str:
     lines = ["# Sparse mixtures: speed, memory, size", ""]
-    lines += ["Written by `python -m benchmarks.sparse` from sparse.json. Processor seconds, one thread.", ""]
+    lines += ["Written by `python -m benchmarks.sparse` from sparse.json. Processor seconds, one thread;"]
+    lines += ["other programs ran meanwhile.", ""]
     for name, (_, page) in PARTS.items():
         if name in found:
             on = ", ".join(f"{key} {value}" for key, value in found["run on"][name].items())
