@@ -111,6 +111,15 @@ class InterruptedSource(TensorSource):
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def control_c():
+    """Python's own answer to the signal: a shell ignores it in what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("control_c")
 def test_control_c_inside_a_pass_leaves_the_mixture_of_the_step_before(rng, device):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["complete"], rng)
     source = data.source(device)
