@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -192,19 +193,10 @@ def measure_scratch(n_rows: int, size: int, n_components: int) -> dict:
     """Largest growth of memory during EM iterations, watched from a thread, with the libraries warm."""
     RIVALS["mixtura"](make_problem(2000, size, n_components, "full"))(1)
     problem = make_problem(n_rows, size, n_components, "full")
-    before = anonymous_megabytes()
-    peak, done = [before], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            peak[0] = max(peak[0], anonymous_megabytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    RIVALS["mixtura"](problem)(2)
-    done.set()
-    watcher.join()
-    return {"problem": f"full, N={n_rows:,} D={size} K={n_components}", "scratch_megabytes": peak[0] - before}
+    return {
+        "problem": f"full, N={n_rows:,} D={size} K={n_components}",
+        "scratch_megabytes": growth(lambda: RIVALS["mixtura"](problem)(2)),
+    }
 
 
 def measure_memmap(n_rows: int, size: int, n_components: int) -> dict:
@@ -237,6 +229,24 @@ def measure_memmap(n_rows: int, size: int, n_components: int) -> dict:
             "nanoseconds_per_row": 1e9 * (times[1] - times[0]) / 3 / n_rows,
             "anonymous_megabytes": anonymous_megabytes(),
         }
+
+
+def growth(work: Callable[[], object]) -> float:
+    """Megabytes by which memory grows at most meanwhile, watched from a thread."""
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not at hand for this
+    before = anonymous_megabytes()
+    peak, done = [before], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            peak[0] = max(peak[0], anonymous_megabytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return peak[0] - before
 
 
 def anonymous_megabytes() -> float:

@@ -12,13 +12,11 @@ results/hybrid.json and writes hybrid.md.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import math
 import os
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -28,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.__main__ import anonymous_megabytes, machine
+from benchmarks.__main__ import growth, machine
 from mixtura.covariances import LowRankCovariance
 from mixtura.estimators.prediction import class_scores
 from mixtura.mixture import Mixture
@@ -147,24 +145,6 @@ def missing_cells(device: torch.device, n_rounds: int) -> dict[str, Any]:
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-def growth(work: Callable[[], object]) -> float:
-    """Megabytes by which memory grows at most meanwhile, watched from a thread."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before is not at hand for this
-    before = anonymous_megabytes()
-    peak, done = [before], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            peak[0] = max(peak[0], anonymous_megabytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return peak[0] - before
 
 
 def peaks(size: int) -> dict[str, float]:
