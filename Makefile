@@ -14,6 +14,8 @@ INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
 PARALLEL := $(if $(WORKERS),-n $(WORKERS))
 # Threads of torch times processes must not exceed the cores.
 THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
+# A test that hangs ends the run after ten minutes, and says where it stood.
+WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo test lint format bench clean
 .NOTPARALLEL:
@@ -22,7 +24,7 @@ demo: .venv/installed-plot
 	$(BIN)/python -m mixtura demo
 
 test: lint
-	$(THREADS) $(BIN)/python -m pytest $(PARALLEL) $(OPTIONS)
+	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
