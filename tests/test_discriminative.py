@@ -11,7 +11,7 @@ from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_cells
 from mixtura.estimators.growing import split, unexplained
-from mixtura.estimators.penalties import PULLS, SCALES
+from mixtura.estimators.penalties import PULLS, SCALES, SMOOTHINGS
 from mixtura.priors import Shrinkage
 from mixtura.solvers import BaumWelch
 
@@ -103,8 +103,19 @@ def test_the_search_says_what_it_compared(ripley):
     assert (model.prior_.scale, model.prior_.mean_strength) == (best.scale, best.pull)
     assert best.scale in SCALES
     assert best.pull in PULLS
+    assert model.smoothing_ == 0.0
     assert len(model.search_) >= 5  # a place and its neighbours, unless it is at the edge of the grid
     assert {record.n_components for record in model.search_} == {(2, 2)}
+
+
+@pytest.mark.parametrize("prior", ["auto", FIXED])
+def test_smoothing_is_chosen_with_the_penalties(prior, ripley):
+    model = DiscriminativeMixtureClassifier(2, prior=prior, smoothing="auto", **QUICK).fit(*ripley)
+    best = max(model.search_, key=lambda record: record.score)
+    assert model.smoothing_ == best.smoothing in SMOOTHINGS
+    assert len({record.smoothing for record in model.search_}) > 1
+    plain = DiscriminativeMixtureClassifier(2, prior=model.prior_, smoothing=best.smoothing, random_state=0)
+    np.testing.assert_allclose(plain.set_params(tol=3e-3).fit(*ripley).score(*ripley), model.score(*ripley), atol=0.05)
 
 
 def test_penalties_may_be_given(ripley):
@@ -127,6 +138,16 @@ def test_a_class_grows_where_it_needs_components():
     assert log_posterior(model, X, y) > log_posterior(one, X, y)
 
 
+def test_penalties_are_compared_again_when_a_class_has_grown():
+    """Ripley's classes have two parts each. Alone, a Gaussian is held wide; parts held as wide would not help."""
+    model = DiscriminativeMixtureClassifier("auto", **QUICK).fit(*make_ripley(100, random_state=3))
+    scores = {sum(record.n_components): [] for record in model.search_}
+    for record in model.search_:
+        scores[sum(record.n_components)].append(record.score)
+    assert max(scores[model.n_components_.sum()]) > max(scores[2]) + 0.03
+    assert model.growth_[0].setting.prior.scale > model.prior_.scale
+
+
 def test_classes_that_need_no_more_do_not_grow():
     rng = np.random.default_rng(1)
     X = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + 2])
@@ -134,7 +155,7 @@ def test_classes_that_need_no_more_do_not_grow():
     assert model.n_components_.sum() <= 4
 
 
-def test_a_split_keeps_the_class_and_cuts_the_least_explained_component(ripley):
+def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     X, y = ripley
     model = MixtureClassifier(2, covariance_type="diag", random_state=0)
     source, classes = model._read_problem(X, y, None, model._objective())
@@ -144,7 +165,7 @@ def test_a_split_keeps_the_class_and_cuts_the_least_explained_component(ripley):
     own, joint = mixture.class_slices[1], mixture.log_joint(torch.from_numpy(X[y == 1]))
     expected = (joint[:, own].softmax(1) - joint.softmax(1)[:, own]).sum(0)
     torch.testing.assert_close(counts.sort().values, expected.sort().values)
-    cut = split(mixture, problem.description, 1)
+    cut = split(mixture, problem.description, 1, int(counts.argmax()))
     assert cut.class_of.tolist() == [0, 0, 1, 1, 1]
     torch.testing.assert_close(cut.log_class_prior, mixture.log_class_prior)
     k = 2 + int(counts.argmax())
@@ -208,7 +229,7 @@ def test_one_class_is_an_error():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1; got -0\.1\."),
+        ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1 or \"auto\"; got -0\.1\."),
         ({"cv": 1}, r"cv must be a whole number of at least 2; got 1\."),
         ({"early_stopping": 1}, r"early_stopping must be True or False; got 1\."),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number above 0 and below 1; got 1\.0\."),

@@ -12,21 +12,26 @@ from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier, Problem, is_auto
 from mixtura.estimators.penalties import (
     SMALLEST_HELD_OUT,
+    SMOOTHINGS,
     Compared,
+    Grid,
     Growth,
     Limits,
     Search,
+    Setting,
     counts_of,
     described,
+    generative,
     grown,
     make_folds,
+    separating,
     stopped,
     with_prior,
 )
 from mixtura.mixture import Mixture
-from mixtura.objectives import Conditional, Hybrid, Joint
+from mixtura.objectives import Joint
 from mixtura.roles import Objective
-from mixtura.solvers import FitResult, Outcome, run
+from mixtura.solvers import FitResult, Outcome
 
 
 class DiscriminativeMixtureClassifier(MixtureClassifier):
@@ -43,7 +48,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         prior: "auto" chooses the two penalties; or a prior as in `MixtureClassifier`, such as
             `priors.Shrinkage(scale=3.0, mean_strength=10.0)`.
         smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
-            alone) to 1; above 0 unlabeled rows take part.
+            alone) to 1; above 0 unlabeled rows take part. "auto" chooses it with the penalties.
         cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
             or a splitter or list of splits as in scikit-learn.
         early_stopping: keep a part of the rows out, find the number of steps that predicts it best, and take as many
@@ -54,8 +59,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
     Attributes:
-        prior_ (the penalties), search_ (one record a comparison), validation_scores_ (with early_stopping: steps, and
-        the mean log posterior of the labels kept out after so many), and those of `MixtureClassifier`.
+        prior_ (the penalties), smoothing_, search_ (one record a comparison), validation_scores_ (with early_stopping:
+        steps, and the mean log posterior of the labels kept out after so many), and those of `MixtureClassifier`.
 
     Examples:
         >>> from mixtura import DiscriminativeMixtureClassifier
@@ -73,7 +78,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         covariance_type: Any = "diag",
         rank: Any = "auto",
         prior: Any = "auto",
-        smoothing: float = 0.0,
+        smoothing: Any = 0.0,
         cv: Any = 5,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -116,13 +121,12 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         self.validation_fraction = validation_fraction
 
     def _objective(self) -> Objective:
-        share = checks.share("smoothing", self.smoothing)
-        objective = Hybrid(share, Conditional()) if share > 0 else Conditional()
+        share = 0.0 if is_auto(self.smoothing) else checks.share("smoothing", self.smoothing, ' or "auto"')
         if not hasattr(self.cv, "split") and not isinstance(self.cv, list | tuple):
             checks.count("cv", self.cv, 2)
         checks.switch("early_stopping", self.early_stopping)
         checks.fraction("validation_fraction", self.validation_fraction)
-        return objective
+        return separating(share)
 
     def _limits(self, problem: Problem) -> tuple[int, float]:
         """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
@@ -145,42 +149,41 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         """With the penalties and the number of components that predict rows kept out best, where "auto" asks for it."""
         checks.has_update(problem.structure)
         if not self._goes_on:
-            self.prior_: Any = self.prior
             self.growth_: list[Growth] = []
             self.search_: list[Compared] = []
-            if is_auto(self.prior) or is_auto(self.n_components):
+            self.prior_, self.smoothing_ = self.prior, self.smoothing
+            if any(is_auto(value) for value in (self.prior, self.smoothing, self.n_components)):
                 self._choose(problem)
-        return with_prior(problem, self.prior_, problem.n_components)
+        return self._setting.of(problem, problem.n_components)
+
+    @property
+    def _setting(self) -> Setting:
+        return Setting(self.prior_, self.smoothing_)
 
     def _choose(self, problem: Problem) -> None:
         folds = make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans"))
-        search = Search(folds, self._limits(problem), bool(self.early_stopping))
-        if is_auto(self.prior):
-            self.prior_, mixtures = search.penalties()
-        else:
-            _, mixtures = search.compared(self.prior_, search.starts(self.prior_))
-        if is_auto(self.n_components):
-            self.growth_ = search.growth(self.prior_, mixtures)
-        self.search_ = search.records
+        grid = Grid(self.prior, SMOOTHINGS if is_auto(self.smoothing) else (self.smoothing,))
+        search = Search(folds, grid, self._limits(problem), bool(self.early_stopping))
+        setting, self.growth_ = search.run(is_auto(self.n_components))
+        self.prior_, self.smoothing_, self.search_ = setting.prior, setting.smoothing, search.records
 
     def _generative(self, problem: Problem, method: Any) -> Mixture:
-        """A start that describes the classes, whatever the penalties: under strong ones components fall into one."""
         em = with_prior(problem, "default", problem.n_components).em(Joint())
-        start = self._new_start(problem, em, method)
-        return run(em, start, problem.source, *self._limits(problem)).mixture
+        return generative(problem, self._new_start(problem, em, method), self._limits(problem))
 
     def _fit_once(self, problem: Problem) -> FitResult:
         given, limits = self._given_start(problem), self._limits(problem)
+        steps = [] if self._goes_on else self.growth_
 
         def start_of(part: Problem) -> Mixture:
-            start = described(part, self.prior_, self._generative(part, self.init)) if given is None else given
-            return start if self._goes_on else grown(part, self.prior_, start, self.growth_, limits)
+            if given is not None and not steps:
+                return given
+            start = self._generative(part, self.init) if given is None else given
+            return described(part, self._setting, grown(part, start, steps, limits))
 
         start = start_of(problem)
         n_steps = self._n_steps(problem, start_of, limits)
-        if self.growth_ and not self._goes_on:
-            self.prior_ = self.growth_[-1].prior
-        settled = with_prior(problem, self.prior_, counts_of(start))
+        settled = self._setting.of(problem, counts_of(start))
         result = self._separated(settled, start, limits[0] if n_steps is None else n_steps, limits[1])
         ended = n_steps is not None and result.outcome is Outcome.LIMIT
         return replace(result, outcome=Outcome.HELD_OUT) if ended else result
@@ -192,7 +195,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             return None
         for fold in make_folds(problem, float(self.validation_fraction), start_of):
             if fold.n_held_out >= SMALLEST_HELD_OUT:
-                prior = self.growth_[-1].prior if self.growth_ else self.prior_
-                progress, self.validation_scores_ = stopped(fold, prior, fold.start, limits)
+                progress, self.validation_scores_ = stopped(fold, self._setting, fold.start, limits)
                 return progress.iteration
         return None

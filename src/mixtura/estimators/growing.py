@@ -22,11 +22,9 @@ def unexplained(mixture: Mixture, description: Description, own_class: int) -> T
     return weights @ (within - log_joint.softmax(1)[:, part])
 
 
-def split(mixture: Mixture, description: Description, own_class: int) -> Mixture:
-    """With the least explained component of a class cut in two, along the principal axis of its rows."""
-    part = mixture.class_slices[own_class]
-    number = int(unexplained(mixture, description, own_class).argmax())
-    component = part.start + number
+def split(mixture: Mixture, description: Description, own_class: int, number: int) -> Mixture:
+    """With the component of this number in its class cut in two, along the principal axis of its rows."""
+    component = mixture.class_slices[own_class].start + number
     offset = HALF * _principal_axis(mixture, description, own_class, number)
     count = mixture.n_components
     index = torch.cat((torch.arange(component + 1), torch.arange(component, count))).to(mixture.class_of.device)

@@ -12,14 +12,15 @@ import torch
 from sklearn.model_selection import check_cv
 from torch import Tensor
 
-from mixtura.estimators.classifier import Problem, make_prior
+from mixtura.estimators.classifier import Problem, is_auto, make_prior
 from mixtura.estimators.growing import split, unexplained
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
-from mixtura.objectives import Conditional, Joint
+from mixtura.objectives import Conditional, Hybrid, Joint
 from mixtura.passes import locate, summarise
 from mixtura.priors import Shrinkage
-from mixtura.shards import TensorSource
+from mixtura.roles import Objective
+from mixtura.shards import Source, TensorSource
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import Progress
 
@@ -27,9 +28,11 @@ from mixtura.solvers.baum_welch import Progress
 # and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+SMOOTHINGS = (0.0, 0.1, 0.5, 0.9)  # shares of the likelihood of the rows in the objective
 # Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
 # components of a class are one, and stay there.
 MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
+LOOSE = 1  # the pull of a corner, that lets the parts of a class go
 # Rows from which one part is kept out once, instead of every part in turn.
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
@@ -43,20 +46,33 @@ Limits = tuple[int, float]
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison: the penalties, components per class, and the mean log posterior of the labels kept out."""
+    """One comparison: penalties, smoothing, components per class, and the mean log posterior of the labels kept out."""
 
     scale: float | None
     pull: float | None
+    smoothing: float
     n_components: tuple[int, ...]
     score: float
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What holds a fit: a prior as `MixtureClassifier` takes it, and the share of the likelihood in the objective."""
+
+    prior: Any
+    smoothing: float
+
+    def of(self, problem: Problem, n_components: list[int]) -> Problem:
+        """The problem for these numbers of components, held so."""
+        return replace(with_prior(problem, self.prior, n_components), objective=separating(self.smoothing))
+
+
+@dataclass(frozen=True)
 class Growth:
-    """One more component for a class, and the prior from then on."""
+    """One more component for a class, and what held the fit that was short of it."""
 
     own_class: int
-    prior: Any
+    setting: Setting
 
 
 @dataclass(frozen=True)
@@ -89,25 +105,36 @@ def counts_of(mixture: Mixture) -> list[int]:
     return [part.stop - part.start for part in mixture.class_slices]
 
 
-def described(problem: Problem, prior: Any, start: Mixture) -> Mixture:
+def separating(smoothing: float) -> Objective:
+    """The objective with this share of the likelihood of the rows."""
+    return Hybrid(smoothing, Conditional()) if smoothing > 0 else Conditional()
+
+
+def generative(problem: Problem, start: Mixture, limits: Limits) -> Mixture:
+    """A mixture that describes the classes, whatever the penalties: under strong ones components fall into one."""
+    em = with_prior(problem, "default", counts_of(start)).em(Joint())
+    return run(em, start, problem.source, *limits).mixture
+
+
+def described(problem: Problem, setting: Setting, start: Mixture) -> Mixture:
     """A generative start after one step of EM under a prior.
 
     It brings variances to where the prior will hold them. Baum-Welch would come there by steps that it has to shorten
     again and again, and that stay short for long.
     """
-    return with_prior(problem, prior, counts_of(start)).em(Joint()).step(start, problem.source).mixture
+    return setting.of(problem, counts_of(start)).em(Joint()).step(start, problem.source).mixture
 
 
-def refitted(problem: Problem, prior: Any, start: Mixture, limits: Limits) -> Mixture:
+def refitted(problem: Problem, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
     """A fit from a start."""
-    solver = with_prior(problem, prior, counts_of(start)).baum_welch()
+    solver = setting.of(problem, counts_of(start)).baum_welch()
     source = problem.source
     return whole(run(solver, solver.start(start, source), source, *limits)).mixture
 
 
-def stopped(fold: Fold, prior: Any, start: Mixture, limits: Limits) -> tuple[Progress, list[tuple[int, float]]]:
+def stopped(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> tuple[Progress, list[tuple[int, float]]]:
     """A fit of a fold where it predicts the rows kept out best, and their mean log posterior by steps."""
-    solver = with_prior(fold.problem, prior, counts_of(start)).baum_welch()
+    solver = setting.of(fold.problem, counts_of(start)).baum_welch()
     source = fold.problem.source
     scores: list[tuple[int, float]] = []
 
@@ -127,11 +154,20 @@ def whole(result: FitResult) -> Progress:
     return result.mixture
 
 
-def grown(problem: Problem, prior: Any, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
-    """A start with the components that a search found worth having."""
+def cut(problem: Problem, start: Mixture, fit: Mixture, own_class: int, limits: Limits) -> Mixture:
+    """A generative start with one more component for a class, where a fit from that start explains it least.
+
+    The start is cut and not the fit, whose components have left the rows that they began with.
+    """
+    number = int(unexplained(fit, problem.description, own_class).argmax())
+    return generative(problem, split(start, problem.description, own_class, number), limits)
+
+
+def grown(problem: Problem, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
+    """A generative start with the components that a search found worth having."""
     for step in steps:
-        start = split(refitted(problem, prior, start, limits), problem.description, step.own_class)
-        prior = step.prior
+        fit = refitted(problem, step.setting, described(problem, step.setting, start), limits)
+        start = cut(problem, start, fit, step.own_class, limits)
     return start
 
 
@@ -202,70 +238,128 @@ def _shares(n_rows: int, share: Any, generator: torch.Generator) -> Tensor:
     return (torch.randperm(n_rows, generator=generator) < int(share * n_rows)).long() - 1
 
 
+Place = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings to compare: both penalties where the prior is "auto", and smoothings from small to large.
+
+    Its axes are the penalties and the smoothings; what is given has one place.
+    """
+
+    prior: Any
+    smoothings: tuple[float, ...]
+
+    @property
+    def sizes(self) -> Place:
+        """Places along every axis."""
+        return (*((len(SCALES), len(PULLS)) if is_auto(self.prior) else (1, 1)), len(self.smoothings))
+
+    def __contains__(self, place: Place) -> bool:
+        return all(0 <= number < size for number, size in zip(place, self.sizes, strict=True))
+
+    def __getitem__(self, place: Place) -> Setting:
+        scale, pull, share = place
+        free = is_auto(self.prior)
+        prior = Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull]) if free else self.prior
+        return Setting(prior, self.smoothings[share])
+
+    @property
+    def middle(self) -> Place:
+        return (*(MIDDLE if is_auto(self.prior) else (0, 0)), len(self.smoothings) // 2)
+
+    def near(self, place: Place) -> list[Place]:
+        """A place, and the one where means are free: those of one component a class may be held as one likes."""
+        return [place, (place[0], min(place[1], LOOSE), place[2])]
+
+    @property
+    def corners(self) -> list[Place]:
+        return [(*corner, 0) for corner in CORNERS] if is_auto(self.prior) else [(0, 0, 0)]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best place of a search, its score, and the mixtures of the folds there."""
+
+    place: Place
+    score: float
+    mixtures: list[Mixture]
+
+
 @dataclass
 class Search:
-    """Compares priors, and numbers of components, by the rows kept out of every fold."""
+    """Compares settings, and numbers of components, by the rows kept out of every fold."""
 
     folds: list[Fold]
+    grid: Grid
     limits: Limits
     early_stopping: bool = False
     records: list[Compared] = field(default_factory=list)
 
-    def penalties(self) -> tuple[Shrinkage, list[Mixture]]:
-        """The two penalties that predict best, by climbing on their grid, with the mixtures of the folds."""
-        scores: dict[tuple[int, int], tuple[float, list[Mixture]]] = {}
-
-        def look(place: tuple[int, int]) -> float:
-            if not (0 <= place[0] < len(SCALES) and 0 <= place[1] < len(PULLS)):
-                return -float("inf")
-            if place not in scores:
-                scores[place] = self.compared(penalty(*place), self.starts(penalty(*place)))
-            return scores[place][0]
-
-        best = max((climbed(look, place) for place in (MIDDLE, max(CORNERS, key=look))), key=look)
-        return penalty(*best), scores[best][1]
-
-    def starts(self, prior: Any) -> list[Mixture]:
-        """Where fits under a prior begin, one a fold."""
-        return [described(fold.problem, prior, fold.start) for fold in self.folds]
-
-    def compared(self, prior: Any, starts: list[Mixture]) -> tuple[float, list[Mixture]]:
-        """The score of a prior from these starts, one a fold, and the mixtures it comes to."""
-        mixtures = [self._fitted(fold, prior, start) for fold, start in zip(self.folds, starts, strict=True)]
-        score = self.score(mixtures)
-        scale, pull = (prior.scale, prior.mean_strength) if isinstance(prior, Shrinkage) else (None, None)
-        self.records.append(Compared(scale, pull, tuple(counts_of(mixtures[0])), score))
-        return score, mixtures
-
-    def _fitted(self, fold: Fold, prior: Any, start: Mixture) -> Mixture:
-        if self.early_stopping:
-            return stopped(fold, prior, start, self.limits)[0].mixture
-        return refitted(fold.problem, prior, start, self.limits)
-
-    def growth(self, prior: Any, mixtures: list[Mixture]) -> list[Growth]:
-        """Classes that gain by one more component each, in order (unexplained)."""
+    def run(self, grows: bool) -> tuple[Setting, list[Growth]]:
+        """The setting that predicts best, and the classes that grew on the way there."""
+        starts = [fold.start for fold in self.folds]
+        grid = self.grid
+        found = self.climbed(starts, [grid.middle], grid.corners)
         steps: list[Growth] = []
-        score = self.score(mixtures)
+        if grows:
+            found, steps = self.growth(starts, found)
+        return grid[found.place], steps
+
+    def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Found:
+        """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
+        seen: dict[Place, Found] = {}
+
+        def look(place: Place) -> float:
+            if place not in self.grid:
+                return -float("inf")
+            if place not in seen:
+                seen[place] = self.compared(place, starts)
+            return seen[place].score
+
+        return seen[max((climbed(look, max(group, key=look)) for group in groups), key=look)]
+
+    def compared(self, place: Place, starts: list[Mixture]) -> Found:
+        """What a setting comes to from generative starts, one a fold."""
+        setting = self.grid[place]
+        mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
+        score, prior = self.score(mixtures), setting.prior
+        penalties = (prior.scale, prior.mean_strength) if isinstance(prior, Shrinkage) else (None, None)
+        self.records.append(Compared(*penalties, setting.smoothing, tuple(counts_of(mixtures[0])), score))
+        return Found(place, score, mixtures)
+
+    def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
+        start = described(fold.problem, setting, start)
+        if self.early_stopping:
+            return stopped(fold, setting, start, self.limits)[0].mixture
+        return refitted(fold.problem, setting, start, self.limits)
+
+    def growth(self, starts: list[Mixture], found: Found) -> tuple[Found, list[Growth]]:
+        """Classes that gain by one more component each, in order, and where that leads (growing)."""
+        steps: list[Growth] = []
         failed: list[int] = []
-        while len(failed) < min(PATIENCE, len(mixtures[0].class_slices)):
-            own_class = self._worst_class(mixtures, failed)
+        while len(failed) < min(PATIENCE, len(starts[0].class_slices)):
+            own_class = self._worst_class(found.mixtures, failed)
             if own_class is None:
                 break
-            starts = [split(m, f.problem.description, own_class) for m, f in zip(mixtures, self.folds, strict=True)]
-            tried = [(option, *self.compared(option, starts)) for option in narrower(prior)]
-            option, found, candidates = max(tried, key=lambda t: t[1])
-            if found > score + SMALLEST_GAIN / self.weight:
-                prior, score, mixtures, failed = option, found, candidates, []
-                steps.append(Growth(own_class, prior))
+            more = [
+                cut(fold.problem, start, fit, own_class, self.limits)
+                for fold, start, fit in zip(self.folds, starts, found.mixtures, strict=True)
+            ]
+            tried = self.climbed(more, self.grid.near(found.place))
+            if tried.score > found.score + SMALLEST_GAIN / self.weight:
+                steps.append(Growth(own_class, self.grid[found.place]))
+                starts, found, failed = more, tried, []
             else:
                 failed.append(own_class)
-        return steps
+        return found, steps
 
     @property
     def weight(self) -> float:
-        """Of all rows that are kept out at some time."""
-        blocks = [block for fold in self.folds for block in fold.held_out.blocks()]
-        return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in blocks))
+        """Of all rows that are kept out at some time, each of them once."""
+        held_out = [weight_of(fold.held_out) for fold in self.folds]
+        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].problem.source))
 
     def score(self, mixtures: list[Mixture]) -> float:
         """Mean log posterior of the labels kept out, under the mixture of their fold."""
@@ -284,24 +378,23 @@ class Search:
         return max(totals, key=lambda c: totals[c]) if totals else None
 
 
-def climbed(look: Callable[[tuple[int, int]], float], best: tuple[int, int]) -> tuple[int, int]:
-    """The place of a grid that is better than its four neighbours, uphill from another."""
+def weight_of(rows: Source) -> float:
+    """The weight of all rows."""
+    return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in rows.blocks()))
+
+
+def climbed(look: Callable[[Place], float], best: Place) -> Place:
+    """The place of a grid that is better than its neighbours along every axis, uphill from another."""
     moved = True
     while moved:
         moved = False
-        for step in ((1, 0), (-1, 0), (0, 1), (0, -1)):
-            while look((best[0] + step[0], best[1] + step[1])) > look(best):
-                best, moved = (best[0] + step[0], best[1] + step[1]), True
+        for axis in range(len(best)):
+            for step in (1, -1):
+                while look(beside(best, axis, step)) > look(best):
+                    best, moved = beside(best, axis, step), True
     return best
 
 
-def penalty(scale: int, pull: int) -> Shrinkage:
-    """The penalties at a place of the grid."""
-    return Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull])
-
-
-def narrower(prior: Any) -> list[Any]:
-    """A prior, and where it is of the grid the next one with smaller variances: parts are narrower than a whole."""
-    if not isinstance(prior, Shrinkage) or prior.scale not in SCALES[1:]:
-        return [prior]
-    return [prior, replace(prior, scale=SCALES[SCALES.index(prior.scale) - 1])]
+def beside(place: Place, axis: int, step: int) -> Place:
+    """The neighbour of a place along an axis."""
+    return (*place[:axis], place[axis] + step, *place[axis + 1 :])
