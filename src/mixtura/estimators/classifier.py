@@ -434,14 +434,18 @@ class MixtureClassifier(ClassPredictions):
             result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
         return replace(result, mixture=result.mixture.mixture)
 
-    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
-        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
+    def _part(self, problem: Problem, seen: Source) -> Problem:
+        """The same problem for a part of its rows, or for weights of its own."""
         _, generator = self._generator()
         description = describe(seen, len(problem.classes), generator)
-        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
-        solver = problem.em(problem.objective)
+        return replace(problem, source=seen, description=description, generator=generator, selection=None)
+
+    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
+        """A part of a problem, to be solved together with others."""
+        own, solver = self._part(problem, seen), problem.em(problem.objective)
         start = self._given_start(own)
-        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
+        start = self._new_start(own, solver) if start is None else start
+        return Task(solver, start, own.description.weight, column)
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))

@@ -69,9 +69,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Growth:
-    """One more component for a class, and what held the fit that was short of it."""
+    """More components for some classes, and what held the fit that was short of them.
 
-    own_class: int
+    Cut in two are all components of these classes, or of every one the least explained.
+    """
+
+    classes: tuple[int, ...]
+    every: bool
     setting: Setting
 
 
@@ -154,20 +158,22 @@ def whole(result: FitResult) -> Progress:
     return result.mixture
 
 
-def cut(problem: Problem, start: Mixture, fit: Mixture, own_class: int, limits: Limits) -> Mixture:
-    """A generative start with one more component for a class, where a fit from that start explains it least.
-
-    The start is cut and not the fit, whose components have left the rows that they began with.
-    """
-    number = int(unexplained(fit, problem.description, own_class).argmax())
-    return generative(problem, split(start, problem.description, own_class, number), limits)
+def cut(problem: Problem, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
+    """A generative start with more components; those are cut that a fit from that start explains least (growing)."""
+    about = problem.description
+    for own_class in step.classes:
+        counts = unexplained(fit, about, own_class)
+        numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
+        for number in numbers:  # from the last, so that the others keep their numbers
+            start = split(start, about, own_class, number)
+    return generative(problem, start, limits)
 
 
 def grown(problem: Problem, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
     """A generative start with the components that a search found worth having."""
     for step in steps:
         fit = refitted(problem, step.setting, described(problem, step.setting, start), limits)
-        start = cut(problem, start, fit, step.own_class, limits)
+        start = cut(problem, start, fit, step, limits)
     return start
 
 
@@ -336,24 +342,42 @@ class Search:
         return refitted(fold.problem, setting, start, self.limits)
 
     def growth(self, starts: list[Mixture], found: Found) -> tuple[Found, list[Growth]]:
-        """Classes that gain by one more component each, in order, and where that leads (growing)."""
+        """What gains by growing, in order, and where that leads: all components first, then one at a time (growing)."""
         steps: list[Growth] = []
         failed: list[int] = []
-        while len(failed) < min(PATIENCE, len(starts[0].class_slices)):
-            own_class = self._worst_class(found.mixtures, failed)
-            if own_class is None:
+        every = True
+        while every or len(failed) < PATIENCE:
+            able = self._able(found.mixtures, every, failed)
+            if not (able or every):
                 break
-            more = [
-                cut(fold.problem, start, fit, own_class, self.limits)
-                for fold, start, fit in zip(self.folds, starts, found.mixtures, strict=True)
-            ]
-            tried = self.climbed(more, self.grid.near(found.place))
+            step = Growth(tuple(able if every else able[:1]), every, self.grid[found.place])
+            more, tried = self._tried(step, starts, found) if able else (starts, found)
             if tried.score > found.score + SMALLEST_GAIN / self.weight:
-                steps.append(Growth(own_class, self.grid[found.place]))
                 starts, found, failed = more, tried, []
+                steps.append(step)
+            elif every:
+                every = False
             else:
-                failed.append(own_class)
+                failed.extend(step.classes)
         return found, steps
+
+    def _tried(self, step: Growth, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found]:
+        more = [
+            cut(fold.problem, start, fit, step, self.limits)
+            for fold, start, fit in zip(self.folds, starts, found.mixtures, strict=True)
+        ]
+        return more, self.climbed(more, self.grid.near(found.place))
+
+    def _able(self, mixtures: list[Mixture], every: bool, left_out: list[int]) -> list[int]:
+        """Classes that may have twice their components, or one more; that of the least explained one first."""
+        totals: dict[int, float] = {}
+        for c in range(len(mixtures[0].class_slices)):
+            most = min(MOST_COMPONENTS, *(len(fold.problem.description.samples[c][0]) for fold in self.folds))
+            count = max(counts_of(mixture)[c] for mixture in mixtures)
+            if c not in left_out and (2 * count if every else count + 1) <= most:
+                pairs = zip(mixtures, self.folds, strict=True)
+                totals[c] = sum(float(unexplained(m, fold.problem.description, c).max()) for m, fold in pairs)
+        return sorted(totals, key=lambda c: -totals[c])
 
     @property
     def weight(self) -> float:
@@ -365,17 +389,6 @@ class Search:
         """Mean log posterior of the labels kept out, under the mixture of their fold."""
         values, weights = zip(*(fold.score(m) for fold, m in zip(self.folds, mixtures, strict=True)), strict=True)
         return sum(values) / sum(weights)
-
-    def _worst_class(self, mixtures: list[Mixture], left_out: list[int]) -> int | None:
-        """The class with the least explained component, among those that may grow."""
-        totals: dict[int, float] = {}
-        for mixture, fold in zip(mixtures, self.folds, strict=True):
-            for c, part in enumerate(mixture.class_slices):
-                n_rows = len(fold.problem.description.samples[c][0])
-                if c not in left_out and part.stop - part.start < min(MOST_COMPONENTS, n_rows):
-                    largest = float(unexplained(mixture, fold.problem.description, c).max())
-                    totals[c] = totals.get(c, 0.0) + largest
-        return max(totals, key=lambda c: totals[c]) if totals else None
 
 
 def weight_of(rows: Source) -> float:
