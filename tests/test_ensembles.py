@@ -20,17 +20,11 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura import (
-    AveragedMixture,
-    AveragedMixtureClassifier,
-    DiscriminativeMixtureClassifier,
-    GaussianMixture,
-    MixtureClassifier,
-)
+from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley
 from mixtura.objectives import Joint, Members
 from mixtura.passes import locate
-from mixtura.priors import Conjugate, Shrinkage
+from mixtura.priors import Conjugate
 from mixtura.reduction import reduced
 from mixtura.roles import Targets
 from mixtura.shards import TensorSource
@@ -214,21 +208,6 @@ def test_tensors_and_memory_maps(ripley, tmp_path):
         assert_close(model.predict_proba(rows), expected)
 
 
-def test_members_that_separate_the_classes_are_trained_one_by_one(ripley, tmp_path):
-    """From a given start a member comes to where it would come alone; what is to be chosen is chosen once."""
-    X, y = ripley
-    start = MixtureClassifier(2, covariance_type="diag", random_state=0).fit(X, y).mixture_
-    alone = DiscriminativeMixtureClassifier(2, prior=Shrinkage(mean_strength=1.0), init=start)
-    same = AveragedMixtureClassifier(alone, 2, resampling="none").fit(X, y)
-    assert_close(same.predict_proba(X), alone.fit(X, y).predict_proba(X))
-    chosen = DiscriminativeMixtureClassifier(2, smoothing="auto", cv=2, tol=3e-3)
-    model = AveragedMixtureClassifier(chosen, 4, random_state=0).fit(X, y)
-    assert len(model.mixtures_) == 4
-    assert model.oob_score_ > 0.8
-    model.save(tmp_path / "average.safetensors")
-    assert_close(mixtura.load(tmp_path / "average.safetensors").predict_proba(X), model.predict_proba(X))
-
-
 def test_several_starts_for_every_member(ripley):
     X, _ = ripley
     one, five = (
@@ -355,9 +334,9 @@ def test_other_mistakes(ripley):
         "batches.",
     )
     refused(
-        lambda: AveragedMixtureClassifier(MixtureClassifier(objective="margin")).fit(X, y),
-        'The members of AveragedMixtureClassifier are trained by solver="em" or "baum_welch", for objective="joint" or '
-        "\"conditional\"; got objective 'margin' and solver='auto'.",
+        lambda: AveragedMixtureClassifier(MixtureClassifier(objective="conditional")).fit(X, y),
+        'The members of AveragedMixtureClassifier are trained together by solver="em", which maximises '
+        "objective=\"joint\"; got objective 'conditional' and solver='auto'.",
     )
     fitted = AveragedMixture(n_estimators=2, random_state=0).fit(X)
     refused(lambda: fitted.reduce(0), "n_components must be a whole number of at least 1; got 0.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators import GaussianMixture, MixtureClassifier
 from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
-from mixtura.estimators.classifier import Problem, is_auto
+from mixtura.estimators.classifier import is_auto
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.reading import Rows, is_batches
 from mixtura.initialise import describe
@@ -29,9 +29,7 @@ from mixtura.passes import Frame, map_rows
 from mixtura.reduction import reduced
 from mixtura.roles import Structure
 from mixtura.shards import Source
-from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, best_of, run_together
-
-Parts = Iterable[tuple[Problem, Source]]
+from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Rows whose scores by all members are held at a time.
@@ -260,14 +258,13 @@ class AveragedMixture(DensityMixin, _Averaged):
 class AveragedMixtureClassifier(ClassPredictions, _Averaged):
     """The average of several classifiers that are Gaussian mixtures.
 
-    The members are trained together, in one pass over the rows per iteration (see AveragedMixture), or one by one where
-    they separate the classes. Rows are drawn from every class by itself.
+    The members are trained together, in one pass over the rows per iteration (see AveragedMixture). Rows are drawn
+    from every class by itself.
 
     Parameters:
-        estimator: the MixtureClassifier or DiscriminativeMixtureClassifier that every member is; None is
-            `MixtureClassifier()`. What it leaves to be chosen ("auto") is compared once; then the members of a
-            MixtureClassifier are as many of each candidate as its share in the average of all candidates that predicts
-            rows held out best (stacking).
+        estimator: the MixtureClassifier that every member is; None is `MixtureClassifier()`. What it leaves to be
+            chosen ("auto") is compared once; then the members are as many of each candidate as its share in the average
+            of all candidates that predicts rows held out best (stacking).
         n_estimators, resampling, fraction, random_state: as in AveragedMixture.
         combine: "posterior" averages the class probabilities of the members, "density" their densities, as Ormoneit and
             Tresp (1995) do; then the average is a mixture itself.
@@ -310,11 +307,10 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
-        solver = base._able_solvers(objective)[0] if base.solver == "auto" else base.solver
-        if solver not in ("em", "baum_welch"):
+        if (base._able_solvers(objective)[0] if base.solver == "auto" else base.solver) != "em":
             raise ValueError(
-                f'The members of {type(self).__name__} are trained by solver="em" or "baum_welch", for '
-                f'objective="joint" or "conditional"; got objective {objective.name!r} and solver={base.solver!r}.'
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
             )
         rows, labels, weights = self._known(base, X, y, sample_weight)
         self._take_features(base)
@@ -323,17 +319,18 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         with torch.no_grad():
             source = rows.source(labels.numbers, labels.shares, weights)
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-            problem = base._settled(base._problem(source, labels.classes, objective))
+            problem = base._problem(source, labels.classes, objective)
+            problems = base._shared_out(problem, self.n_estimators)
             rows, self.warp_ = replace(rows, warp=problem.warp), problem.warp
-            parts = (  # the problem of every member and its rows, one at a time
-                (own, _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])[1])
-                for b, own in enumerate(base._shared_out(problem, self.n_estimators))
-            )
-            if solver == "em":
-                all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-                results = self._together(base, problem, parts, all_rows, random_state)
-            else:
-                results = _one_by_one(base, parts, random_state)
+            tasks = []
+            for b in range(self.n_estimators):
+                _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
+                for _ in range(base._n_starts()):
+                    base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                    tasks.append(base._task(problems[b], seen, b))
+            all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
+            results = self._train(problem.em_structure, tasks, all_rows, base)
+            results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
         self.classes_ = labels.classes
         if problem.selection is not None:
             self.selection_ = problem.selection
@@ -342,18 +339,6 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         if counts is not None:
             self._keep_unseen(rows, labels, counts, problem.description.frame)
         return self
-
-    def _together(
-        self, base: Any, problem: Problem, parts: Parts, rows: Source, random_state: np.random.RandomState
-    ) -> list[FitResult]:
-        """Members that EM trains, in one pass over the rows per iteration."""
-        tasks = []
-        for b, (own, seen) in enumerate(parts):
-            for _ in range(base._n_starts()):
-                base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                tasks.append(base._task(own, seen, b))
-        results = self._train(problem.em_structure, tasks, rows, base)
-        return [replace(result, mixture=problem.converted(result.mixture)) for result in results]
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
         return base._read_known(X, y, sample_weight, base._objective())
@@ -391,18 +376,6 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         check_is_fitted(self)
         mixture, _ = self._reduced(n_components, len(self.classes_))
         return _as_classifier(self, mixture)
-
-
-def _one_by_one(base: Any, parts: Parts, random_state: np.random.RandomState) -> list[FitResult]:
-    """Members that separate the classes, each by itself."""
-    results: list[FitResult] = []
-    for own, seen in parts:
-        base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-        part = base._part(own, seen)
-        results.append(best_of(base._n_starts(), lambda part=part: base._fit_once(part)))
-        if results[-1].outcome is Outcome.INTERRUPTED:
-            break
-    return results
 
 
 def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor, n_members: int) -> Tensor:

@@ -434,18 +434,14 @@ class MixtureClassifier(ClassPredictions):
             result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
         return replace(result, mixture=result.mixture.mixture)
 
-    def _part(self, problem: Problem, seen: Source) -> Problem:
-        """The same problem for a part of its rows, or for weights of its own."""
+    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
+        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
         _, generator = self._generator()
         description = describe(seen, len(problem.classes), generator)
-        return replace(problem, source=seen, description=description, generator=generator, selection=None)
-
-    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
-        """A part of a problem, to be solved together with others."""
-        own, solver = self._part(problem, seen), problem.em(problem.objective)
+        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
+        solver = problem.em(problem.objective)
         start = self._given_start(own)
-        start = self._new_start(own, solver) if start is None else start
-        return Task(solver, start, own.description.weight, column)
+        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
 
     def _gradient(self, problem: Problem) -> Gradient:
         seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))

@@ -128,9 +128,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         checks.fraction("validation_fraction", self.validation_fraction)
         return separating(share)
 
-    def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
-        return ("baum_welch",)
-
     def _limits(self, problem: Problem) -> tuple[int, float]:
         """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
         tol = min(max(0.4 / problem.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
