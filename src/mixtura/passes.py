@@ -30,8 +30,8 @@ DEFAULT_MEMORY_LIMIT = 256 * 2**20
 # Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
 # (calls, not memory), 4 MB up to 8 % more.
 CACHE_BYTES = 8 * 2**20
-# The monomials among it: at 50 features and 20 components 8 MB of them take twice as long as 4.
-MONOMIAL_BYTES = 4 * 2**20
+# The monomials among it: at 16 features and 32 components 4 MB of them take 1.2 times as long as 2, or as 1.
+MONOMIAL_BYTES = 2 * 2**20
 # Rows of a chunk come in an odd number of these. They fill the tiles of a product, and its features, an odd number of
 # cache lines apart in memory, do not crowd into a few places of the cache: at 50 features and 20 components products of
 # 384 rows take 1.3 times as long, row by row, as those of 408; at 16 and 32 those of 768 as those of 984.
