@@ -21,7 +21,7 @@ from cases import (
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
-from mixtura.covariances.product import pack, quadratics, unpack
+from mixtura.covariances.product import in_rows, pack, quadratics, unpack
 from mixtura.moments import Moments
 from mixtura.roles import PseudoMoments
 from mixtura.scratch import Scratch
@@ -358,6 +358,9 @@ def test_packed_coefficients_and_unpacked_sums_belong_to_the_monomials(size, rng
     quadratic = torch.einsum("ni,kij,nj->kn", rows, matrices, rows)
     expected = constants.unsqueeze(1) + vectors @ rows.T - 0.5 * quadratic
     assert_close(pack(constants, vectors, matrices) @ features, expected)
+    upper = torch.triu_indices(size, size, device=device)
+    triangle = torch.cat((torch.ones_like(rows[:, :1]), rows, rows[:, upper[0]] * rows[:, upper[1]]), 1)
+    assert_close(in_rows(pack(constants, vectors, matrices), size) @ triangle.T, expected)
     counts, firsts, seconds = unpack(features.sum(1).unsqueeze(0), size)
     assert_close(counts, [5.0])
     assert_close(firsts, rows.sum(0).unsqueeze(0))

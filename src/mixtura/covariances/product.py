@@ -88,13 +88,14 @@ def _places(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """With a constant, a vector and a matrix laid out flat beside each other, the place of the coefficient of every
     monomial there, its factor in constant + vector' x - x' M x / 2, and for each place the number of the monomial.
     """
-    first, second = _pairs(size + 1)
-    places = torch.where(first == 0, second, 1 + size + (first - 1) * size + second - 1)
-    mirrored = torch.where(first == 0, second, 1 + size + (second - 1) * size + first - 1)
-    factors = torch.where(first == 0, 1.0, torch.where(first == second, -0.5, -1.0)).double()
-    numbers = torch.empty(1 + size + size**2, dtype=torch.int64)
-    numbers[places] = numbers[mirrored] = torch.arange(len(places))
-    return places.to(device), factors.to(device), numbers.to(device)
+    with torch.inference_mode(False):  # what is kept here may meet a gradient later
+        first, second = _pairs(size + 1)
+        places = torch.where(first == 0, second, 1 + size + (first - 1) * size + second - 1)
+        mirrored = torch.where(first == 0, second, 1 + size + (second - 1) * size + first - 1)
+        factors = torch.where(first == 0, 1.0, torch.where(first == second, -0.5, -1.0)).double()
+        numbers = torch.empty(1 + size + size**2, dtype=torch.int64)
+        numbers[places] = numbers[mirrored] = torch.arange(len(places))
+        return places.to(device), factors.to(device), numbers.to(device)
 
 
 def pack(constants: Tensor, vectors: Tensor, matrices: Tensor) -> Tensor:
@@ -108,6 +109,20 @@ def unpack(sums: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     flat = sums.index_select(1, _places(size, sums.device)[2])
     counts, firsts, seconds = flat.split((1, size, size**2), 1)
     return counts.squeeze(1), firsts, seconds.unflatten(1, (size, size))
+
+
+@lru_cache(maxsize=16)
+def _triangle(size: int, device: torch.device) -> Tensor:
+    """The numbers of the monomials 1, x_i, then x_i x_j for i <= j, row by row of the upper triangle."""
+    with torch.inference_mode(False):
+        numbers = _places(size, device)[2]
+        upper = torch.ones(size, size, dtype=torch.bool, device=device).triu().flatten()
+        return torch.cat((numbers[: 1 + size], numbers[1 + size :][upper]))
+
+
+def in_rows(packed: Tensor, size: int) -> Tensor:
+    """Coefficients from `pack` in the order of the upper triangle: of 1, x_i, then x_i x_j for i <= j, row by row."""
+    return packed.index_select(1, _triangle(size, packed.device))
 
 
 @dataclass(frozen=True)
