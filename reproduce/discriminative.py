@@ -455,9 +455,9 @@ def makers(records: list[dict[str, Any]]) -> list[str]:
         "",
         "Code named by a commit compared penalties from the middle of their grid alone, and smoothing up to 0.5;",
         "before 0ea2095 it shrank variances to multiples of those pooled within the classes, and began without a step",
-        "of EM. It and sources 558640c8, 3319711d, d5276f05 and 63c72c0d searched for penalties under every smoothing by",
-        "itself, by one division into parts whatever the rows; their dgmm_auto had no smoothing, and grew one component",
-        "at a time from the fit, under the penalties of the smaller one.",
+        "of EM. It and sources 558640c8, 3319711d, d5276f05 and 63c72c0d searched for penalties under every smoothing",
+        "by itself, by one division into parts whatever the rows; their dgmm_auto had no smoothing, and grew by one",
+        "component at a time from the fit, under the penalties of the smaller one.",
     ]
 
 
