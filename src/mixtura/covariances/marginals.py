@@ -65,12 +65,11 @@ class Marginals:
         return max(1, most // max(1, len(self.rows) * self.loadings.shape[-1] ** 2))
 
     def _systems(self, part: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components, good until the next are asked for."""
-        roots = self.uniquenesses[part].sqrt().unsqueeze(-1)
-        scaled = self.loadings[part] / roots  # (K', D, R)
-        vectors = torch.cat((scaled, self.means[part].unsqueeze(-1) / roots), -1)  # g, (K', D, R + 1)
-        pulled = (scaled / roots).mT.contiguous() @ self.rows.T  # (K', R, n)
-        systems, rank = Systems(vectors, self.sign, self._scratch), scaled.shape[-1]
+        """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components; good until the next."""
+        loadings, uniquenesses = self.loadings[part], self.uniquenesses[part].unsqueeze(-1)
+        vectors = torch.cat((loadings, self.means[part].unsqueeze(-1)), -1) / uniquenesses.sqrt()  # g, (K', D, R + 1)
+        pulled = (loadings / uniquenesses).mT.contiguous() @ self.rows.T  # (K', R, n)
+        systems, rank = Systems(vectors, self.sign, self._scratch), loadings.shape[-1]
         for block in self._blocks:
             found = systems.of(block)
             shifts = self.sign * found[..., rank, :rank]

@@ -18,8 +18,9 @@ from mixtura.scratch import Scratch
 SMALL_TABLE = 2**15
 # Cells of one kind, as a part of all, whose own products cost less than one with the whole mask.
 FEW = 0.25
-# Rows whose systems are made together, and the vectors that are multiplied in one call: calls cost time, too.
-BLOCK_ROWS = 256
+# Rows whose systems are made together, and the vectors that are multiplied in one call, at most: more leave the cache,
+# much fewer make many calls.
+BLOCK_ROWS = 250
 GATHERED_BYTES = 2 * 2**20
 # Small products are twice as fast where their sides are multiples of these: 28 x 36 takes less time than 26 x 26.
 TILE_ROWS, TILE_COLUMNS = 4, 12
@@ -45,14 +46,14 @@ def blocks_of(mask: Tensor, side: int) -> list[Block]:
         return [Block(slice(0, n_rows), mask)]
     observed = mask.sum(1)
     kinds = torch.where(observed >= (1 - FEW) * size, 0, torch.where(observed <= FEW * size, 1, 2))
-    found, first = [], 0
-    for kind, length in zip(*(part.tolist() for part in kinds.unique_consecutive(return_counts=True)), strict=True):
-        last = first + length
-        for start in range(first, last, BLOCK_ROWS):
-            where = slice(start, min(start + BLOCK_ROWS, last))
+    found, start = [], 0
+    for run in kinds.split(kinds.unique_consecutive(return_counts=True)[1].tolist()):
+        kind = int(run[0])
+        for part in run.chunk(-(-len(run) // BLOCK_ROWS)):
+            where = slice(start, start + len(part))
             cells = _positions(mask[where] == kind) if kind < 2 else None
             found.append(Block(where, mask[where], cells, kind == 0))
-        first = last
+            start = where.stop
     return found
 
 
@@ -127,8 +128,8 @@ class Systems:
         side, width = self._vectors.shape[-1], table.shape[1]
         height = _multiple(side, TILE_ROWS)
         systems = self._scratch.buffer("systems", (len(cells), height, width), table)
-        each = max(1, GATHERED_BYTES // (8 * width * max(1, cells.shape[1])))
-        for part, found in zip(cells.split(each), systems.split(each), strict=True):
+        n_calls = 1 + 8 * cells.numel() * width // GATHERED_BYTES
+        for part, found in zip(cells.chunk(n_calls), systems.chunk(n_calls), strict=True):
             taken = self._scratch.buffer("vectors", (part.numel(), width), table)
             taken = torch.index_select(table, 0, part.flatten(), out=taken).view(*part.shape, width)
             torch.baddbmm(start[:height].expand_as(found), taken[..., :height].mT, taken, alpha=factor, out=found)
