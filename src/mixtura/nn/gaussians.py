@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
 from mixtura.covariances.low_rank import LowRankProduct
-from mixtura.nn.logits import Monomials, class_logits, component_scores
+from mixtura.covariances.product import in_rows
+from mixtura.moments import Dense
+from mixtura.nn.logits import Monomials, component_scores
 from mixtura.roles import Covariance
 
 # In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
@@ -37,6 +39,8 @@ class GaussianComponents(nn.Module):
         loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
         self.loadings = None if loadings is None else nn.Parameter(loadings)
 
+    # Squares of distances cancel in the product form: half precision would leave nothing of them.
+    in_own_precision = True
     spread = 1.0  # the standard deviation that features should have: the smallest variance is in these units
 
     def log_weights(self) -> Tensor:
@@ -59,13 +63,7 @@ class GaussianComponents(nn.Module):
         return product_coefficients(self.covariance(), self.means, self.log_weights())
 
     def forward(self, x: Tensor) -> Tensor:
-        # Squares of distances cancel in the product form: half precision would leave nothing of them.
-        with torch.autocast(x.device.type, enabled=False):
-            return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
-
-    def logits(self, x: Tensor, n_members: int) -> Tensor:
-        """Logits (n, C), as in FreeComponents."""
-        return class_logits(self.forward(x), n_members)
+        return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
 
 
 def product_coefficients(
@@ -73,7 +71,9 @@ def product_coefficients(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
     product: Any = covariance.product(means, log_weights)
-    bias, weight = product.weights[:, 0], product.weights[:, 1:]
+    dense = not isinstance(product, LowRankProduct) and isinstance(product.form, Dense)
+    weights = in_rows(product.weights, means.shape[1]) if dense else product.weights
+    bias, weight = weights[:, 0], weights[:, 1:]
     if not isinstance(product, LowRankProduct):
         return weight.to(means.dtype), bias.to(means.dtype), None
     # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.

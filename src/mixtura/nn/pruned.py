@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,12 @@ class SparseMatrix(nn.Module):
         self.register_buffer("positions", dense.flatten().nonzero()[:, 0])
         self.register_buffer("values", dense.flatten()[self.positions])
         self.register_buffer("dense", dense.clone(), persistent=False)
-        self.register_load_state_dict_post_hook(lambda module, _: module._fill())
+        self.register_load_state_dict_post_hook(_fill)
 
-    def _fill(self) -> None:
-        self.dense.zero_().view(-1)[self.positions] = self.values
+
+def _fill(matrix: Any, _: Any) -> None:
+    """Make the dense matrix of the entries that were read."""
+    matrix.dense.zero_().view(-1)[matrix.positions] = matrix.values
 
 
 class PrunedHead(nn.Module):
