@@ -234,7 +234,7 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
     assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
 
 
-@pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**15), ("low_rank_2", 0)])
+@pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**16), ("low_rank_2", 0)])
 def test_many_features_with_missing_cells_equal_the_twin(name, small_table, rng, device, monkeypatch):
     """More of them than the vectorised inverse takes; few missing and few observed cells apart, and not."""
     monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", small_table)

@@ -61,8 +61,12 @@ class Marginals:
     @property
     def _n_together(self) -> int:
         """Components whose R x R systems are solved at once: what stays in the cache, but a GPU wants many."""
-        most = MOST_IN_CACHE if self.rows.device.type == "cpu" else MOST_TOGETHER
-        return max(1, most // max(1, len(self.rows) * self.loadings.shape[-1] ** 2))
+        if any(block.cells is not None for block in self._blocks):
+            return 1
+        (n_rows, size), rank = self.rows.shape, self.loadings.shape[-1]
+        if self.rows.device.type != "cpu":
+            return max(1, MOST_TOGETHER // max(1, n_rows * rank**2))
+        return max(1, MOST_IN_CACHE // max(1, n_rows * rank**2, size * rank**2 // 2))
 
     def _systems(self, part: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components; good until the next."""
@@ -72,9 +76,10 @@ class Marginals:
         systems, rank = Systems(vectors, self.sign, self._scratch), loadings.shape[-1]
         for block in self._blocks:
             found = systems.of(block)
-            shifts = self.sign * found[..., rank, :rank]
-            inner = self._scratch.buffer("inner", (*found.shape[:-2], rank, rank), found)
-            yield block.where, inner.copy_(found[..., :rank, :rank]), pulled[..., block.where].mT - shifts
+            inner, shifts = found[..., :rank, :rank], self.sign * found[..., rank, :rank]
+            if inner.device.type == "cpu":  # LAPACK would copy it, too, to fresh pages
+                inner = self._scratch.buffer("inner", tuple(inner.shape), inner).copy_(inner)
+            yield block.where, inner, pulled[..., block.where].mT - shifts
 
     def _factors(self, inner: Tensor) -> Tensor:
         """Cholesky factors, good until the next."""

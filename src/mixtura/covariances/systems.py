@@ -15,9 +15,9 @@ from torch import Tensor
 from mixtura.scratch import Scratch
 
 # Numbers of a table up to which a product with the whole mask is cheap, however many cells are missing.
-SMALL_TABLE = 2**15
+SMALL_TABLE = 2**16
 # Cells of one kind, as a part of all, whose own products cost less than one with the whole mask.
-FEW = 0.25
+FEW = 0.2
 # Rows whose systems are made together, and the vectors that are multiplied in one call, at most: more leave the cache,
 # much fewer make many calls.
 BLOCK_ROWS = 250
@@ -76,7 +76,7 @@ def _multiple(size: int, of: int) -> int:
 
 
 class Systems:
-    """A_n of K components with the vectors g, (K, D, S)."""
+    """A_n of K components with the vectors g, (K, D, S); one component where blocks have cells."""
 
     def __init__(self, vectors: Tensor, sign: float, scratch: Scratch):
         self._vectors, self._sign, self._scratch = vectors, sign, scratch
@@ -85,7 +85,7 @@ class Systems:
 
     def of(self, block: Block) -> Tensor:
         """(K, n', S, S), good until the next are asked for."""
-        if block.cells is None or len(self._vectors) > 1:
+        if block.cells is None:
             return self._masked(block.mask)
         if self._complete is None:
             self._complete = self._complete_row()
