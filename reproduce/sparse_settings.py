@@ -1,10 +1,10 @@
 """python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
-choices would make of it: the Hessian, the evidence that judges starts and components, one component per class or
-components that leave one by one; and for a working set, with how many columns it starts and which gain adds one. What
-counts is the log-loss of the rows of the other folds. Simulated classes of one Gaussian each show which odds send them
-to one component. Writes results/sparse_settings.json after every fit, and .md from it.
+choices would make of it: the prior variance at the start, one component per class, and - with the published start - the
+Hessian, the evidence that judges starts, components that leave one by one; for a working set, with how many columns it
+starts and which gain adds one. What counts is the log-loss of the rows of the other folds. Simulated classes of one
+Gaussian each show which odds send them to one component. Writes results/sparse_settings.json after every fit, and .md from it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mixtura.solvers import run, working_set
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse_mixture import class_scores
 from reproduce.sparse_removal import TRIAL_STEPS, simplifications
-from reproduce.sparse_table import RESULTS, done, machine, mean_and_error, one_thread, splits
+from reproduce.sparse_table import RESULTS, done, machines, mean_and_error, one_thread, splits
 
 # Data set: training splits, folds of each, starts of each.
 COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
@@ -150,7 +150,7 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
 
 
 def simulated(seed: int) -> dict:
-    """Log evidence of three starts with ten components a class, and of one with one, where one is the truth."""
+    """Size and log evidence of three starts with ten components a class, and of one with one, which is the truth."""
     rng = np.random.default_rng(seed)
     n_classes, n_features = 2 + seed % 3 // 2, 2 + seed % 2
     parts = [rng.normal(0, 1.5, n_features) + rng.uniform(0.4, 2, n_features) * rng.normal(size=(80, n_features))
@@ -159,8 +159,8 @@ def simulated(seed: int) -> dict:
     fits = []
     for n_components, start in ((10, 0), (10, 1), (10, 2), (1, 0)):
         model = SparseMixtureClassifier(n_components, n_init=1, component_trials=False, random_state=start).fit(X, y)
-        complete = model.history_[-1].objective * len(X)
-        fits.append({"components": int(model.n_components_.sum()), "complete": complete, "exact": model.log_evidence_})
+        record = {"components": int(model.n_components_.sum()), "weights": model.n_weights_}
+        fits.append({**record, "complete": model.log_evidence_})
     return {"several": fits[:3], "one": fits[3], "classes": n_classes}
 
 
@@ -180,22 +180,24 @@ def trials(X, y, X_out, y_out, seed: int, **_: object) -> dict:
     """Three starts of three components per class and one of one, by the prior variance with which they start.
 
     Where all rows would have a working set, folds have one too, and for one component as well: what starts with all
-    columns has more evidence, whatever its components.
+    columns has more evidence, whatever its components. It starts with few columns, and those as published.
     """
-    working = True if X.shape[1] > 15 else "auto"
+    working = X.shape[1] > 15
     found = {}
-    for variance in VARIANCES:
+    for variance in VARIANCES[:1] if working else VARIANCES:
         fits = []
         for n_components, start in ((3, 0), (3, 1), (3, 2), (1, 0)):
-            settings = {"n_init": 1, "component_trials": False, "start_variance": variance, "working_set": working}
-            model = SparseMixtureClassifier(n_components, random_state=3 * seed + start, **settings).fit(X, y)
-            fits.append(held_out(model, X_out, y_out, len(X)))
+            settings = {"n_init": 1, "component_trials": False, "start_variance": variance}
+            model = SparseMixtureClassifier(
+                n_components, working_set=working or "auto", random_state=3 * seed + start, **settings
+            )
+            fits.append(held_out(model.fit(X, y), X_out, y_out))
         found[str(variance)] = {"several": fits[:3], "one": fits[3]}
     return found
 
 
-def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray, n_rows: int) -> dict[str, float]:
-    """Log-loss, plug-in and moderated, and error; weights; the log evidence by either Hessian."""
+def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Log-loss, plug-in and moderated, and error; weights; the log evidence."""
     places = (np.arange(len(y)), np.searchsorted(model.classes_, y))
     plain, moderated = (model.predict_proba(X, moderated=way) for way in (False, True))
     return {
@@ -203,15 +205,15 @@ def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray, n_row
         "moderated": float(-np.log(moderated[places].clip(1e-15)).mean()),
         "error": 100 * float(np.mean(plain.argmax(1) != places[1])),
         "weights": model.n_weights_,
-        "complete": model.history_[-1].objective * n_rows,
-        "exact": model.log_evidence_,
+        "complete": model.log_evidence_,
     }
 
 
-def better(run: dict, odds: float, judge: str) -> dict:
-    """The best start; or one component per class, unless the evidence for more is larger by so much."""
-    best = max(run["several"], key=lambda fit: fit[judge])
-    return best if best[judge] - run["one"][judge] > np.log(odds) else run["one"]
+def better(run: dict, odds: float, fewer: bool) -> dict:
+    """The best start; or one component per class, of fewer weights, unless the evidence for more is so much larger."""
+    best, one = max(run["several"], key=lambda fit: fit["complete"]), run["one"]
+    simple = not fewer or one["weights"] < best["weights"]
+    return one if simple and best["complete"] - one["complete"] <= np.log(odds) else best
 
 
 # How components leave, and what is then left of a run.
@@ -239,7 +241,7 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start;",
+        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one published start;",
         "± is the standard error of the difference of the log-loss to the first line over folds and starts.",
         "",
         row(["components leave", *COMPONENTS, "mean"]),
@@ -265,26 +267,28 @@ def line_of(name: str, found: dict, variance: float | None, rule: Callable[[dict
     """What a rule makes of the runs of every set, and the mean over the sets."""
     cells, means = [], []
     for data in TRIALS:
-        ends = [end for run in found["trials"].get(data, {}).values() for end in rule(run[str(variance)])]
+        runs = [run.get(str(variance), run["None"]) for run in found["trials"].get(data, {}).values()]
+        ends = [end for run in runs for end in rule(run)]
         means.append([np.mean([end[key] for end in ends]) for key in KEYS])
         cells.append("{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*means[-1]))
-    return row([name, *cells, "{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*np.mean(means, 0))])
+    return row([name, *cells, "{:.4f}, {:.4f} ({:.2f}; {:.1f})".format(*np.mean(means, 0))])
 
 
 def variance_table(found: dict) -> list[str]:
     lines = [
         "## Prior variance at the start",
         "",
-        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), by what the prior variances of the",
-        "weights of a component add up to at the start: all starts of three components, and the start that the",
-        "evidence chooses among three (by the exact Hessian). The means are over the sets.",
+        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), by the most that prior variances",
+        "of the weights of a component add up to at the start: all starts of three components, and the start that the",
+        "evidence chooses among three. The last three sets have working sets, which start with six columns and do not",
+        "reach any of these. The means are over the sets.",
         "",
     ]
     lines += [row(["start_variance", *TRIALS, "mean"]), row(["---"] * (2 + len(TRIALS)))]
     for variance in VARIANCES:
         name = "one for every column: published" if variance is None else f"{variance:g}"
         lines.append(line_of(name + ", all starts", found, variance, lambda run: run["several"]))
-        lines.append(line_of(name + ", best of 3", found, variance, lambda run: [better(run, 1e-300, "exact")]))
+        lines.append(line_of(name + ", best of 3", found, variance, lambda run: [better(run, 1e-300, False)]))
     return [*lines, ""]
 
 
@@ -293,15 +297,16 @@ def trials_table(found: dict) -> list[str]:
         "## One component per class",
         "",
         f"The same, starting with a variance of {START_VARIANCE:g}, for the best of three starts or one component per",
-        "class, as the evidence by either Hessian decides by odds.",
+        "class, as the evidence decides by odds; in the last lines one component must have fewer weights as well.",
         "",
         row(["one component per class", *TRIALS, "mean"]),
         row(["---"] * (2 + len(TRIALS))),
     ]
-    for judge in ("complete", "exact"):
-        for odds in (0, *ODDS):
-            name = f"{judge}: unless {odds} : 1 for more" if odds else f"{judge}: never"
-            rule = partial(better, odds=odds or 1e-300, judge=judge)
+    for fewer in (False, True):
+        for odds in (*([] if fewer else [0]), *ODDS):
+            name = f"unless {odds} : 1 for more" if odds else "never"
+            rule = partial(better, odds=odds or 1e-300, fewer=fewer)
+            name = f"if fewer weights, {name}" if fewer else name
             lines.append(line_of(name, found, START_VARIANCE, lambda run, rule=rule: [rule(run)]))
     return [*lines, ""]
 
@@ -314,13 +319,13 @@ def simulated_table(found: dict) -> list[str]:
         f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
         f"ten components a class and a variance of {START_VARIANCE:g}: those that end with one component per class.",
         "",
-        row(["one component per class", "evidence by complete Hessian", "exact"]),
+        row(["one component per class", "sets", "sets, if fewer weights"]),
         row(["---"] * 3),
     ]
     for odds in (0, *ODDS):
         cells = []
-        for judge in ("complete", "exact"):
-            ends = [better(run, odds or 1e-300, judge) for run in runs]
+        for fewer in (False, True):
+            ends = [better(run, odds or 1e-300, fewer) for run in runs]
             cells.append(sum(end["components"] == run["classes"] for end, run in zip(ends, runs, strict=True)))
         lines.append(row([f"unless {odds} : 1 for more" if odds else "never tried", *cells]))
     return [*lines, ""]
@@ -441,7 +446,7 @@ def main() -> None:
         if f"{fold}/{seed}" not in found.setdefault(part, {}).get(name, {})
     ]
     if tasks:
-        found["machine"] = machine()
+        found["machine"] = machines(found)
     for (part, name, fold, seed), record in done(tasks, measure, options.processes):
         found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)

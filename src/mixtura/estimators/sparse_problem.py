@@ -62,8 +62,8 @@ class Problem:
     scaling: Scaling
     n_components: list[int]
     memory_limit: int
-    precisions: Tensor | None = None  # (H,), at which columns start, up to a common factor
-    start_variance: float | None = None  # what their inverses add up to
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it
+    start_variance: float | None = None  # the most that their inverses add up to
 
     @cached_property
     def class_of(self) -> Tensor:

@@ -125,25 +125,22 @@ def run_held_out(
     return FitResult(best, outcome, history, tuple(repairs))
 
 
-def best_of(
-    n_starts: int, fit_once: Callable[[], FitResult], judge: Callable[[FitResult], float] | None = None
-) -> FitResult:
-    """The best of several fits by their objective, or by what a judge says; the first of equals.
+def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
+    """The best of several fits, the first of equals.
 
     Ctrl-C ends the fits: what is best so far is handed back with the outcome INTERRUPTED, and the caller raises again.
     """
-    best, best_value = None, -float("inf")
+    best: FitResult | None = None
     for _ in range(n_starts):
         try:
             result = fit_once()
-            value = result.objective if judge is None else judge(result)
         except KeyboardInterrupt:  # between two fits, where `run` does not see it
             if best is None:
                 raise
             return replace(best, outcome=Outcome.INTERRUPTED)
         interrupted = result.outcome is Outcome.INTERRUPTED
-        if best is None or value > best_value:
-            best, best_value = result, value
+        if best is None or result.objective > best.objective:
+            best = result
         if interrupted:
             return replace(best, outcome=Outcome.INTERRUPTED)
     assert best is not None

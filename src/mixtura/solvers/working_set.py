@@ -37,8 +37,8 @@ class Candidates:
 
     basis: Basis
     rows: Tensor
-    precisions: Tensor | None = None  # (H,), at which columns start, up to a common factor; one unless given
-    start_variance: float | None = None  # what their inverses add up to; None: as they are
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it; one unless given
+    start_variance: float | None = None  # the most that their inverses add up to
 
     @property
     def n_columns(self) -> int:
@@ -51,7 +51,7 @@ class Candidates:
         precisions = precisions if index is None else precisions[index]
         if self.start_variance is None:
             return precisions
-        return precisions * (precisions.reciprocal().sum() / self.start_variance)
+        return precisions * (precisions.reciprocal().sum() / self.start_variance).clamp_min(1)
 
     def at(self, index: Tensor) -> Tensor:
         """(H',) -> (H', N)"""
