@@ -4,7 +4,8 @@ Folds of the training rows of several data sets; no test row is read. For every 
 choices would make of it: the prior variance at the start, one component per class, and - with the published start - the
 Hessian, the evidence that judges starts, components that leave one by one; for a working set, with how many columns it
 starts and which gain adds one. What counts is the log-loss of the rows of the other folds. Simulated classes of one
-Gaussian each show which odds send them to one component. Writes results/sparse_settings.json after every fit, and .md from it.
+Gaussian each show which odds send them to one component. Writes results/sparse_settings.json after every fit, and .md
+from it.
 """
 
 from __future__ import annotations
@@ -241,8 +242,8 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one published start;",
-        "± is the standard error of the difference of the log-loss to the first line over folds and starts.",
+        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start, as",
+        "published; ± is the standard error of the difference of the log-loss to the first line over folds and starts.",
         "",
         row(["components leave", *COMPONENTS, "mean"]),
         row(["---"] * (2 + len(COMPONENTS))),
