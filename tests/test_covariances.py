@@ -21,6 +21,7 @@ from cases import (
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
+from mixtura.covariances.product import in_rows, pack, quadratics, unpack
 from mixtura.moments import Moments
 from mixtura.roles import PseudoMoments
 from mixtura.scratch import Scratch
@@ -137,13 +138,12 @@ def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
     means, rows = rng.normal(size=(N_COMPONENTS, N_FEATURES)), rng.normal(size=(N_ROWS, N_FEATURES))
     constants = rng.normal(size=N_COMPONENTS)
     product = covariance.product(tensor(means, device), tensor(constants, device))
-    scores, features = product.expand(tensor(rows.T.copy(), device), slice(1, 4), Scratch())
+    centre = tensor(rng.normal(size=N_FEATURES), device)
+    scores, expanded = product.expand(tensor(rows, device) + centre, centre, slice(1, 4), Scratch())
     parts = list(zip(constants, means, case.dense(tensors), strict=True))[1:4]
     assert_close(scores, [[c + reference.log_density(row, m, s) for row in rows] for c, m, s in parts])
-    assert_close(product.scores(tensor(rows.T.copy(), device), slice(1, 4), Scratch()), scores)
-    assert features.shape[0] <= product.n_features
     weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
-    product.accumulate(sums, features, tensor(weights, device), slice(1, 4))
+    product.accumulate(sums, expanded, tensor(weights, device), slice(1, 4))
     moments = product.moments(sums, torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
     assert_close(moments.counts, np.pad(weights.sum(1), 1))
     assert_close(moments.firsts[1:4], weights @ rows)
@@ -327,26 +327,44 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
     rows, weights = rng.normal(size=(N_ROWS, N_FEATURES)), rng.uniform(size=(N_COMPONENTS, N_ROWS))
     zeros = torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device)
     product = covariance.product(zeros, zeros[:, 0])
-    scores, features = product.expand(tensor(rows.T.copy(), device), slice(0, N_COMPONENTS), Scratch())
+    scores, expanded = product.expand(tensor(rows, device), zeros[0], slice(0, N_COMPONENTS), Scratch())
     mean = np.zeros(N_FEATURES)
     dense = [np.diag(u) for u in tensors["uniquenesses"]]
     assert_close(scores, [[reference.log_density(row, mean, matrix) for row in rows] for matrix in dense])
     sums = product.zeros()
-    product.accumulate(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
+    product.accumulate(sums, expanded, tensor(weights, device), slice(0, N_COMPONENTS))
     assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
 
 
-def test_many_monomials_are_made_in_blocks(rng, device):
-    size = 24  # 324 monomials
-    factors = rng.normal(size=(3, size, 2 * size))
-    covariance = FullCovariance(tensor(factors @ factors.transpose(0, 2, 1) / size, device))
-    product = covariance.product(tensor(rng.normal(size=(3, size)), device), tensor(rng.normal(size=3), device))
-    assert product.n_passing < product.n_features
-    scratch = Scratch()
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 24])
+def test_every_monomial_is_made_once(size, rng, device):
+    scratch, centre = Scratch(), tensor(rng.normal(size=size), device)
     for n_rows in (7, 5, 7):  # buffers are used again
-        centred = tensor(rng.normal(size=(size, n_rows)), device)
-        expected, _ = product.expand(centred, slice(1, 3), Scratch())
-        assert_close(product.scores(centred, slice(1, 3), scratch), expected)
+        rows = tensor(rng.normal(size=(n_rows, size)), device)
+        z = torch.cat((torch.ones(n_rows, 1, dtype=rows.dtype, device=device), rows - centre), 1)
+        first, second = torch.triu_indices(size + 1, size + 1, device=device)
+        expected = (z[:, first] * z[:, second]).T
+        found = quadratics(rows, centre, scratch)
+        assert found.shape == expected.shape
+        order, expected_order = found[:, 0].argsort(), expected[:, 0].argsort()
+        assert_close(found[order], expected[expected_order])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+def test_packed_coefficients_and_unpacked_sums_belong_to_the_monomials(size, rng, device):
+    rows, centre = tensor(rng.normal(size=(5, size)), device), torch.zeros(size, dtype=torch.float64, device=device)
+    constants, vectors, roots = (tensor(rng.normal(size=shape), device) for shape in (2, (2, size), (2, size, size)))
+    matrices, features = roots @ roots.mT, quadratics(rows, centre, Scratch())
+    quadratic = torch.einsum("ni,kij,nj->kn", rows, matrices, rows)
+    expected = constants.unsqueeze(1) + vectors @ rows.T - 0.5 * quadratic
+    assert_close(pack(constants, vectors, matrices) @ features, expected)
+    upper = torch.triu_indices(size, size, device=device)
+    triangle = torch.cat((torch.ones_like(rows[:, :1]), rows, rows[:, upper[0]] * rows[:, upper[1]]), 1)
+    assert_close(in_rows(pack(constants, vectors, matrices), size) @ triangle.T, expected)
+    counts, firsts, seconds = unpack(features.sum(1).unsqueeze(0), size)
+    assert_close(counts, [5.0])
+    assert_close(firsts, rows.sum(0).unsqueeze(0))
+    assert_close(seconds, (rows.T @ rows).unsqueeze(0))
 
 
 # ---- what optimisers move ----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
 
 def precisions(factors: Tensor) -> Tensor:
     """(L L')^-1, needed entry by entry where log-densities become a matrix product."""
-    return torch.cholesky_inverse(factors)
+    return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
 
 
 # Operations below which a second thread costs more than it brings, above all where the cores are busy.

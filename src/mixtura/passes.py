@@ -30,11 +30,14 @@ DEFAULT_MEMORY_LIMIT = 256 * 2**20
 # Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
 # (calls, not memory), 4 MB up to 8 % more.
 CACHE_BYTES = 8 * 2**20
-# The monomials among it: at 50 features and 20 components 8 MB of them take twice as long as 4.
-MONOMIAL_BYTES = 4 * 2**20
-# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit. Multiples
-# of it fill the tiles of a product: 384 rows are a tenth faster than 320 or 512.
-FEWEST_ROWS = 192
+# The monomials among it: at 16 features and 32 components 4 MB of them take 1.2 times as long as 2, or as 1.
+MONOMIAL_BYTES = 2 * 2**20
+# Rows of a chunk come in an odd number of these. They fill the tiles of a product, and its features, an odd number of
+# cache lines apart in memory, do not crowd into a few places of the cache: at 50 features and 20 components products of
+# 384 rows take 1.3 times as long, row by row, as those of 408; at 16 and 32 those of 768 as those of 984.
+TILE = 24
+# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
+FEWEST_ROWS = 9 * TILE
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
@@ -64,12 +67,11 @@ class Chunk:
 class Evaluator:
     """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
 
-    Components whose product form would lose too many digits at the given radii take the exact path. An evaluator that
-    is not learning gives log joints only, and needs less scratch.
+    Components whose product form would lose too many digits at the given radii take the exact path.
     """
 
-    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, learning: bool = True):
-        self.mixture, self.centre, self.dtype, self.learning = mixture, frame.centre, dtype, learning
+    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
+        self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
         product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
         errors, largest = product.errors(frame.radii), TOLERANCES[dtype] / torch.finfo(dtype).eps
         narrow = product.n_monomials <= MOST_MONOMIALS
@@ -92,28 +94,18 @@ class Evaluator:
         """The product of the components that may take it, and the numbers of the others."""
         return product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
 
-    @property
-    def _expands(self) -> bool:
-        return self.learning or bool(self.exact)
-
-    @property
-    def n_monomials(self) -> int:
-        """Monomials of a row that there are at a time."""
-        return self.product.n_monomials if self._expands else min(self.product.n_monomials, self.product.n_passing)
-
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
         if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
-        features = self.product.n_features if self._expands else self.product.n_passing
-        return features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+        return self.product.n_features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
 
     def scores(self, chunk: Chunk, scratch: Scratch) -> Tensor:
         """Log joints (K', n) alone."""
         if chunk.missing or self.exact:
             return self.evaluate(chunk, scratch)[0]
-        return self.product.scores(self._centred(chunk.rows, scratch), chunk.components, scratch)
+        return self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)[0]
 
     @property
     def has_marginals(self) -> bool:
@@ -134,21 +126,15 @@ class Evaluator:
             return self._product(chunk, scratch)
         return self._mixed(chunk, scratch)
 
-    def _centred(self, rows: Tensor, scratch: Scratch) -> Tensor:
-        """Rows about the centre, feature by feature: (n, D) -> (D, n)."""
-        centred = scratch.buffer("centred", (rows.shape[1], len(rows)), rows)
-        return torch.sub(rows.T, self.rounded_centre.unsqueeze(-1), out=centred)
-
     def _deviations(self, rows: Tensor, components: slice | list[int]) -> Tensor:
         """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
         return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
 
     def _product(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        centred = self._centred(chunk.rows, scratch)
-        scores, features = self.product.expand(centred, chunk.components, scratch)
+        scores, expanded = self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            self.product.accumulate(sums.product, features, weights, chunk.components)
+            self.product.accumulate(sums.product, expanded, weights, chunk.components)
 
         return scores, accumulate
 
@@ -159,7 +145,7 @@ class Evaluator:
         scores = chunk.rows.new_empty(last - first, len(chunk.rows))
         fast_positions = [k - first for k in self.fast[fast]]
         exact_positions = [k - first for k in exact]
-        fast_scores, features = self.product.expand(self._centred(chunk.rows, scratch), fast, scratch)
+        fast_scores, expanded = self.product.expand(chunk.rows, self.rounded_centre, fast, scratch)
         scores[fast_positions] = fast_scores
         covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
@@ -175,7 +161,7 @@ class Evaluator:
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
-                self.product.accumulate(sums.product, features, weights[fast_positions], fast)
+                self.product.accumulate(sums.product, expanded, weights[fast_positions], fast)
             if exact:
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
 
@@ -364,10 +350,10 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         if block.rows.device.type == "cpu":
             in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
             if not group.missing:
-                in_cache = min(in_cache, MONOMIAL_BYTES // (8 * evaluator.n_monomials))
+                in_cache = min(in_cache, MONOMIAL_BYTES // (8 * evaluator.product.n_monomials))
             tables = group.missing and evaluator.has_marginals  # made anew for every chunk
             most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
-        size = max(1, most - most % FEWEST_ROWS if most > FEWEST_ROWS else most)
+        size = max(1, most - (most - TILE) % (2 * TILE) if most > TILE else most)
         if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
         for start in range(0, group.n_rows, size):
@@ -465,7 +451,7 @@ def map_rows(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source), learning=False)
+    evaluator = Evaluator(mixture, frame, computing_dtype(source))
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
 

@@ -104,30 +104,21 @@ class Product(Protocol):
         """Numbers per row that all components share."""
         ...
 
-    @property
-    def n_passing(self) -> int:
-        """Numbers of scratch per row where log-densities alone are wanted."""
-        ...
-
     def errors(self, radii: Tensor) -> Tensor:
         """Bound of the absolute rounding error of a log-density per component, in units of eps, (K,)."""
         ...
 
     def select(self, components: Tensor) -> Self: ...
 
-    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
-        """Log-densities (K', n) and the features that `accumulate` needs, from centred rows (D, n)."""
-        ...
-
-    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
-        """Log-densities (K', n) alone, from centred rows (D, n)."""
+    def expand(self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Any]:
+        """Log-densities (K', n) of rows (n, D), and what `accumulate` needs of them."""
         ...
 
     def zeros(self) -> list[Tensor]:
         """Empty accumulators; accumulators add entry by entry."""
         ...
 
-    def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
+    def accumulate(self, sums: list[Tensor], expanded: Any, weights: Tensor, components: slice) -> None:
         """Add the moments of weights (K', n) to the accumulators."""
         ...
 

@@ -125,7 +125,7 @@ class DiagonalCovariance:
             weights=torch.cat((bias, linear, -0.5 * precisions), 1),
             magnitudes=lambda radii: precisions @ radii.square(),
             form=DIAGONAL,
-            unfold=lambda sums: (sums,),
+            unfold=lambda sums: (sums[:, 0], *sums[:, 1:].tensor_split(2, 1)),
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, pack, quadratic_blocks, quadratics, unpack
+from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
 from mixtura.moments import Dense, Form, Moments, image
 from mixtura.roles import Conditioned, PseudoMoments, Quadratic
 
@@ -137,14 +137,12 @@ class FullCovariance:
         precisions = self.precisions
         linear = torch.bmm(precisions, means.unsqueeze(-1)).squeeze(-1)  # (K, D)
         squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
-        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
         return LinearProduct(
             monomials=quadratics,
-            weights=torch.cat((bias, linear, -0.5 * pack(precisions)), 1),
+            weights=pack(torch.sub(constants, squared, alpha=0.5), linear, precisions),
             magnitudes=lambda radii: torch.mv(precisions.abs().flatten(1), torch.outer(radii, radii).flatten()),
             form=DENSE,
-            unfold=lambda packed: (unpack(packed, means.shape[1]),),
-            blocks=quadratic_blocks,
+            unfold=lambda sums: unpack(sums, means.shape[1]),
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

@@ -396,10 +396,6 @@ class LowRankProduct:
     def n_monomials(self) -> int:
         return self.weights.shape[1]
 
-    @property
-    def n_passing(self) -> int:
-        return self.n_features
-
     def errors(self, radii: Tensor) -> Tensor:
         diagonal = -2 * (self.weights[:, 1 + len(radii) :] @ radii.square())
         if self.sign > 0:  # the rest is the smaller part: its precision is what the diagonal has too much
@@ -414,28 +410,28 @@ class LowRankProduct:
             offsets=self.offsets[components],
         )
 
-    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
-        dtype, rank, n_rows = centred.dtype, self.projections.shape[-1], centred.shape[1]
-        features = squares(centred, scratch)
+    def expand(
+        self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        dtype, (n_rows, size), rank = rows.dtype, rows.shape, self.projections.shape[-1]
+        features = squares(rows, centre, scratch)
         linear = self.weights[components].to(dtype) @ features
         projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
-        along = projections @ centred  # (K' R, n)
+        along = projections @ features[1 : 1 + size]  # (K' R, n)
         deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
         scores = linear.add_(deviations.square_().sum(1), alpha=0.5 * self.sign)
-        return scores, torch.cat((features, along))
-
-    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
-        return self.expand(centred, components, scratch)[0]
+        return scores, (features, along)
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.weights), torch.zeros_like(self.projections)]
 
-    def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
-        totals, projected = sums
-        n_monomials, size, n_rows = self.n_monomials, self.projections.shape[1], features.shape[1]
-        totals[components] += weights @ features[:n_monomials].T
-        along = features[n_monomials:].reshape(len(weights), -1, n_rows) * weights.unsqueeze(1)  # (K', R, n)
-        products = along.flatten(0, 1) @ features[1 : 1 + size].T  # (K' R, D)
+    def accumulate(
+        self, sums: list[Tensor], expanded: tuple[Tensor, Tensor], weights: Tensor, components: slice
+    ) -> None:
+        (totals, projected), (features, along) = sums, expanded
+        totals[components] += weights @ features.T
+        weighted = along.reshape(len(weights), -1, along.shape[1]) * weights.unsqueeze(1)  # (K', R, n)
+        products = weighted.flatten(0, 1) @ features[1 : 1 + self.projections.shape[1]].T  # (K' R, D)
         projected[components] += products.unflatten(0, (len(weights), -1)).mT
 
     def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:

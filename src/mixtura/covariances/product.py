@@ -7,7 +7,7 @@ all of it in GEMM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -18,21 +18,16 @@ from torch import Tensor
 from mixtura.moments import Form, Moments
 from mixtura.scratch import Scratch
 
-Monomials = Callable[[Tensor, Scratch], Tensor]
-Blocks = Callable[[Tensor, Scratch], Iterator[Tensor]]
-
-# Monomials made at a time where only log-densities are wanted: a block of 2000 rows stays in the cache. Measured at
-# 50 features and 20 components: 113 ms instead of 141; below two blocks nothing is gained.
-BLOCK = 128
+Monomials = Callable[[Tensor, Tensor, Scratch], Tensor]
 
 
-def squares(centred: Tensor, scratch: Scratch) -> Tensor:
-    """1, x_i, then x_i^2: (D, n) -> (1 + 2 D, n)."""
-    size, n_rows = centred.shape
-    features = scratch.buffer("squares", (1 + 2 * size, n_rows), centred)
+def squares(rows: Tensor, centre: Tensor, scratch: Scratch) -> Tensor:
+    """1, x_i, then x_i^2, of the centred rows: (n, D) -> (1 + 2 D, n)."""
+    n_rows, size = rows.shape
+    features = scratch.buffer("squares", (1 + 2 * size, n_rows), rows)
     first, second = scratch.kept("square views", features, lambda: _square_views(features, size))
-    first.copy_(centred)
-    torch.mul(centred, centred, out=second)
+    torch.sub(rows.T, centre.unsqueeze(-1), out=first)
+    torch.mul(first, first, out=second)
     return features
 
 
@@ -41,77 +36,93 @@ def _square_views(features: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return features[1 : 1 + size], features[1 + size :]
 
 
-def quadratics(centred: Tensor, scratch: Scratch) -> Tensor:
-    """1, x_i, then x_i x_j for i <= j, row by row of the upper triangle: (D, n) -> (1 + D + D (D + 1) / 2, n)."""
-    size, n_rows = centred.shape
-    features = scratch.buffer("quadratics", (1 + size + size * (size + 1) // 2, n_rows), centred)
-    first, views = scratch.kept("quadratic views", features, lambda: _triangle_views(features, size))
-    first.copy_(centred)
-    for target, later, this in views:
-        torch.mul(later, this, out=target)
+def quadratics(rows: Tensor, centre: Tensor, scratch: Scratch) -> Tensor:
+    """All monomials of degree two and less of the centred rows, as products z_i z_j of z = (1, x), in the order of
+    `_pairs`: (n, D) -> ((D + 1) (D + 2) / 2, n).
+
+    One call makes them all: the pairs are taken by their distance round a circle, and the factors of every distance are
+    rows of one buffer in which the end of z stands once more before its beginning.
+    """
+    n_rows, size = rows.shape
+    features = scratch.buffer("quadratics", ((size + 1) * (size + 2) // 2, n_rows), rows)
+    circle = scratch.buffer("circle", (size + 1 + (size + 1) // 2, n_rows), rows)
+    x, end, before, products = scratch.kept("circle views", features, lambda: _circle_views(circle, features))
+    torch.sub(rows.T, centre.unsqueeze(-1), out=x)
+    before.copy_(end)
+    for target, this, other in products:
+        torch.mul(this, other, out=target)
     return features
 
 
-def _triangle_views(features: Tensor, size: int) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
-    """The place of x, and for every i that of x_i x_j, j >= i, with its two factors; made once a buffer, as slicing
-    costs time too.
-    """
-    features[0] = 1.0
-    first, views, start = features[1 : 1 + size], [], 1 + size
-    for i in range(size):
-        stop = start + size - i
-        views.append((features[start:stop], first[i:], first[i]))
-        start = stop
-    return first, views
+def _circle_views(
+    circle: Tensor, features: Tensor
+) -> tuple[Tensor, Tensor, Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
+    """Where x belongs, its end, where that stands once more, and for all distances the products and their factors."""
+    length, n_rows = circle.shape
+    half = length // 3
+    n_entries = length - half
+    n_whole = (n_entries + 1) // 2  # distances at which every entry has another
+    z = circle[half:]
+    z[0] = 1.0
+    others = circle.as_strided((n_whole, n_entries, n_rows), (n_rows, n_rows, 1), (half - n_whole + 1) * n_rows)
+    whole = features[: n_whole * n_entries].view(n_whole, n_entries, n_rows)
+    products = [(whole, z.unsqueeze(0), others)]
+    if n_entries % 2 == 0:  # opposite entries have each other
+        products.append((features[n_whole * n_entries :], z[half:], z[:half]))
+    return z[1:], z[n_entries - half :], circle[:half], products
 
 
-def quadratic_blocks(centred: Tensor, scratch: Scratch) -> Iterator[Tensor]:
-    """The monomials of `quadratics` in consecutive blocks, each good until the next one is made."""
-    size, n_rows = centred.shape
-    features = scratch.buffer("quadratic blocks", (1 + size + max(BLOCK, size), n_rows), centred)
-    features[0] = 1.0
-    features[1 : 1 + size] = centred
-    yield features[: 1 + size]
-    for block, views in scratch.kept("quadratic block views", features, lambda: _block_views(features, size)):
-        for target, later, this in views:
-            torch.mul(later, this, out=target)
-        yield block
-
-
-def _block_views(features: Tensor, size: int) -> list[tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]]:
-    """Places of as many rows of the triangle as fill a block, one block over the other, and their factors."""
-    first, blocks, views, start = features[1 : 1 + size], [], [], 1 + size
-    for i in range(size):
-        stop = start + size - i
-        views.append((features[start:stop], first[i:], first[i]))
-        start = stop
-        if i == size - 1 or stop + size - i - 1 > len(features):
-            blocks.append((features[1 + size : stop], views))
-            views, start = [], 1 + size
-    return blocks
+def _pairs(n_entries: int) -> tuple[Tensor, Tensor]:
+    """The two entries that every monomial is the product of."""
+    entries, n_whole = torch.arange(n_entries), (n_entries + 1) // 2
+    distances = torch.arange(n_whole - 1, -1, -1)
+    first, second = entries.repeat(n_whole), ((entries - distances.unsqueeze(1)) % n_entries).flatten()
+    if n_entries % 2 == 0:
+        half = n_entries // 2
+        first, second = torch.cat((first, entries[half:])), torch.cat((second, entries[:half]))
+    return torch.minimum(first, second), torch.maximum(first, second)
 
 
 @lru_cache(maxsize=16)
-def _triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Places of the upper triangle in a matrix laid out flat, how often each entry stands in x' M x, once or twice, and
-    for each place of the matrix that of its entry in the triangle.
+def _places(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """With a constant, a vector and a matrix laid out flat beside each other, the place of the coefficient of every
+    monomial there, its factor in constant + vector' x - x' M x / 2, and for each place the number of the monomial.
     """
     with torch.inference_mode(False):  # what is kept here may meet a gradient later
-        rows, columns = torch.triu_indices(size, size, device=device).unbind()
-        numbers = torch.zeros(size, size, dtype=torch.int64, device=device)
-        numbers[rows, columns] = numbers[columns, rows] = torch.arange(len(rows), device=device)
-        return rows * size + columns, 2.0 - (rows == columns).double(), numbers.flatten()
+        first, second = _pairs(size + 1)
+        places = torch.where(first == 0, second, 1 + size + (first - 1) * size + second - 1)
+        mirrored = torch.where(first == 0, second, 1 + size + (second - 1) * size + first - 1)
+        factors = torch.where(first == 0, 1.0, torch.where(first == second, -0.5, -1.0)).double()
+        numbers = torch.empty(1 + size + size**2, dtype=torch.int64)
+        numbers[places] = numbers[mirrored] = torch.arange(len(places))
+        return places.to(device), factors.to(device), numbers.to(device)
 
 
-def pack(matrices: Tensor) -> Tensor:
-    """Coefficients of the monomials in x' M x: off-diagonal entries count twice. (K, D, D) -> (K, D (D + 1) / 2)."""
-    places, times, _ = _triangle(matrices.shape[-1], matrices.device)
-    return matrices.flatten(1).index_select(1, places) * times
+def pack(constants: Tensor, vectors: Tensor, matrices: Tensor) -> Tensor:
+    """Coefficients of the monomials in c + v' x - x' M x / 2: (K,), (K, D), (K, D, D) -> (K, (D + 1) (D + 2) / 2)."""
+    places, factors, _ = _places(vectors.shape[1], vectors.device)
+    return torch.cat((constants.unsqueeze(-1), vectors, matrices.flatten(1)), 1).index_select(1, places) * factors
 
 
-def unpack(packed: Tensor, size: int) -> Tensor:
-    """Symmetric matrices from their upper triangles: (K, D (D + 1) / 2) -> (K, D, D)."""
-    return packed.index_select(1, _triangle(size, packed.device)[2]).view(-1, size, size)
+def unpack(sums: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of 1, x and x x' from those of the monomials: (K, (D + 1) (D + 2) / 2) -> (K,), (K, D), (K, D, D)."""
+    flat = sums.index_select(1, _places(size, sums.device)[2])
+    counts, firsts, seconds = flat.split((1, size, size**2), 1)
+    return counts.squeeze(1), firsts, seconds.unflatten(1, (size, size))
+
+
+@lru_cache(maxsize=16)
+def _triangle(size: int, device: torch.device) -> Tensor:
+    """The numbers of the monomials 1, x_i, then x_i x_j for i <= j, row by row of the upper triangle."""
+    with torch.inference_mode(False):
+        numbers = _places(size, device)[2]
+        upper = torch.ones(size, size, dtype=torch.bool, device=device).triu().flatten()
+        return torch.cat((numbers[: 1 + size], numbers[1 + size :][upper]))
+
+
+def in_rows(packed: Tensor, size: int) -> Tensor:
+    """Coefficients from `pack` in the order of the upper triangle: of 1, x_i, then x_i x_j for i <= j, row by row."""
+    return packed.index_select(1, _triangle(size, packed.device))
 
 
 @dataclass(frozen=True)
@@ -119,11 +130,11 @@ class LinearProduct:
     """Log-densities that are linear in monomials of the centred row."""
 
     monomials: Monomials
-    weights: Tensor  # (K, P), that of the monomial 1 first
+    weights: Tensor  # (K, P)
     magnitudes: Callable[[Tensor], Tensor]  # radii (D,) -> largest sum of absolute terms, (K,)
     form: Form
-    unfold: Callable[[Tensor], tuple[Tensor, ...]]  # sums of second-order monomials (K, P - 1 - D) -> parts of the form
-    blocks: Blocks | None = None  # the same monomials in blocks, where they are many
+    # Sums of the monomials (K, P) -> counts (K,), sums of x (K, D), and of the products that the form has
+    unfold: Callable[[Tensor], tuple[Tensor, ...]]
 
     @property
     def n_features(self) -> int:
@@ -132,14 +143,6 @@ class LinearProduct:
     @property
     def n_monomials(self) -> int:
         return self.weights.shape[1]
-
-    @property
-    def n_passing(self) -> int:
-        return 2 * BLOCK if self._in_blocks else self.n_features
-
-    @property
-    def _in_blocks(self) -> bool:
-        return self.blocks is not None and self.n_features > 2 * BLOCK
 
     def errors(self, radii: Tensor) -> Tensor:
         return self.magnitudes(radii)
@@ -151,33 +154,22 @@ class LinearProduct:
             magnitudes=lambda radii: self.magnitudes(radii)[components],
         )
 
-    def expand(self, centred: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
-        features = self.monomials(centred, scratch)  # (P, n)
-        weights = self.weights[components].to(centred.dtype)
-        scores = scratch.buffer("scores", (len(weights), centred.shape[1]), centred)
+    def expand(self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
+        features = self.monomials(rows, centre, scratch)  # (P, n)
+        weights = self.weights[components].to(rows.dtype)
+        scores = scratch.buffer("scores", (len(weights), len(rows)), rows)
         return torch.mm(weights, features, out=scores), features
-
-    def scores(self, centred: Tensor, components: slice, scratch: Scratch) -> Tensor:
-        if self.blocks is None or not self._in_blocks:
-            return self.expand(centred, components, scratch)[0]
-        weights = self.weights[components].to(centred.dtype)
-        scores = scratch.buffer("scores", (len(weights), centred.shape[1]), centred)
-        start = 0
-        for features in self.blocks(centred, scratch):
-            scores.addmm_(weights[:, start : start + len(features)], features, beta=float(start > 0))
-            start += len(features)
-        return scores
 
     def zeros(self) -> list[Tensor]:
         return [torch.zeros_like(self.weights)]
 
-    def accumulate(self, sums: list[Tensor], features: Tensor, weights: Tensor, components: slice) -> None:
+    def accumulate(self, sums: list[Tensor], expanded: Tensor, weights: Tensor, components: slice) -> None:
         target = sums[0][components]
-        if target.dtype == features.dtype:
-            target.addmm_(weights, features.T)
+        if target.dtype == expanded.dtype:
+            target.addmm_(weights, expanded.T)
         else:
-            target += weights @ features.T
+            target += weights @ expanded.T
 
     def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
-        counts, firsts, seconds = sums[0].split((1, len(centre), self.n_monomials - 1 - len(centre)), 1)
-        return Moments(counts.squeeze(1), firsts, self.unfold(seconds), self.form, centre)
+        counts, firsts, *seconds = self.unfold(sums[0])
+        return Moments(counts, firsts, tuple(seconds), self.form, centre)

@@ -88,9 +88,9 @@ class FollowedGaussians(nn.Module):
         mixture, rows = self.mixture(0.0), x.double()
         shares = Joint().evaluate(scores.T.double(), Targets(self.class_of, labels)).numerator  # (K, n)
         product: Any = mixture.covariance.product(mixture.means, mixture.log_weights)
-        sums, values = product.zeros(), product.expand(rows.T, slice(None), Scratch())[1]
-        product.accumulate(sums, values, shares, slice(None))
-        batch = product.moments(sums, torch.zeros_like(rows[0])).about(mixture.means)
+        sums, centre = product.zeros(), torch.zeros_like(rows[0])
+        product.accumulate(sums, product.expand(rows, centre, slice(None), Scratch())[1], shares, slice(None))
+        batch = product.moments(sums, centre).about(mixture.means)
         rate = (1 / (self.n_batches.double() + 2)).clamp_min(self.momentum)
         moments = mixture.own_moments(mixture.weights * (1 - rate)) + batch.scaled(rate / len(rows))
         floor = torch.full_like(rows[0], FLOOR * SMALLEST_VARIANCE)

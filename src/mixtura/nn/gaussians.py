@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
 from mixtura.covariances.low_rank import LowRankProduct
+from mixtura.covariances.product import in_rows
+from mixtura.moments import Dense
 from mixtura.nn.logits import Monomials, class_logits, component_scores
 from mixtura.roles import Covariance
 
@@ -73,7 +75,9 @@ def product_coefficients(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
     product: Any = covariance.product(means, log_weights)
-    bias, weight = product.weights[:, 0], product.weights[:, 1:]
+    dense = not isinstance(product, LowRankProduct) and isinstance(product.form, Dense)
+    weights = in_rows(product.weights, means.shape[1]) if dense else product.weights
+    bias, weight = weights[:, 0], weights[:, 1:]
     if not isinstance(product, LowRankProduct):
         return weight.to(means.dtype), bias.to(means.dtype), None
     # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.
