@@ -210,10 +210,10 @@ def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> di
     }
 
 
-def better(run: dict, odds: float, fewer: bool) -> dict:
-    """The best start; or one component per class, of fewer weights, unless the evidence for more is so much larger."""
+def better(run: dict, odds: float, bounded: bool) -> dict:
+    """The best start; or one component per class, of no more weights, unless there is so much evidence for more."""
     best, one = max(run["several"], key=lambda fit: fit["complete"]), run["one"]
-    simple = not fewer or one["weights"] < best["weights"]
+    simple = not bounded or one["weights"] <= best["weights"]
     return one if simple and best["complete"] - one["complete"] <= np.log(odds) else best
 
 
@@ -298,16 +298,16 @@ def trials_table(found: dict) -> list[str]:
         "## One component per class",
         "",
         f"The same, starting with a variance of {START_VARIANCE:g}, for the best of three starts or one component per",
-        "class, as the evidence decides by odds; in the last lines one component must have fewer weights as well.",
+        "class, as the evidence decides by odds; in the last lines one component must have no more weights as well.",
         "",
         row(["one component per class", *TRIALS, "mean"]),
         row(["---"] * (2 + len(TRIALS))),
     ]
-    for fewer in (False, True):
-        for odds in (*([] if fewer else [0]), *ODDS):
+    for bounded in (False, True):
+        for odds in (*([] if bounded else [0]), *ODDS):
             name = f"unless {odds} : 1 for more" if odds else "never"
-            rule = partial(better, odds=odds or 1e-300, fewer=fewer)
-            name = f"if fewer weights, {name}" if fewer else name
+            rule = partial(better, odds=odds or 1e-300, bounded=bounded)
+            name = f"if no more weights, {name}" if bounded else name
             lines.append(line_of(name, found, START_VARIANCE, lambda run, rule=rule: [rule(run)]))
     return [*lines, ""]
 
@@ -320,13 +320,13 @@ def simulated_table(found: dict) -> list[str]:
         f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
         f"ten components a class and a variance of {START_VARIANCE:g}: those that end with one component per class.",
         "",
-        row(["one component per class", "sets", "sets, if fewer weights"]),
+        row(["one component per class", "sets", "sets, if no more weights"]),
         row(["---"] * 3),
     ]
     for odds in (0, *ODDS):
         cells = []
-        for fewer in (False, True):
-            ends = [better(run, odds or 1e-300, fewer) for run in runs]
+        for bounded in (False, True):
+            ends = [better(run, odds or 1e-300, bounded) for run in runs]
             cells.append(sum(end["components"] == run["classes"] for end, run in zip(ends, runs, strict=True)))
         lines.append(row([f"unless {odds} : 1 for more" if odds else "never tried", *cells]))
     return [*lines, ""]

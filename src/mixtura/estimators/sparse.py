@@ -32,7 +32,7 @@ from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
 # How much more likely the labels must be for several components of a class than for one: three to one, "substantial
-# evidence" on the scale of Jeffreys. This and START_VARIANCE are chosen by held-out training rows of seven sets
+# evidence" on the scale of Jeffreys. This and START_VARIANCE were chosen by held-out training rows of seven sets
 # (reproduce/results/sparse_settings.md).
 LOG_ODDS = math.log(3)
 START_VARIANCE = 30.0
@@ -97,7 +97,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept if it needs fewer weights and the
+        component_trials: whether one component per class is tried as well, and kept if it needs no more weights and the
             evidence is not three to one for more (component-trial).
         start_variance: the most that the prior variances of the weights of a component add up to at the start,
             however many columns there are (start-variance); None: one each. The published algorithm is
@@ -236,7 +236,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
     def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
-        """The start with the largest evidence; or one component per class, if it needs fewer weights (component-trial).
+        """The start of the largest evidence; or one component per class, if it needs no more weights (component-trial).
 
         Both start with all columns or both with a few: what starts with all has more evidence.
         """
@@ -252,7 +252,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             return replace(best, outcome=Outcome.INTERRUPTED)
         log_odds = (best.objective - single.objective) * float(problem.weights.sum())
         n_pairs, n_pairs_single = (problem.settled(fit.mixture)[0].mixture.n_pairs for fit in (best, single))
-        return single if log_odds <= LOG_ODDS and n_pairs_single < n_pairs else best
+        return single if log_odds <= LOG_ODDS and n_pairs_single <= n_pairs else best
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
