@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sklearn
@@ -115,7 +116,7 @@ OPTIONS = {
 }
 
 
-def model_of(method: str, name: str, number: int, chosen: dict | None):
+def model_of(method: str, name: str, number: int, chosen: dict | None) -> Any:
     if method == "rvm":
         return RelevanceVectorClassifier(**(chosen or {}))
     if method == "gp":
