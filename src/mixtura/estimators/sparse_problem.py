@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from mixtura.bases import (
     gram_factor,
     monomials,
 )
+from mixtura.cached import cached_property
 from mixtura.initialise import cluster, nearest
 from mixtura.solvers.newton import Evidence, State
 from mixtura.solvers.working_set import Candidates, WorkingState
