@@ -235,7 +235,7 @@ def test_a_missing_cell_that_is_nearly_determined_costs_no_digits(case, small_ta
 
 
 def test_threads_do_not_take_turns_at_missing_cells(rng, monkeypatch):
-    """As they would with a lock around the work, which a cached property has before Python 3.12."""
+    """As they would with a lock around the work, as functools.cached_property has it before Python 3.12."""
     covariance, _ = random_covariance(low_rank(2), rng, "cpu")
     rows = with_missing_cells(rng.normal(size=(N_ROWS, N_FEATURES)), rng)
     observed, means = tensor(~np.isnan(rows), "cpu"), torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64)

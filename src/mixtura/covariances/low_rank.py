@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.cached import cached_property
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
 from mixtura.covariances.product import squares

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.cached import cached_property
 from mixtura.covariances.systems import Block, Systems, blocks_of
 from mixtura.scratch import Scratch
 
@@ -39,7 +39,6 @@ class Marginals:
     rows: Tensor  # (n, D)
     mask: Tensor  # (n, D), one where observed
 
-    # A method: the lock of a cached property, before Python 3.12 one for all objects, would make threads take turns.
     def solved(self) -> tuple[Tensor, Tensor]:
         """Squared distances and log-determinants, (K, n)."""
         weights = 1 / self.uniquenesses
