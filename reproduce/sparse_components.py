@@ -14,7 +14,7 @@ import numpy as np
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard
-from reproduce.sparse_table import RESULTS, done, machine, mean_and_error, one_thread
+from reproduce.sparse_table import PUBLISHED, RESULTS, done, machine, mean_and_error, one_thread
 
 INITIAL = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
 N_SETS = 5
@@ -23,8 +23,7 @@ N_SETS = 5
 def run_one(initial: int, seed: int) -> dict:
     X, y = make_checkerboard(20, random_state=seed)
     X_test, y_test = make_checkerboard(100, random_state=1000 + seed)
-    settings = {"n_init": 1, "max_iter": 1000, "component_trials": False, "random_state": seed}
-    model = SparseMixtureClassifier(initial // 2, **settings).fit(X, y)
+    model = SparseMixtureClassifier(initial // 2, n_init=1, max_iter=1000, random_state=seed, **PUBLISHED).fit(X, y)
     n_start = (initial - 1) * (len(X) + 1)
     return {
         "error": 100 * float(np.mean(model.predict(X_test) != y_test)),

@@ -1,10 +1,11 @@
 """python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
-choices would make of it: the Hessian, the evidence that judges starts and components, one component per class or
-components that leave one by one; and for a working set, with how many columns it starts and which gain adds one. What
-counts is the log-loss of the rows of the other folds. Simulated classes of one Gaussian each show which odds send them
-to one component. Writes results/sparse_settings.json after every fit, and .md from it.
+choices would make of it: the prior variance at the start, one component per class, and - with the published start - the
+Hessian, the evidence that judges starts, components that leave one by one; for a working set, with how many columns it
+starts and which gain adds one. What counts is the log-loss of the rows of the other folds. Simulated classes of one
+Gaussian each show which odds send them to one component. Writes results/sparse_settings.json after every fit, and .md
+from it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +24,24 @@ from sklearn.model_selection import StratifiedKFold
 
 from mixtura import SparseMixtureClassifier
 from mixtura.bases import Polynomial, standard_scaling
-from mixtura.estimators.sparse import compact
+from mixtura.estimators.sparse import START_VARIANCE, compact
 from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse_mixture import class_scores
 from reproduce.sparse_removal import TRIAL_STEPS, simplifications
-from reproduce.sparse_table import RESULTS, done, machine, mean_and_error, one_thread, splits
+from reproduce.sparse_table import RESULTS, done, machines, mean_and_error, one_thread, splits
 
 # Data set: training splits, folds of each, starts of each.
 COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
 COLUMNS = {"waveform": (10, 2, 2), "german": (5, 2, 2), "image": (5, 2, 2)}
 TRIALS = {
-    "ripley": (1, 10, 1), "banana": (5, 3, 1), "titanic": (10, 3, 1), "breast_cancer": (10, 3, 1),
+    "ripley": (1, 10, 1), "banana": (5, 3, 1), "titanic": (10, 3, 1), "breast_cancer": (5, 3, 1),
     "waveform": (10, 2, 1), "german": (5, 2, 1), "image": (5, 2, 1),
 }  # fmt: skip
 WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
+# What prior variances add up to at the start; None: one for every column.
+VARIANCES = [None, 10.0, 30.0]
 RISES = [0.0, 1.0, 2.0, 4.0]
 # Columns at the start of a working set, and the gain of the log evidence that adds one.
 WORKING = [
@@ -147,19 +151,18 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
 
 
 def simulated(seed: int) -> dict:
-    """Log evidence of the best of three starts with ten components a class, and with one, where one is the truth."""
+    """Size and log evidence of three starts with ten components a class, and of one with one, which is the truth."""
     rng = np.random.default_rng(seed)
     n_classes, n_features = 2 + seed % 3 // 2, 2 + seed % 2
     parts = [rng.normal(0, 1.5, n_features) + rng.uniform(0.4, 2, n_features) * rng.normal(size=(80, n_features))
              for _ in range(n_classes)]  # fmt: skip
-    problem = problem_of(np.concatenate(parts), np.repeat(np.arange(n_classes), 80), False, 10)
-    assert problem.evidence is not None
-    states = [fitted(problem, start, SparseNewton()) for start in range(3)]
-    one = fitted(replace(problem, n_components=[1] * n_classes), 0, SparseNewton())
-    evidences = [SparseNewton().settled(state, problem.evidence)[1] for state in [*states, one]]
-    best = int(np.argmax(evidences[:3]))
-    return {"best": evidences[best], "components": states[best].mixture.n_components, "classes": n_classes,
-            "one": evidences[-1]}  # fmt: skip
+    X, y = np.concatenate(parts), np.repeat(np.arange(n_classes), 80)
+    fits = []
+    for n_components, start in ((10, 0), (10, 1), (10, 2), (1, 0)):
+        model = SparseMixtureClassifier(n_components, n_init=1, component_trials=False, random_state=start).fit(X, y)
+        record = {"components": int(model.n_components_.sum()), "weights": model.n_weights_}
+        fits.append({**record, "complete": model.log_evidence_})
+    return {"several": fits[:3], "one": fits[3], "classes": n_classes}
 
 
 def named(setting: tuple[int, float]) -> str:
@@ -175,31 +178,43 @@ def ended(records: list[dict], rise: float) -> dict:
 
 
 def trials(X, y, X_out, y_out, seed: int, **_: object) -> dict:
-    """The best of three starts of the published algorithm, and one component per class.
+    """Three starts of three components per class and one of one, by the prior variance with which they start.
 
     Where all rows would have a working set, folds have one too, and for one component as well: what starts with all
-    columns has more evidence, whatever its components.
+    columns has more evidence, whatever its components. It starts with few columns, and those as published.
     """
+    working = X.shape[1] > 15
     found = {}
-    for name, n_components in (("several", 3), ("one", 1)):
-        working = True if X.shape[1] > 15 else "auto"
-        model = SparseMixtureClassifier(n_components, component_trials=False, working_set=working, random_state=seed)
-        model.fit(X, y)
-        places = (np.arange(len(y_out)), np.searchsorted(model.classes_, y_out))
-        plain, moderated = (model.predict_proba(X_out, moderated=way) for way in (False, True))
-        found[name] = {
-            "loss": float(-np.log(plain[places].clip(1e-15)).mean()),
-            "moderated": float(-np.log(moderated[places].clip(1e-15)).mean()),
-            "error": 100 * float(np.mean(plain.argmax(1) != places[1])),
-            "weights": model.n_weights_, "log_evidence": model.log_evidence_,
-        }  # fmt: skip
+    for variance in VARIANCES[:1] if working else VARIANCES:
+        fits = []
+        for n_components, start in ((3, 0), (3, 1), (3, 2), (1, 0)):
+            settings = {"n_init": 1, "component_trials": False, "start_variance": variance}
+            model = SparseMixtureClassifier(
+                n_components, working_set=working or "auto", random_state=3 * seed + start, **settings
+            )
+            fits.append(held_out(model.fit(X, y), X_out, y_out))
+        found[str(variance)] = {"several": fits[:3], "one": fits[3]}
     return found
 
 
-def better(run: dict, odds: float) -> dict:
-    """One component per class unless the evidence for more is larger by so much."""
-    difference = run["several"]["log_evidence"] - run["one"]["log_evidence"]
-    return run["several" if difference > np.log(odds) else "one"]
+def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Log-loss, plug-in and moderated, and error; weights; the log evidence."""
+    places = (np.arange(len(y)), np.searchsorted(model.classes_, y))
+    plain, moderated = (model.predict_proba(X, moderated=way) for way in (False, True))
+    return {
+        "loss": float(-np.log(plain[places].clip(1e-15)).mean()),
+        "moderated": float(-np.log(moderated[places].clip(1e-15)).mean()),
+        "error": 100 * float(np.mean(plain.argmax(1) != places[1])),
+        "weights": model.n_weights_,
+        "complete": model.log_evidence_,
+    }
+
+
+def better(run: dict, odds: float, bounded: bool) -> dict:
+    """The best start; or one component per class, of no more weights, unless there is so much evidence for more."""
+    best, one = max(run["several"], key=lambda fit: fit["complete"]), run["one"]
+    simple = not bounded or one["weights"] <= best["weights"]
+    return one if simple and best["complete"] - one["complete"] <= np.log(odds) else best
 
 
 # How components leave, and what is then left of a run.
@@ -227,8 +242,8 @@ def components_table(found: dict) -> list[str]:
     lines = [
         "## Components",
         "",
-        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start;",
-        "± is the standard error of the difference of the log-loss to the first line over folds and starts.",
+        "Mean log-loss of held-out rows (error %; weights left) by how components leave after a fit of one start, as",
+        "published; ± is the standard error of the difference of the log-loss to the first line over folds and starts.",
         "",
         row(["components leave", *COMPONENTS, "mean"]),
         row(["---"] * (2 + len(COMPONENTS))),
@@ -246,25 +261,54 @@ def components_table(found: dict) -> list[str]:
     return [*lines, ""]
 
 
+KEYS = ("loss", "moderated", "error", "weights")
+
+
+def line_of(name: str, found: dict, variance: float | None, rule: Callable[[dict], list[dict]]) -> str:
+    """What a rule makes of the runs of every set, and the mean over the sets."""
+    cells, means = [], []
+    for data in TRIALS:
+        runs = [run.get(str(variance), run["None"]) for run in found["trials"].get(data, {}).values()]
+        ends = [end for run in runs for end in rule(run)]
+        means.append([np.mean([end[key] for end in ends]) for key in KEYS])
+        cells.append("{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*means[-1]))
+    return row([name, *cells, "{:.4f}, {:.4f} ({:.2f}; {:.1f})".format(*np.mean(means, 0))])
+
+
+def variance_table(found: dict) -> list[str]:
+    lines = [
+        "## Prior variance at the start",
+        "",
+        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), by the most that prior variances",
+        "of the weights of a component add up to at the start: all starts of three components, and the start that the",
+        "evidence chooses among three. The last three sets have working sets, which start with six columns and do not",
+        "reach any of these. The means are over the sets.",
+        "",
+    ]
+    lines += [row(["start_variance", *TRIALS, "mean"]), row(["---"] * (2 + len(TRIALS)))]
+    for variance in VARIANCES:
+        name = "one for every column: published" if variance is None else f"{variance:g}"
+        lines.append(line_of(name + ", all starts", found, variance, lambda run: run["several"]))
+        lines.append(line_of(name + ", best of 3", found, variance, lambda run: [better(run, 1e-300, False)]))
+    return [*lines, ""]
+
+
 def trials_table(found: dict) -> list[str]:
     lines = [
         "## One component per class",
         "",
-        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), of the best of three starts or of",
-        "one component per class, as the evidence decides by odds. The means are over the sets.",
+        f"The same, starting with a variance of {START_VARIANCE:g}, for the best of three starts or one component per",
+        "class, as the evidence decides by odds; in the last lines one component must have no more weights as well.",
         "",
         row(["one component per class", *TRIALS, "mean"]),
         row(["---"] * (2 + len(TRIALS))),
     ]
-    for odds in (0, *ODDS):
-        cells, means = [], []
-        for data in TRIALS:
-            ends = [better(run, odds or 1e-300) for run in found["trials"].get(data, {}).values()]
-            keys = ("loss", "moderated", "error", "weights")
-            means.append([np.mean([end[key] for end in ends]) for key in keys])
-            cells.append("{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*means[-1]))
-        name = f"unless {odds} : 1 for more" if odds else "never: the published algorithm"
-        lines.append(row([name, *cells, "{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*np.mean(means, 0))]))
+    for bounded in (False, True):
+        for odds in (*([] if bounded else [0]), *ODDS):
+            name = f"unless {odds} : 1 for more" if odds else "never"
+            rule = partial(better, odds=odds or 1e-300, bounded=bounded)
+            name = f"if no more weights, {name}" if bounded else name
+            lines.append(line_of(name, found, START_VARIANCE, lambda run, rule=rule: [rule(run)]))
     return [*lines, ""]
 
 
@@ -274,15 +318,17 @@ def simulated_table(found: dict) -> list[str]:
         "## Classes of one Gaussian each",
         "",
         f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
-        "ten components a class: those that end with one component per class.",
+        f"ten components a class and a variance of {START_VARIANCE:g}: those that end with one component per class.",
         "",
-        row(["components leave", "sets"]),
-        row(["---"] * 2),
+        row(["one component per class", "sets", "sets, if no more weights"]),
+        row(["---"] * 3),
     ]
-    lines.append(row(["never: the published algorithm", sum(run["components"] == run["classes"] for run in runs)]))
-    for odds in ODDS:
-        small = [run["components"] == run["classes"] or run["best"] - run["one"] <= np.log(odds) for run in runs]
-        lines.append(row([f"one per class unless {odds} : 1 for more", sum(small)]))
+    for odds in (0, *ODDS):
+        cells = []
+        for bounded in (False, True):
+            ends = [better(run, odds or 1e-300, bounded) for run in runs]
+            cells.append(sum(end["components"] == run["classes"] for end, run in zip(ends, runs, strict=True)))
+        lines.append(row([f"unless {odds} : 1 for more" if odds else "never tried", *cells]))
     return [*lines, ""]
 
 
@@ -351,7 +397,15 @@ def as_markdown(found: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
     lines += ["Written by `python -m reproduce.sparse_settings` from sparse_settings.json. No test row was read.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
-    tables = (components_table, trials_table, simulated_table, starts_table, moderation_table, columns_table)
+    tables = (
+        variance_table,
+        trials_table,
+        simulated_table,
+        components_table,
+        starts_table,
+        moderation_table,
+        columns_table,
+    )
     return "\n".join([*lines, *(line for table in tables for line in table(found))])
 
 
@@ -393,7 +447,7 @@ def main() -> None:
         if f"{fold}/{seed}" not in found.setdefault(part, {}).get(name, {})
     ]
     if tasks:
-        found["machine"] = machine()
+        found["machine"] = machines(found)
     for (part, name, fold, seed), record in done(tasks, measure, options.processes):
         found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)

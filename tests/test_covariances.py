@@ -1,5 +1,8 @@
 """Laws of every covariance structure, against dense matrices."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +22,7 @@ from cases import (
     tensor,
     with_missing_cells,
 )
+from mixtura import linalg
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
 from mixtura.covariances.product import in_rows, pack, quadratics, unpack
@@ -205,6 +209,47 @@ def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, de
     assert_close(given.deviations[0, 0], expected, 1e-9)
     (total,) = covariance.conditional_moments(given, torch.ones(1, 1, dtype=torch.float64, device=device))
     assert_close(total[0], spread, 1e-9)
+
+
+@pytest.mark.parametrize("small_table", [2**16, 0])
+@pytest.mark.parametrize("case", [low_rank(2), low_rank_precision(2)], ids=["covariance", "precision"])
+def test_a_missing_cell_that_is_nearly_determined_costs_no_digits(case, small_table, rng, device, monkeypatch):
+    """Its part of the systems is 1e13 times the others': to take it away from a sum would leave nothing."""
+    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", small_table)
+    covariance, _ = random_covariance(case, rng, device, n_features=20)
+    scales = torch.ones(20, dtype=torch.float64, device=device)
+    scales[3] = 1e-13
+    diagonals = covariance.diagonals * (1 / scales if case.structure.name == "low_rank_precision" else scales)
+    covariance = type(covariance)(diagonals, covariance.columns, covariance.of_precision)
+    rows = rng.normal(size=(4, 20))
+    rows[:, 3] = rows[2:, 7] = np.nan
+    given = covariance.condition(
+        tensor(np.nan_to_num(rows), device).expand(N_COMPONENTS, -1, -1), tensor(~np.isnan(rows), device)
+    )
+    expected = [
+        [-2 * reference.log_density(row, np.zeros(20), matrix) for row in rows]
+        for matrix in covariance.dense().cpu().numpy()
+    ]
+    constant = (~np.isnan(rows)).sum(1) * np.log(2 * np.pi)
+    assert_close(given.squared_distances + given.log_determinants, np.array(expected) - constant, 1e-9)
+
+
+def test_threads_do_not_take_turns_at_missing_cells(rng, monkeypatch):
+    """As they would with a lock around the work, as functools.cached_property has it before Python 3.12."""
+    covariance, _ = random_covariance(low_rank(2), rng, "cpu")
+    rows = with_missing_cells(rng.normal(size=(N_ROWS, N_FEATURES)), rng)
+    observed, means = tensor(~np.isnan(rows), "cpu"), torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64)
+    both, factorise = threading.Barrier(2), linalg.safe_cholesky
+
+    def meet(*arguments, **options):
+        both.wait(timeout=20)
+        return factorise(*arguments, **options)
+
+    parts = [covariance.marginals(tensor(np.nan_to_num(rows), "cpu"), observed, means) for _ in range(2)]
+    monkeypatch.setattr("mixtura.linalg.safe_cholesky", meet)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda part: part.solved(), parts)
+    assert_close(first[0], second[0], 0)
 
 
 # ---- updates -----------------------------------------------------------------------------------------------------

@@ -234,14 +234,17 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
     assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
 
 
-@pytest.mark.parametrize("name", ["full", "low_rank_2"])
-def test_many_features_with_missing_cells_equal_the_twin(name, rng, device):
-    """More of them than the vectorised inverse takes."""
+@pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**16), ("low_rank_2", 0)])
+def test_many_features_with_missing_cells_equal_the_twin(name, small_table, rng, device, monkeypatch):
+    """More of them than the vectorised inverse takes; few missing and few observed cells apart, and not."""
+    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.covariances.systems.BLOCK_ROWS", 2)
     size = 60
     mixture = random_mixture(COVARIANCES[name], rng, device, class_of=np.array([0, 0]), n_features=size)
-    gone = rng.random((6, size)) < np.array([0.02, 0.45, 0.5, 0.55, 0.98, 0.5])[:, None]
-    gone[5] = gone[2]  # a pattern that two rows share
-    data = Data(np.where(gone, np.nan, rng.normal(size=(6, size))))
+    shares = np.array([0.02, 0.45, 0.5, 0.55, 0.98, 0.5, 0.1, 0.15, 0.2, 0.9, 0.8])
+    gone = rng.random((len(shares), size)) < shares[:, None]
+    gone[5], gone[9] = gone[2], True  # a pattern that two rows share, and a row without anything
+    data = Data(np.where(gone, np.nan, rng.normal(size=gone.shape)))
     source = data.source(device)
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
     summary = summarise(mixture, source, Joint(), locate(source))

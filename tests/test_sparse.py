@@ -249,7 +249,7 @@ class TestHardData:
         X, y = np.concatenate([rng.normal(0, 1, (60, 2)), rng.normal([2, 1], scales, (60, 2))]), np.repeat([0, 1], 60)
         model = SparseMixtureClassifier(10, n_init=1, random_state=0).fit(X, y)
         assert model.n_components_.tolist() == [1, 1]
-        published = clone(model).set_params(component_trials=False).fit(X, y)
+        published = clone(model).set_params(component_trials=False, start_variance=None).fit(X, y)
         assert published.n_components_.sum() > 2
         assert published.log_evidence_ <= model.log_evidence_ + np.log(3)
 
@@ -307,6 +307,7 @@ BAD = [
     ({"tol": -1}, "tol must be a number of at least 0; got -1."),
     ({"scaling": "yes"}, "scaling must be True or False; got 'yes'."),
     ({"component_trials": 2}, "component_trials must be True or False; got 2."),
+    ({"start_variance": 0}, "start_variance must be a number above 0 or None; got 0."),
     ({"working_set": "never"}, "working_set must be one of 'auto', True or False; got 'never'."),
 ]
 

@@ -1,5 +1,7 @@
 """Sparse Bayesian learning against its dense twin, and the parts it is made of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,11 @@ class TestTwin:
         evidences = [record.objective * len(rows) for record in result.history]
         assert_close(evidences[:2], twin.evidences[:2], 1e-7)
         assert_close(evidences, twin.evidences, 1e-4)  # copies reach the largest precision a little earlier
+        together = replace(problem, start_variance=7.0).candidates()
+        every, some = together.precisions_at_start(), together.precisions_at_start(torch.tensor([0, 3, 4]))
+        assert_close(every / problem.precisions, np.full(13, (1 + len(rows)) / 7))  # as many columns as rows, and 1
+        assert_close(some / some[0], problem.precisions[[0, 3, 4]])
+        assert_close(some.reciprocal().sum(), min(7.0, float(problem.precisions[[0, 3, 4]].reciprocal().sum())))
 
     def test_same_with_the_exact_hessian(self, rng):
         rows, labels, class_of, responsibilities = rows_of(rng, n_rows=36)

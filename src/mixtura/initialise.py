@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.mixture import Mixture
 from mixtura.passes import Frame, extremes, framed
 from mixtura.roles import Outlook, Structure

@@ -12,13 +12,14 @@ from torch import Tensor
 JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)
 
 
-def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
+def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Lower Cholesky factors, and which matrices had to be repaired.
 
     A matrix that is not positive definite gets the smallest sufficient multiple of its own diagonal added.
 
     Arguments:
         matrices: symmetric, (..., D, D).
+        out: memory for the factors and for 32-bit numbers (...), which are used unless a matrix had to be repaired.
 
     Returns:
         The factors (..., D, D) and a boolean mask (...) of the repaired ones.
@@ -26,7 +27,7 @@ def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         FloatingPointError: a matrix has a non-finite entry or a diagonal that is not positive.
     """
-    factors, info = torch.linalg.cholesky_ex(matrices)
+    factors, info = torch.linalg.cholesky_ex(matrices, out=out)
     repaired = info > 0
     if recording(matrices):
         return factors, repaired

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from mixtura.cached import cached_property
 
 # Below this a probability of the own class is taken in logs: the quotient of two such numbers has lost its digits.
 SMALLEST_PROBABILITY = 1e-290

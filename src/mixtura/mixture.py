@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.moments import Moments
 from mixtura.roles import Covariance
 

@@ -12,12 +12,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
@@ -175,7 +175,8 @@ class Evaluator:
         covariance: Any = self.mixture.covariance.select(parts)
         given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.centre)
         constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
-        scores = -0.5 * (constant + given.log_determinants + given.squared_distances)
+        distances, log_determinants = given.solved()
+        scores = -0.5 * (constant + log_determinants + distances)
         return scores.add_(self.log_weights[parts]), covariance, given
 
     def _marginal(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
@@ -184,7 +185,7 @@ class Evaluator:
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             for k in range(len(weights)):  # one at a time: rows x components x features would be too many numbers
-                alone, inverse = covariance.select(slice(k, k + 1)), given.inverse(k)
+                alone, (inverse, factors) = covariance.select(slice(k, k + 1)), given.posterior(k)
                 conditional = given.conditional_moments(k, inverse, weights[k])
 
                 def second_moments(
@@ -192,7 +193,7 @@ class Evaluator:
                 ) -> tuple[Tensor, ...]:
                     return tuple(a + b for a, b in zip(alone.second_moments(filled, own), conditional, strict=True))
 
-                where, filled = slice(first + k, first + k + 1), given.filled(k, inverse).unsqueeze(0)
+                where, filled = slice(first + k, first + k + 1), given.filled(k, factors).unsqueeze(0)
                 sums.add_direct(self.mixture, where, filled, weights[k : k + 1], second_moments)
 
         return scores, accumulate
@@ -231,7 +232,7 @@ class Evaluator:
         log_joint, _, given = self._marginals(chunk)
         total = torch.zeros_like(chunk.rows)
         for share, k in zip(log_joint.softmax(0), range(len(means)), strict=True):
-            total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.inverse(k)))
+            total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.posterior(k)[1]))
         return total
 
     def moments(self, sums: Sums) -> Moments:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.moments import Form, Moments, SignedMoments
 from mixtura.scratch import Scratch
 

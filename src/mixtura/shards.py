@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.linalg import Threads, threads_for
 
 # Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.cached import cached_property
 from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
 from mixtura.moments import Dense, Form, Moments, image
 from mixtura.roles import Conditioned, PseudoMoments, Quadratic

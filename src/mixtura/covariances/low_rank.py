@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.cached import cached_property
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
 from mixtura.covariances.product import squares
@@ -361,11 +361,12 @@ class LowRankCovariance:
         nowhere = torch.zeros_like(deviations[:1, 0])
         parts = [self.select(slice(k, k + 1)) for k in range(self.n_components)]
         each = [part.marginals(own, observed, nowhere) for part, own in zip(parts, deviations, strict=True)]
-        inverses = [part.inverse(0) for part in each]
+        inverses, factors = zip(*(part.posterior(0) for part in each), strict=True)
+        distances, log_determinants = zip(*(part.solved() for part in each), strict=True)
         return Conditioned(
-            torch.cat([part.squared_distances for part in each]),
-            torch.cat([part.log_determinants for part in each]),
-            torch.stack([part.filled(0, inverse) for part, inverse in zip(each, inverses, strict=True)]),
+            torch.cat(distances),
+            torch.cat(log_determinants),
+            torch.stack([part.filled(0, own) for part, own in zip(each, factors, strict=True)]),
             (each, inverses),
         )
 

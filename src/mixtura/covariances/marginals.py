@@ -6,24 +6,25 @@ row n and y = F_o' Psi_o^-1 d_o (marginal-woodbury),
     M_n = I + sign sum_o F_d F_d' / psi_d,   d_o' Sigma_oo^-1 d_o = sum_o d^2 / psi - sign y' M_n^-1 y,
     |Sigma_oo| = |M_n| prod_o psi_d,         E[x_m | x_o] = mu_m + sign F_m M_n^-1 y.
 
-M_n is linear in the mask: for all rows it is one product of the mask with a table of D x R (R + 1) / 2 numbers per
-component, of which only one is held at a time.
+M_n is linear in the mask, and so is what the means add to y: with g = (F, mu) / sqrt(psi), both are parts of
+A_n = I + sign sum_o g_d g_d', which systems.py makes for all rows by matrix products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura import linalg
+from mixtura.cached import cached_property
+from mixtura.covariances.systems import Block, Systems, blocks_of
+from mixtura.scratch import Scratch
 
-# Missing cells of which adding one after the other costs less than a product with the whole mask (measured: 18 %).
-FEW = 0.15
-# Numbers of the R x R systems that a GPU holds at once.
-MOST_TOGETHER = 2**27
+# Numbers of the R x R systems that are held at once, on a CPU and on a GPU.
+MOST_IN_CACHE, MOST_TOGETHER = 2**17, 2**27
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,8 @@ class Marginals:
     rows: Tensor  # (n, D)
     mask: Tensor  # (n, D), one where observed
 
-    @property
-    def squared_distances(self) -> Tensor:
-        """(K, n)"""
-        return self._solved[0]
-
-    @property
-    def log_determinants(self) -> Tensor:
-        """(K, n)"""
-        return self._solved[1]
-
-    @cached_property
-    def _pulled(self) -> Tensor:
-        """y, (K, R, n): a product with the rows, less a sum over their observed cells."""
-        scaled = self.loadings / self.uniquenesses.unsqueeze(-1)
-        shifted = scaled * self.means.unsqueeze(-1)
-        n_components, _, rank = scaled.shape
-        pulled = scaled.mT.flatten(0, 1) @ self.rows.T
-        shifts = self._summed(shifted.transpose(0, 1).flatten(1))  # (n, K R)
-        return pulled.sub_(shifts.T).unflatten(0, (n_components, rank))
-
-    @cached_property
-    def _solved(self) -> tuple[Tensor, Tensor]:
+    def solved(self) -> tuple[Tensor, Tensor]:
+        """Squared distances and log-determinants, (K, n)."""
         weights = 1 / self.uniquenesses
         distances = weights @ self.rows.square().T
         distances += torch.addmm(
@@ -69,60 +50,63 @@ class Marginals:
         step = self._n_together
         for first in range(0, len(self.loadings), step):
             part = slice(first, first + step)
-            factors, _ = linalg.safe_cholesky(self._inner(part))  # (K', n, R, R)
-            solved = linalg.solve_lower(factors, self._pulled[part].mT.unsqueeze(-1)).squeeze(-1)
-            distances[part].sub_(solved.square().sum(-1), alpha=self.sign)
-            log_determinants[part] += linalg.log_determinants(factors)
+            for where, inner, pulled in self._systems(part):
+                factors = self._factors(inner)
+                solved = linalg.solve_lower(factors, pulled.unsqueeze(-1)).squeeze(-1)
+                distances[part, where].sub_(solved.square().sum(-1), alpha=self.sign)
+                log_determinants[part, where] += linalg.log_determinants(factors)
         return distances, log_determinants
 
     @property
     def _n_together(self) -> int:
-        """Components whose R x R systems are solved at once: one stays in the cache, a GPU wants many."""
-        if self.rows.device.type == "cpu":
+        """Components whose R x R systems are solved at once: what stays in the cache, but a GPU wants many."""
+        if any(block.cells is not None for block in self._blocks):
             return 1
-        return max(1, MOST_TOGETHER // max(1, len(self.rows) * self.loadings.shape[-1] ** 2))
+        (n_rows, size), rank = self.rows.shape, self.loadings.shape[-1]
+        if self.rows.device.type != "cpu":
+            return max(1, MOST_TOGETHER // max(1, n_rows * rank**2))
+        return max(1, MOST_IN_CACHE // max(1, n_rows * rank**2, size * rank**2 // 2))
 
-    def _inner(self, part: slice) -> Tensor:
-        """Lower triangles of M_n of all rows and some components, in (K', n, R, R)."""
-        loadings, uniquenesses = self.loadings[part], self.uniquenesses[part]
-        n_components, _, rank = loadings.shape
-        columns, rows = torch.triu_indices(rank, rank, device=loadings.device).unbind()
-        scaled = (loadings * (self.sign / uniquenesses).unsqueeze(-1)).transpose(0, 1)  # (D, K', R)
-        tables = scaled[..., rows] * loadings.transpose(0, 1)[..., columns]  # (D, K', R (R + 1) / 2)
-        packed = self._summed(tables.flatten(1))
-        packed = packed.unflatten(1, (n_components, -1)).transpose(0, 1)  # (K', n, R (R + 1) / 2)
-        inner = loadings.new_zeros(n_components, len(self.mask), rank * rank)
-        inner[:, :, rows * rank + columns] = packed
-        inner = inner.unflatten(-1, (rank, rank))
-        inner.diagonal(dim1=-2, dim2=-1).add_(1)
-        return inner
+    def _systems(self, part: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components; good until the next."""
+        loadings, uniquenesses = self.loadings[part], self.uniquenesses[part].unsqueeze(-1)
+        vectors = torch.cat((loadings, self.means[part].unsqueeze(-1)), -1) / uniquenesses.sqrt()  # g, (K', D, R + 1)
+        pulled = (loadings / uniquenesses).mT.contiguous() @ self.rows.T  # (K', R, n)
+        systems, rank = Systems(vectors, self.sign, self._scratch), loadings.shape[-1]
+        for block in self._blocks:
+            found = systems.of(block)
+            inner, shifts = found[..., :rank, :rank], self.sign * found[..., rank, :rank]
+            if inner.device.type == "cpu":  # LAPACK would copy it, too, to fresh pages
+                inner = self._scratch.buffer("inner", tuple(inner.shape), inner).copy_(inner)
+            yield block.where, inner, pulled[..., block.where].mT - shifts
+
+    def _factors(self, inner: Tensor) -> Tensor:
+        """Cholesky factors, good until the next."""
+        factors = self._scratch.buffer("factors", tuple(inner.shape), inner).mT  # column by column, as LAPACK wants it
+        info = torch.empty(inner.shape[:-2], dtype=torch.int32, device=inner.device)
+        return linalg.safe_cholesky(inner, out=(factors, info))[0]
 
     @cached_property
-    def _few_missing(self) -> tuple[Tensor, Tensor] | None:
-        """The missing cells one after the other, and where those of each row begin, if they are few."""
-        missing = self.mask == 0
-        if self.rows.device.type != "cpu" or float(missing.to(self.mask.dtype).mean()) > FEW:
-            return None
-        counts = missing.sum(1)
-        return missing.nonzero()[:, 1], counts.cumsum(0) - counts
+    def _blocks(self) -> list[Block]:
+        return blocks_of(self.mask, self.loadings.shape[-1] + 1)
 
-    def _summed(self, tables: Tensor) -> Tensor:
-        """Tables (D, T) summed over the observed cells of every row, (n, T)."""
-        if self._few_missing is None:
-            return self.mask @ tables
-        cells, starts = self._few_missing
-        missing = torch.nn.functional.embedding_bag(cells, tables, starts, mode="sum")
-        return torch.sub(tables.sum(0), missing, out=missing)
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch()
 
     # What a fit needs of a component beyond its densities.
 
-    def inverse(self, k: int) -> Tensor:
-        """M_n^-1, (n, R, R)."""
-        return linalg.precisions(linalg.safe_cholesky(self._inner(slice(k, k + 1))[0])[0])
+    def posterior(self, k: int) -> tuple[Tensor, Tensor]:
+        """M_n^-1 (n, R, R) and M_n^-1 y (n, R): covariance and mean of the factors given the observed cells."""
+        inverses, factors = [], []
+        for _, inner, pulled in self._systems(slice(k, k + 1)):
+            inverse = linalg.precisions(self._factors(inner)[0])
+            inverses.append(inverse)
+            factors.append((inverse @ pulled[0].unsqueeze(-1)).squeeze(-1))
+        return torch.cat(inverses), torch.cat(factors)
 
-    def filled(self, k: int, inverse: Tensor) -> Tensor:
+    def filled(self, k: int, factors: Tensor) -> Tensor:
         """Deviations from mean k, with the missing cells at their conditional expectation, (n, D)."""
-        factors = (inverse @ self._pulled[k].T.unsqueeze(-1)).squeeze(-1)  # (n, R)
         deviations = self.rows - self.mask * self.means[k]
         return deviations + self.sign * (1 - self.mask) * (factors @ self.loadings[k].T)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.moments import Form, Moments
 from mixtura.roles import Conditioned, Covariance, Product, PseudoMoments, Quadratic, Structure
 

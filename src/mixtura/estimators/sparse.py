@@ -32,9 +32,10 @@ from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
 # How much more likely the labels must be for several components of a class than for one: three to one, "substantial
-# evidence" on the scale of Jeffreys. It has the smallest log-loss of held-out training rows, mean of seven sets
+# evidence" on the scale of Jeffreys. This and START_VARIANCE were chosen by held-out training rows of seven sets
 # (reproduce/results/sparse_settings.md).
 LOG_ODDS = math.log(3)
+START_VARIANCE = 30.0
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
 
@@ -96,8 +97,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept unless the evidence is three to
-            one for more (component-trial); False is the published algorithm.
+        component_trials: whether one component per class is tried as well, and kept if it needs no more weights and the
+            evidence is not three to one for more (component-trial).
+        start_variance: the most that the prior variances of the weights of a component add up to at the start,
+            however many columns there are (start-variance); None: one each. The published algorithm is
+            component_trials=False, start_variance=None.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -133,6 +137,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: bool = True,
         hessian: str = "complete",
         component_trials: bool = True,
+        start_variance: float | None = START_VARIANCE,
         n_init: int = 3,
         max_iter: int = 5000,
         tol: float = 1e-5,
@@ -151,6 +156,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.scaling = scaling
         self.hessian = hessian
         self.component_trials = component_trials
+        self.start_variance = start_variance
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -186,6 +192,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
                 n_components, self._wants_working_set(), limit,
             )  # fmt: skip
+            problem = replace(problem, start_variance=self.start_variance)
             self._keep(self._fit_all(problem, solver), problem, solver)
         return self
 
@@ -196,6 +203,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         checks.switch("scaling", self.scaling)
         checks.switch("component_trials", self.component_trials)
         exact = checks.one_of("hessian", self.hessian, ("complete", "exact")) == "exact"
+        if self.start_variance is not None:
+            checks.positive("start_variance", self.start_variance, " or None")
         return SparseNewton(exact=exact, tolerance=checks.non_negative("tol", self.tol))
 
     def _primal_degree(self) -> int | None:
@@ -227,7 +236,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
     def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
-        """The start with the largest evidence; or one component per class (component-trial).
+        """The start of the largest evidence; or one component per class, if it needs no more weights (component-trial).
 
         Both start with all columns or both with a few: what starts with all has more evidence.
         """
@@ -242,7 +251,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if single.outcome is Outcome.INTERRUPTED:
             return replace(best, outcome=Outcome.INTERRUPTED)
         log_odds = (best.objective - single.objective) * float(problem.weights.sum())
-        return best if log_odds > LOG_ODDS else single
+        n_pairs, n_pairs_single = (problem.settled(fit.mixture)[0].mixture.n_pairs for fit in (best, single))
+        return single if log_odds <= LOG_ODDS and n_pairs_single <= n_pairs else best
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
@@ -255,8 +265,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         # Many small calls: a tenth of their time would be bookkeeping for gradients.
         with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
             if problem.evidence is not None:
-                n_columns = problem.evidence.n_columns
-                start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
+                precisions = problem.candidates().precisions_at_start()
+                start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
                 return run(solver, start, problem.evidence, int(self.max_iter), 0.0, watch)
             working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
             start = working.start(problem.class_of, responsibilities)
@@ -447,7 +457,7 @@ def _n_columns(basis: Basis) -> int:
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """The relevance vector machine (Tipping 2001) for any number of classes: one component per class, kernel "rbf".
 
-    Parameters and attributes are those of `SparseMixtureClassifier`.
+    Parameters and attributes are those of `SparseMixtureClassifier`; every weight starts with a prior variance of one.
 
     Examples:
         >>> from mixtura import RelevanceVectorClassifier
@@ -467,6 +477,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         coef0: float = 1.0,
         scaling: bool = True,
         hessian: str = "complete",
+        start_variance: float | None = None,
         max_iter: int = 5000,
         tol: float = 1e-5,
         working_set: Any = "auto",
@@ -478,6 +489,6 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     ):
         super().__init__(
             1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
-            max_iter=max_iter, tol=tol, working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit,
-            random_state=random_state, verbose=verbose,
+            start_variance=start_variance, max_iter=max_iter, tol=tol, working_set=working_set, device=device,
+            dtype=dtype, memory_limit=memory_limit, random_state=random_state, verbose=verbose,
         )  # fmt: skip

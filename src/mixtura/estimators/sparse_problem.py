@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from mixtura.bases import (
     gram_factor,
     monomials,
 )
+from mixtura.cached import cached_property
 from mixtura.initialise import cluster, nearest
 from mixtura.solvers.newton import Evidence, State
 from mixtura.solvers.working_set import Candidates, WorkingState
@@ -62,7 +62,8 @@ class Problem:
     scaling: Scaling
     n_components: list[int]
     memory_limit: int
-    precisions: Tensor | None = None  # (H,), at which columns start
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it
+    start_variance: float | None = None  # the most that their inverses add up to
 
     @cached_property
     def class_of(self) -> Tensor:
@@ -79,7 +80,7 @@ class Problem:
         return Evidence(self.rows.new_zeros(0, len(self.rows)), None, self.labels, self.weights)
 
     def candidates(self) -> Candidates:
-        return Candidates(self.basis, self.rows, self.precisions)
+        return Candidates(self.basis, self.rows, self.precisions, self.start_variance)
 
     def settled(self, found: Any) -> tuple[State, Evidence, Basis]:
         """A solver's result with the evidence and the basis that its columns are numbers of."""

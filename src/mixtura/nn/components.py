@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mixtura.nn.logits import Monomials, class_logits, component_scores, divergence, minus_log_alphas
+from mixtura.nn.logits import Monomials, component_scores, divergence, minus_log_alphas
 
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
 # The products start at this part of what the linear part adds to a score: a new head is nearly linear.
@@ -21,6 +21,8 @@ QUADRATIC_SHARE = 0.1
 # classes with two features, and ten features keep a standard deviation of about one.
 SIZE_OF_PRODUCTS = 50.0
 STARTING_LOG_VARIANCE = -8.0
+# Larger heads follow autocast: there half precision saves more time than the casts take.
+MOST_WEIGHTS_IN_OWN_PRECISION = 2**20
 
 
 class FreeComponents(nn.Module):
@@ -34,6 +36,8 @@ class FreeComponents(nn.Module):
         self.bias = nn.Parameter(torch.empty(n_components))
         projection = torch.empty(n_components * rank, n_features) if quadratic == "low_rank" else None
         self.projection = None if projection is None else nn.Parameter(projection)
+        n_weights = self.weight.numel() + (0 if projection is None else projection.numel())
+        self.in_own_precision = n_weights <= MOST_WEIGHTS_IN_OWN_PRECISION
         self.reset_parameters()
 
     @property
@@ -65,10 +69,6 @@ class FreeComponents(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scores (n, K) of normalised features (n, D)."""
         return component_scores(self.monomials, x, *self.coefficients())
-
-    def logits(self, x: Tensor, n_members: int) -> Tensor:
-        """Logits (n, C) of normalised features (n, D), with this many components in every class."""
-        return class_logits(self.forward(x), n_members)
 
 
 class SparseComponents(FreeComponents):

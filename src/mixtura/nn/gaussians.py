@@ -12,7 +12,7 @@ from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovar
 from mixtura.covariances.low_rank import LowRankProduct
 from mixtura.covariances.product import in_rows
 from mixtura.moments import Dense
-from mixtura.nn.logits import Monomials, class_logits, component_scores
+from mixtura.nn.logits import Monomials, component_scores
 from mixtura.roles import Covariance
 
 # In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
@@ -39,6 +39,8 @@ class GaussianComponents(nn.Module):
         loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
         self.loadings = None if loadings is None else nn.Parameter(loadings)
 
+    # Squares of distances cancel in the product form: half precision would leave nothing of them.
+    in_own_precision = True
     spread = 1.0  # the standard deviation that features should have: the smallest variance is in these units
 
     def log_weights(self) -> Tensor:
@@ -61,13 +63,7 @@ class GaussianComponents(nn.Module):
         return product_coefficients(self.covariance(), self.means, self.log_weights())
 
     def forward(self, x: Tensor) -> Tensor:
-        # Squares of distances cancel in the product form: half precision would leave nothing of them.
-        with torch.autocast(x.device.type, enabled=False):
-            return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
-
-    def logits(self, x: Tensor, n_members: int) -> Tensor:
-        """Logits (n, C), as in FreeComponents."""
-        return class_logits(self.forward(x), n_members)
+        return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
 
 
 def product_coefficients(

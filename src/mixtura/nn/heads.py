@@ -12,7 +12,7 @@ from mixtura.covariances import automatic_rank
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
 from mixtura.nn.followed import FollowedGaussians
 from mixtura.nn.gaussians import GaussianComponents
-from mixtura.nn.logits import class_logits
+from mixtura.nn.logits import class_logits, in_autocast
 from mixtura.nn.pruned import PrunedHead, pruned
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective, Targets
@@ -78,6 +78,7 @@ class MixtureHead(nn.Module):
         normaliser = nn.BatchNorm1d(self.n_features).requires_grad_(False)
         nn.init.constant_(normaliser.weight, self.components.spread)
         normaliser.num_batches_tracked = None  # of no use with a fixed momentum, and an operation in every step
+        normaliser.register_load_state_dict_pre_hook(_without_count)
         return normaliser
 
     @property
@@ -91,19 +92,28 @@ class MixtureHead(nn.Module):
         heads take them, and do not use them, so that all look alike.
         """
         if self.followed is None or labels is None:
-            logits = self.components.logits(self._normalised(features), self.n_components)
+            scores = self.scores(features)
         else:
-            logits = class_logits(self._followed_scores(features, labels.reshape(-1)), self.n_components)
+            scores = self._followed_scores(features, labels.reshape(-1))
+        logits = class_logits(scores, self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
-        return self.components(self._normalised(features))
+        rows, parts = self._rows(features), self.components
+        if not parts.in_own_precision or not in_autocast(rows):
+            return parts.forward(self._normalised(rows))
+        with torch.autocast(rows.device.type, enabled=False):
+            return parts.forward(self._normalised(rows.to(parts.bias.dtype)))
 
-    def _normalised(self, features: Tensor) -> Tensor:
-        """Features (..., D) as rows (n, D) in their units."""
+    def _rows(self, features: Tensor) -> Tensor:
+        """Features (..., D) as rows (n, D)."""
         checks.head_features(features, self.n_features, type(self).__name__)
-        rows, normaliser = features if features.ndim == 2 else features.reshape(-1, self.n_features), self.normaliser
+        return features if features.ndim == 2 else features.reshape(-1, self.n_features)
+
+    def _normalised(self, rows: Tensor) -> Tensor:
+        """Rows (n, D) in their units."""
+        normaliser = self.normaliser
         if normaliser is None:
             return rows
         rate = normaliser.momentum
@@ -128,7 +138,7 @@ class MixtureHead(nn.Module):
         """
         self._check_density("log_density")
         if self.followed is not None and bool(self.followed.n_batches):
-            normalised = self.followed(self._normalised(features))
+            normalised = self.followed(self._normalised(self._rows(features).to(self.followed.means.dtype)))
         else:
             normalised = self.scores(features).logsumexp(1)
         return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
@@ -216,6 +226,11 @@ class MixtureHead(nn.Module):
     def extra_repr(self) -> str:
         text = f"{self.n_features}, {self.n_classes}, n_components={self.n_components}, quadratic={self.quadratic!r}"
         return f"{text}, density=True" if self.density else text
+
+
+def _without_count(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Batch normalisation adds the count of batches to a state without a version, as files of safetensors have it."""
+    state.pop(f"{prefix}num_batches_tracked", None)
 
 
 class SparseMixtureHead(MixtureHead):

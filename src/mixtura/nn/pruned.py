@@ -1,8 +1,8 @@
-"""A sparse head without what training has emptied: smaller tensors, the same outputs."""
+"""A head as plain numbers, without what training has emptied: smaller tensors, the same outputs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from mixtura import checks
 from mixtura.nn.logits import at_least_single
 
 if TYPE_CHECKING:
-    from mixtura.nn.heads import SparseMixtureHead
+    from mixtura.nn.heads import MixtureHead, SparseMixtureHead
 
 
 class SparseMatrix(nn.Module):
@@ -27,10 +27,12 @@ class SparseMatrix(nn.Module):
         self.register_buffer("positions", dense.flatten().nonzero()[:, 0])
         self.register_buffer("values", dense.flatten()[self.positions])
         self.register_buffer("dense", dense.clone(), persistent=False)
-        self.register_load_state_dict_post_hook(lambda module, _: module._fill())
+        self.register_load_state_dict_post_hook(_fill)
 
-    def _fill(self) -> None:
-        self.dense.zero_().view(-1)[self.positions] = self.values
+
+def _fill(matrix: Any, _: Any) -> None:
+    """Make the dense matrix of the entries that were read."""
+    matrix.dense.zero_().view(-1)[matrix.positions] = matrix.values
 
 
 class PrunedHead(nn.Module):
@@ -38,7 +40,9 @@ class PrunedHead(nn.Module):
 
     Features, products of features, projections and components without a weight are gone. The components of a class
     that lost all weights have constant scores, and are one component with their sum (head-merge). It is made for
-    prediction: gradients reach the features, and the weights stay as they are.
+    prediction: gradients reach the features, and the weights stay as they are. Of any other head it keeps everything
+    but the density, in a form that every runtime can read: a density head factorises its covariances, for which ONNX
+    has no operator.
 
     Attributes:
         kept_features: the numbers of the features that are used.
@@ -55,7 +59,7 @@ class PrunedHead(nn.Module):
     owners: Tensor  # the component of each projection
     members: Tensor  # (C, M), the components of each class
 
-    def __init__(self, head: SparseMixtureHead):
+    def __init__(self, head: MixtureHead):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
@@ -77,7 +81,7 @@ class PrunedHead(nn.Module):
         self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
         self.register_buffer("members", _members(class_of, self.n_classes))
 
-    def _keep_frame(self, head: SparseMixtureHead, features: Tensor) -> None:
+    def _keep_frame(self, head: MixtureHead, features: Tensor) -> None:
         """What brings the features that are left to their units, with a constant one after them."""
         centre, scale = head.frame()
         one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
@@ -137,7 +141,7 @@ def pruned(head: SparseMixtureHead) -> PrunedHead:
 
 
 def _merged(
-    head: SparseMixtureHead, weight: Tensor, bias: Tensor, projection: Tensor | None
+    head: MixtureHead, weight: Tensor, bias: Tensor, projection: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Components with the weightless ones of a class made one, whose bias is logsumexp of theirs (head-merge)."""
     n_components = len(weight)
@@ -156,12 +160,12 @@ def _merged(
     return weight[kept], bias[kept], None if by_component is None else by_component[kept], class_of[kept]
 
 
-def _factors(head: SparseMixtureHead) -> Tensor:
+def _factors(head: MixtureHead) -> Tensor:
     """The two factors of every monomial, (2, P): features, and the number after the last for a constant one."""
     linear = torch.arange(head.n_features, device=head.components.bias.device)
     single = torch.stack((linear, torch.full_like(linear, head.n_features)))
     products = {"full": head.components.monomials.pairs, "none": single[:, :0]}
-    return torch.cat((single, products.get(head.quadratic, linear.expand(2, -1))), 1)
+    return torch.cat((single, products.get(head.components.monomials.quadratic, linear.expand(2, -1))), 1)
 
 
 def _members(class_of: Tensor, n_classes: int) -> Tensor:

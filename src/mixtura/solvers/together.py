@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from mixtura.cached import cached_property
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.objectives import Members

@@ -37,12 +37,21 @@ class Candidates:
 
     basis: Basis
     rows: Tensor
-    precisions: Tensor | None = None  # (H,), at which columns start; one unless given
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it; one unless given
+    start_variance: float | None = None  # the most that their inverses add up to
 
     @property
     def n_columns(self) -> int:
         basis = self.basis
         return len(basis.numbers) if hasattr(basis, "numbers") else len(basis.columns)  # pyright: ignore
+
+    def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
+        """Precisions at which columns start together, all of them or some (start-variance): (H',) -> (H',)"""
+        precisions = self.rows.new_ones(self.n_columns) if self.precisions is None else self.precisions
+        precisions = precisions if index is None else precisions[index]
+        if self.start_variance is None:
+            return precisions
+        return precisions * (precisions.reciprocal().sum() / self.start_variance).clamp_min(1)
 
     def at(self, index: Tensor) -> Tensor:
         """(H',) -> (H', N)"""
@@ -79,9 +88,8 @@ class WorkingSet:
         device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
-        precisions = self.candidates.precisions
-        at_start = None if precisions is None else precisions[columns]
-        state = starting_state(len(columns), class_of, responsibilities, at_start)
+        precisions = self.candidates.precisions_at_start(columns)
+        state = starting_state(len(columns), class_of, responsibilities, precisions)
         return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
 
     def step(self, mixture: Any, rows: Any) -> Step:
