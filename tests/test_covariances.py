@@ -26,6 +26,7 @@ from mixtura import linalg
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
 from mixtura.covariances.product import in_rows, pack, quadratics, unpack
+from mixtura.covariances.systems import Systems, blocks_of
 from mixtura.moments import Moments
 from mixtura.roles import PseudoMoments
 from mixtura.scratch import Scratch
@@ -379,6 +380,23 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
     sums = product.zeros()
     product.accumulate(sums, expanded, tensor(weights, device), slice(0, N_COMPONENTS))
     assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
+
+
+@pytest.mark.parametrize("side", [1, 3, 11, 12, 13, 14, 17, 24, 26])
+@pytest.mark.parametrize("missing", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_systems_of_missing_cells(side, missing, sign, rng, monkeypatch):
+    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", 0)
+    size, n_rows = 40, 9
+    vectors, mask = 0.01 * rng.normal(size=(1, size, side)), (rng.uniform(size=(n_rows, size)) > missing).astype(float)
+    mask[0] = 1 - missing > 0.5  # nothing of one kind
+    order = mask.sum(1).argsort()
+    found = Systems(torch.tensor(vectors), sign, Scratch())
+    for block in blocks_of(torch.tensor(mask[order]), side):
+        expected = np.eye(side) + sign * np.einsum("nd,di,dj->nij", block.mask, vectors[0], vectors[0])
+        inner, beside = found.of(block)
+        assert_close(inner[0], expected[:, :-1, :-1], 1e-12)
+        assert_close(beside[0], expected[:, -1, :-1], 1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 24])

@@ -72,13 +72,10 @@ class Marginals:
         loadings, uniquenesses = self.loadings[part], self.uniquenesses[part].unsqueeze(-1)
         vectors = torch.cat((loadings, self.means[part].unsqueeze(-1)), -1) / uniquenesses.sqrt()  # g, (K', D, R + 1)
         pulled = (loadings / uniquenesses).mT.contiguous() @ self.rows.T  # (K', R, n)
-        systems, rank = Systems(vectors, self.sign, self._scratch), loadings.shape[-1]
+        systems = Systems(vectors, self.sign, self._scratch)
         for block in self._blocks:
-            found = systems.of(block)
-            inner, shifts = found[..., :rank, :rank], self.sign * found[..., rank, :rank]
-            if inner.device.type == "cpu":  # LAPACK would copy it, too, to fresh pages
-                inner = self._scratch.buffer("inner", tuple(inner.shape), inner).copy_(inner)
-            yield block.where, inner, pulled[..., block.where].mT - shifts
+            inner, shifts = systems.of(block)
+            yield block.where, inner, pulled[..., block.where].mT.sub(shifts, alpha=self.sign)
 
     def _factors(self, inner: Tensor) -> Tensor:
         """Cholesky factors, good until the next."""
