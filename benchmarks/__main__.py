@@ -195,7 +195,7 @@ def both_policies(function: str, *arguments: object) -> dict[str, Any]:
     """With threads that wait passively, and as libraries wait where nothing is said: small calls feel it most."""
     plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     settings = {"as they come": plain, "passive": plain | {"OMP_WAIT_POLICY": "passive"}}
-    return {name: in_a_new_process(function, *arguments, environment=set_) for name, set_ in settings.items()}
+    return {name: in_a_new_process(function, *arguments, environment=variables) for name, variables in settings.items()}
 
 
 def measure_scratch(n_rows: int, size: int, n_components: int) -> dict:

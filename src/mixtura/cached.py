@@ -9,7 +9,9 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):  # noqa: N801 - as in functools
-    """functools.cached_property without its lock, which compilers cannot see through: two threads may compute twice."""
+    """functools.cached_property as it is from Python 3.12 on: without the lock of 3.11, behind which threads wait for
+    each other whatever the object, and which compilers cannot see through. Two threads may compute a value twice.
+    """
 
     def __init__(self, compute: Callable[[Any], T]):
         self.compute = compute

@@ -324,7 +324,7 @@ class Search:
                 seen[place] = self.compared(place, starts)
             return seen[place].score
 
-        return seen[max((climbed(look, max(group, key=look)) for group in groups), key=look)]
+        return seen[max((uphill(look, max(group, key=look)) for group in groups), key=look)]
 
     def compared(self, place: Place, starts: list[Mixture]) -> Found:
         """What a setting comes to from generative starts, one a fold."""
@@ -396,8 +396,8 @@ def weight_of(rows: Source) -> float:
     return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in rows.blocks()))
 
 
-def climbed(look: Callable[[Place], float], best: Place) -> Place:
-    """The place of a grid that is better than its neighbours along every axis, uphill from another."""
+def uphill(look: Callable[[Place], float], best: Place) -> Place:
+    """The place of a grid that is better than its neighbours along every axis, climbing from another."""
     moved = True
     while moved:
         moved = False

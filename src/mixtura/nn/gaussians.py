@@ -71,11 +71,11 @@ def product_coefficients(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
     product: Any = covariance.product(means, log_weights)
-    dense = not isinstance(product, LowRankProduct) and isinstance(product.form, Dense)
-    weights = in_rows(product.weights, means.shape[1]) if dense else product.weights
-    bias, weight = weights[:, 0], weights[:, 1:]
     if not isinstance(product, LowRankProduct):
-        return weight.to(means.dtype), bias.to(means.dtype), None
+        dense = isinstance(product.form, Dense)
+        weights = (in_rows(product.weights, means.shape[1]) if dense else product.weights).to(means.dtype)
+        return weights[:, 1:], weights[:, 0], None
+    bias, weight = product.weights[:, 0], product.weights[:, 1:]
     # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.
     size, offsets = means.shape[1], product.offsets
     shift = (product.projections @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
