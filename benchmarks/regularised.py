@@ -70,7 +70,7 @@ def members(
         )
         starts.append(first_update(rough, assigned, solver))
     tasks = [Task(solver, start, float(n_rows), b) for b, start in enumerate(starts)]
-    together = Together(Full(), range(n_members), tasks)
+    together = Together.of(Full(), tasks)
     all_rows = TensorSource(rows, counts=counts)
     alone: list[Mixture] = list(starts)
 

@@ -8,6 +8,7 @@ import reference
 from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 from mixtura.objectives import OBJECTIVES as REGISTRY
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors, shares
+from mixtura.objectives.likelihood import exponentials
 from mixtura.roles import Targets
 
 N_ROWS, N_CLASSES = 12, 3
@@ -197,3 +198,16 @@ def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(dist
     (gradient,) = torch.autograd.grad(found.values.sum(), log_joint)
     assert found.values.item() == pytest.approx(-distance)
     assert_close(gradient, torch.tensor([[1.0], [-1.0]]), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_exponentials_are_exact_or_zero(dtype, device):
+    tiny = torch.finfo(dtype).tiny
+    x = torch.linspace(2 * np.log(tiny), 0, 4001, dtype=dtype, device=device)
+    x[0] = -torch.inf
+    expected, found = x.exp(), exponentials(x.clone())
+    large = expected > 20 * tiny
+    assert torch.equal(found[large], expected[large])
+    assert float(found[~large].max()) <= 20 * tiny
+    if device.type == "cpu":
+        assert bool((found[expected < 15 * tiny] == 0).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,13 +11,24 @@ from torch import Tensor
 from mixtura.roles import Evaluation, Targets
 
 
+def exponentials(differences: Tensor) -> Tensor:
+    """exp of numbers that are not above zero, in place; zero where it would be smaller than normal numbers are.
+
+    On a CPU exp takes seven times as long where its result is zero, and twenty times where it is not a normal number.
+    """
+    if differences.requires_grad or not differences.is_cpu:
+        return differences.exp_()
+    smallest = 16 * torch.finfo(differences.dtype).tiny
+    return torch.threshold_(differences.clamp_min_(math.log(smallest) - 1).exp_(), smallest, 0.0)
+
+
 def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     """log sum_k exp a_k (n,) and its gradient, the posterior over components, (K, n).
 
     A row whose log joints are all -inf gets a zero posterior, not NaN.
     """
     largest = log_joint.amax(0).clamp_min(torch.finfo(log_joint.dtype).min)
-    shares = (log_joint - largest).exp_()
+    shares = exponentials(log_joint - largest)
     totals = shares.sum(0)
     inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
     # In place where no gradient is recorded: this is the innermost loop of every pass.
@@ -40,7 +52,7 @@ def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tenso
     # The largest log joint of each class; it cancels, so no gradient need pass through it.
     lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
     largest = lowest.scatter_reduce_(0, class_of.unsqueeze(-1).expand(-1, n_rows), log_joint.detach(), "amax")
-    shares = (log_joint - largest[class_of]).exp_()
+    shares = exponentials(log_joint - largest[class_of])
     members = (torch.arange(targets.n_classes, device=class_of.device).unsqueeze(-1) == class_of).to(shares.dtype)
     totals = members @ shares
     inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
