@@ -24,7 +24,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from mixtura import SparseMixtureClassifier
 from mixtura.bases import Polynomial, standard_scaling
-from mixtura.estimators.sparse import START_VARIANCE, compact
+from mixtura.estimators.sparse import EXPECTED_VARIANCE, START_VARIANCE, compact
 from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
 from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
@@ -36,12 +36,22 @@ from reproduce.sparse_table import RESULTS, done, machines, mean_and_error, one_
 COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
 COLUMNS = {"waveform": (10, 2, 2), "german": (5, 2, 2), "image": (5, 2, 2)}
 TRIALS = {
-    "ripley": (1, 10, 1), "banana": (5, 3, 1), "titanic": (10, 3, 1), "breast_cancer": (5, 3, 1),
-    "waveform": (10, 2, 1), "german": (5, 2, 1), "image": (5, 2, 1),
+    "ripley": (1, 10, 2), "banana": (5, 3, 1), "titanic": (10, 3, 1), "breast_cancer": (10, 3, 1),
+    "waveform": (10, 2, 2), "german": (5, 2, 1), "image": (5, 2, 1),
 }  # fmt: skip
+WITH_WORKING_SETS = ("waveform", "german", "image")
 WITH_ALL = ("0/0/0", "0/1/0", "1/0/0")  # folds of Waveform whose fit with all columns is made too; a minute each
-# What prior variances add up to at the start; None: one for every column.
-VARIANCES = [None, 10.0, 30.0]
+# Prior variances: what they add up to at the start (None: one for every column), what is expected of each (None: all
+# are as probable), and the Hessian.
+SETTINGS: dict[str, dict] = {
+    f"{start}, {expected}, {hessian}": {"start_variance": start, "expected_variance": expected, "hessian": hessian}
+    for start, expected, hessian in (
+        *((30.0, expected, "complete") for expected in (None, 1000.0, 300.0, 100.0, 30.0, 10.0)),
+        *((start, expected, "complete") for start in (None, 100.0, 10.0) for expected in (None, 100.0)),
+        *((30.0, expected, "exact") for expected in (None, 100.0, 30.0)),
+    )
+}
+DEFAULT = f"{START_VARIANCE}, {EXPECTED_VARIANCE}, complete"
 RISES = [0.0, 1.0, 2.0, 4.0]
 # Columns at the start of a working set, and the gain of the log evidence that adds one.
 WORKING = [
@@ -150,7 +160,7 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
     return found
 
 
-def simulated(seed: int) -> dict:
+def simulated(seed: int, setting: str) -> dict:
     """Size and log evidence of three starts with ten components a class, and of one with one, which is the truth."""
     rng = np.random.default_rng(seed)
     n_classes, n_features = 2 + seed % 3 // 2, 2 + seed % 2
@@ -159,7 +169,8 @@ def simulated(seed: int) -> dict:
     X, y = np.concatenate(parts), np.repeat(np.arange(n_classes), 80)
     fits = []
     for n_components, start in ((10, 0), (10, 1), (10, 2), (1, 0)):
-        model = SparseMixtureClassifier(n_components, n_init=1, component_trials=False, random_state=start).fit(X, y)
+        settings = {"n_init": 1, "component_trials": False, "random_state": start, **SETTINGS[setting]}
+        model = SparseMixtureClassifier(n_components, **settings).fit(X, y)
         record = {"components": int(model.n_components_.sum()), "weights": model.n_weights_}
         fits.append({**record, "complete": model.log_evidence_})
     return {"several": fits[:3], "one": fits[3], "classes": n_classes}
@@ -177,37 +188,35 @@ def ended(records: list[dict], rise: float) -> dict:
     return records[place]
 
 
-def trials(X, y, X_out, y_out, seed: int, **_: object) -> dict:
-    """Three starts of three components per class and one of one, by the prior variance with which they start.
+def trials(X, y, X_out, y_out, seed: int, setting: str, **_: object) -> dict:
+    """Three starts of three components per class and one of one.
 
     Where all rows would have a working set, folds have one too, and for one component as well: what starts with all
-    columns has more evidence, whatever its components. It starts with few columns, and those as published.
+    columns has more evidence, whatever its components.
     """
-    working = X.shape[1] > 15
-    found = {}
-    for variance in VARIANCES[:1] if working else VARIANCES:
-        fits = []
-        for n_components, start in ((3, 0), (3, 1), (3, 2), (1, 0)):
-            settings = {"n_init": 1, "component_trials": False, "start_variance": variance}
-            model = SparseMixtureClassifier(
-                n_components, working_set=working or "auto", random_state=3 * seed + start, **settings
-            )
-            fits.append(held_out(model.fit(X, y), X_out, y_out))
-        found[str(variance)] = {"several": fits[:3], "one": fits[3]}
-    return found
+    fits = []
+    for n_components, start in ((3, 0), (3, 1), (3, 2), (1, 0)):
+        settings = {"n_init": 1, "component_trials": False, **SETTINGS[setting]}
+        model = SparseMixtureClassifier(
+            n_components, working_set=X.shape[1] > 15 or "auto", random_state=3 * seed + start, **settings
+        )
+        fits.append(held_out(model.fit(X, y), X_out, y_out))
+    return {"several": fits[:3], "one": fits[3]}
 
 
 def held_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    """Log-loss, plug-in and moderated, and error; weights; the log evidence."""
+    """Log-loss and error, plug-in and moderated; weights; the log evidence."""
     places = (np.arange(len(y)), np.searchsorted(model.classes_, y))
     plain, moderated = (model.predict_proba(X, moderated=way) for way in (False, True))
-    return {
-        "loss": float(-np.log(plain[places].clip(1e-15)).mean()),
-        "moderated": float(-np.log(moderated[places].clip(1e-15)).mean()),
-        "error": 100 * float(np.mean(plain.argmax(1) != places[1])),
+    found = {
+        "loss": -np.log(plain[places].clip(1e-15)).mean(),
+        "moderated": -np.log(moderated[places].clip(1e-15)).mean(),
+        "error": 100 * np.mean(plain.argmax(1) != places[1]),
+        "moderated error": 100 * np.mean(moderated.argmax(1) != places[1]),
         "weights": model.n_weights_,
         "complete": model.log_evidence_,
     }
+    return {key: round(float(value), 5) for key, value in found.items()}
 
 
 def better(run: dict, odds: float, bounded: bool) -> dict:
@@ -261,35 +270,44 @@ def components_table(found: dict) -> list[str]:
     return [*lines, ""]
 
 
-KEYS = ("loss", "moderated", "error", "weights")
+KEYS = ("loss", "moderated", "error", "moderated error", "weights")
 
 
-def line_of(name: str, found: dict, variance: float | None, rule: Callable[[dict], list[dict]]) -> str:
+def runs_of(found: dict, setting: str, data: str) -> list[dict]:
+    """A working set starts with few columns, so that what they may add up to makes no difference."""
+    start = SETTINGS[setting]["start_variance"]
+    known = setting.replace(f"{start}", "30.0", 1) if data in WITH_WORKING_SETS else setting
+    return list(found["trials"].get(f"{known}, {data}", {}).values())
+
+
+def line_of(name: str, found: dict, setting: str, rule: Callable[[dict], list[dict]]) -> str:
     """What a rule makes of the runs of every set, and the mean over the sets."""
     cells, means = [], []
     for data in TRIALS:
-        runs = [run.get(str(variance), run["None"]) for run in found["trials"].get(data, {}).values()]
-        ends = [end for run in runs for end in rule(run)]
+        ends = [end for run in runs_of(found, setting, data) for end in rule(run)]
         means.append([np.mean([end[key] for end in ends]) for key in KEYS])
-        cells.append("{:.4f}, {:.4f} ({:.1f}; {:.1f})".format(*means[-1]))
-    return row([name, *cells, "{:.4f}, {:.4f} ({:.2f}; {:.1f})".format(*np.mean(means, 0))])
+        cells.append("{:.4f}, {:.4f} ({:.1f}, {:.1f}; {:.1f})".format(*means[-1]))
+    return row([name, *cells, "{:.4f}, {:.4f} ({:.2f}, {:.2f}; {:.1f})".format(*np.mean(means, 0))])
 
 
 def variance_table(found: dict) -> list[str]:
     lines = [
-        "## Prior variance at the start",
+        "## Prior variances",
         "",
-        "Mean log-loss of held-out rows, plug-in and moderated (error %; weights), by the most that prior variances",
-        "of the weights of a component add up to at the start: all starts of three components, and the start that the",
-        "evidence chooses among three. The last three sets have working sets, which start with six columns and do not",
-        "reach any of these. The means are over the sets.",
+        "Mean log-loss of held-out rows, plug-in and moderated (error %, plug-in and moderated; weights), by the most",
+        "that prior variances of the weights of a component add up to at the start (start_variance), by the mean of",
+        "their own prior (expected_variance) and by the Hessian: all starts of three components, and what the",
+        "evidence chooses among three starts and one component per class. Waveform, German and Image have working",
+        "sets, which start with few columns whatever the setting. The means are over the sets.",
         "",
     ]
-    lines += [row(["start_variance", *TRIALS, "mean"]), row(["---"] * (2 + len(TRIALS)))]
-    for variance in VARIANCES:
-        name = "one for every column: published" if variance is None else f"{variance:g}"
-        lines.append(line_of(name + ", all starts", found, variance, lambda run: run["several"]))
-        lines.append(line_of(name + ", best of 3", found, variance, lambda run: [better(run, 1e-300, False)]))
+    head = ["start_variance", "expected_variance", "Hessian", "starts"]
+    lines += [row([*head, *TRIALS, "mean"]), row(["---"] * (5 + len(TRIALS)))]
+    for setting in SETTINGS:
+        if all(runs_of(found, setting, data) for data in TRIALS):
+            name = " | ".join(setting.split(", "))
+            lines.append(line_of(name + " | all", found, setting, lambda run: run["several"]))
+            lines.append(line_of(name + " | chosen", found, setting, lambda run: [better(run, 10, False)]))
     return [*lines, ""]
 
 
@@ -297,8 +315,9 @@ def trials_table(found: dict) -> list[str]:
     lines = [
         "## One component per class",
         "",
-        f"The same, starting with a variance of {START_VARIANCE:g}, for the best of three starts or one component per",
-        "class, as the evidence decides by odds; in the last lines one component must have no more weights as well.",
+        f"The same with start_variance={START_VARIANCE:g} and expected_variance={EXPECTED_VARIANCE:g}, for the best",
+        "of three starts or one component per class, as the evidence decides by odds; in the last lines one component",
+        "must have no more weights as well.",
         "",
         row(["one component per class", *TRIALS, "mean"]),
         row(["---"] * (2 + len(TRIALS))),
@@ -308,17 +327,17 @@ def trials_table(found: dict) -> list[str]:
             name = f"unless {odds} : 1 for more" if odds else "never"
             rule = partial(better, odds=odds or 1e-300, bounded=bounded)
             name = f"if no more weights, {name}" if bounded else name
-            lines.append(line_of(name, found, START_VARIANCE, lambda run, rule=rule: [rule(run)]))
+            lines.append(line_of(name, found, DEFAULT, lambda run, rule=rule: [rule(run)]))
     return [*lines, ""]
 
 
 def simulated_table(found: dict) -> list[str]:
-    runs = list(found["simulated"].get("one Gaussian", {}).values())
+    runs = list(found["simulated"].get(f"{DEFAULT}, one Gaussian", {}).values())
     lines = [
         "## Classes of one Gaussian each",
         "",
         f"Of {len(runs)} simulated sets (2 or 3 classes, 2 or 3 features, 80 rows a class), started three times with",
-        f"ten components a class and a variance of {START_VARIANCE:g}: those that end with one component per class.",
+        "ten components a class and the same settings: those that end with one component per class.",
         "",
         row(["one component per class", "sets", "sets, if no more weights"]),
         row(["---"] * 3),
@@ -415,43 +434,50 @@ PARTS = ["simulated", *MEASURES]
 
 
 def measure(part: str, name: str, fold: str, seed: int) -> dict:
-    """One record of a part."""
+    """One record of a part; a setting stands before the name of the data."""
+    setting, _, data = name.rpartition(", ")
     if part == "simulated":
-        return simulated(seed)
-    plan = PLANS[part][name]
-    rows = dict(folds(name, *plan[:2]))[fold]
-    return MEASURES[part](*rows, seed, whole=name == "waveform" and f"{fold}/{seed}" in WITH_ALL)
+        return simulated(seed, setting)
+    plan = PLANS[part][data]
+    rows = dict(folds(data, *plan[:2]))[fold]
+    whole = data == "waveform" and f"{fold}/{seed}" in WITH_ALL
+    return MEASURES[part](*rows, seed, setting=setting, whole=whole)
+
+
+def planned(part: str, settings: list[str], data: list[str] | None) -> Iterator[tuple[str, str, str, int]]:
+    """Tasks of a part."""
+    if part == "simulated":
+        yield from ((part, f"{DEFAULT}, one Gaussian", "-", seed) for seed in range(N_SIMULATED))
+        return
+    for setting in settings if part == "trials" else [""]:
+        same_start = not setting or SETTINGS[setting]["start_variance"] == 30
+        for name, (n_splits, n_folds, n_starts) in PLANS[part].items():
+            if (data and name not in data) or (name in WITH_WORKING_SETS and not same_start):
+                continue
+            where = f"{setting}, {name}" if setting else name
+            for fold, _ in folds(name, n_splits, n_folds):
+                yield from ((part, where, fold, seed) for seed in range(n_starts))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--data", nargs="*")
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=RESULTS)
     options = parser.parse_args()
     one_thread()
     file = options.folder / "sparse_settings.json"
     found = json.loads(file.read_text()) if file.exists() else {part: {} for part in PARTS}
-    known = found["simulated"].get("one Gaussian", {})
-    sets = [seed for seed in range(N_SIMULATED) if "simulated" in options.parts and f"-/{seed}" not in known]
-    tasks = [("simulated", "one Gaussian", "-", seed) for seed in sets]
-    tasks += [
-        (part, name, fold, seed)
-        for part, plan in PLANS.items()
-        if part in options.parts
-        for name, (n_splits, n_folds, n_starts) in plan.items()
-        if not options.data or name in options.data
-        for fold, _ in folds(name, n_splits, n_folds)
-        for seed in range(n_starts)
-        if f"{fold}/{seed}" not in found.setdefault(part, {}).get(name, {})
-    ]
+    tasks = [task for part in options.parts for task in planned(part, options.settings, options.data)]
+    tasks = [task for task in tasks if f"{task[2]}/{task[3]}" not in found.setdefault(task[0], {}).get(task[1], {})]
     if tasks:
         found["machine"] = machines(found)
     for (part, name, fold, seed), record in done(tasks, measure, options.processes):
         found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)
-        file.write_text(json.dumps(found, indent=1))
+        file.write_text(json.dumps(found, indent=0))
     file.with_suffix(".md").write_text(as_markdown(found))
 
 

@@ -105,7 +105,7 @@ def scores(name: str, processes: int) -> list[float]:
     return list(totals.values())
 
 
-PUBLISHED = {"component_trials": False, "start_variance": None}
+PUBLISHED = {"component_trials": False, "start_variance": None, "expected_variance": None}
 OPTIONS = {
     "sdgm": {},
     "sdgm_one_start": {"n_init": 1},

@@ -76,7 +76,9 @@ def newton(twin: SparseTwin, columns, active, row_weights) -> np.ndarray:
     return values
 
 
-def fit(columns, labels, class_of, responsibilities, row_weights=None, max_iter=5000, exact=False) -> SparseTwin:
+def fit(
+    columns, labels, class_of, responsibilities, row_weights=None, max_iter=5000, exact=False, rate=0.0
+) -> SparseTwin:
     """The algorithm from given responsibilities (N, K); the last component is the reference and has no weights."""
     n_components, size = len(class_of), columns.shape[1]
     row_weights = np.ones(len(labels)) if row_weights is None else row_weights
@@ -95,11 +97,11 @@ def fit(columns, labels, class_of, responsibilities, row_weights=None, max_iter=
             twin.responsibilities = updated
             if change <= 1e-3:
                 break
-        active = update(twin, columns, labels, active, row_weights, exact)
+        active = update(twin, columns, labels, active, row_weights, exact, rate)
     return twin
 
 
-def update(twin: SparseTwin, columns, labels, active, row_weights, exact) -> np.ndarray:
+def update(twin: SparseTwin, columns, labels, active, row_weights, exact, rate) -> np.ndarray:
     """Evidence, precisions, mixture weights, pruning; which weights stay."""
     joint = np.log(twin.mixing) + columns @ twin.values.T
     posteriors = softmax(joint, axis=1)
@@ -112,9 +114,11 @@ def update(twin: SparseTwin, columns, labels, active, row_weights, exact) -> np.
     posterior = log_posterior(
         twin.values, columns, labels, twin.class_of, twin.mixing, row_weights, np.where(active, twin.precisions, 0)
     )
-    twin.evidences.append(posterior + 0.5 * np.log(precisions).sum() - 0.5 * np.linalg.slogdet(whole)[1])
+    evidence = posterior + 0.5 * np.log(precisions).sum() - 0.5 * np.linalg.slogdet(whole)[1]
+    twin.evidences.append(evidence - rate * (1 / precisions).sum())
     determined = 1 - precisions * np.diag(covariance)
-    moved = np.clip(np.where(determined > 0, determined / values**2, precisions), 1e-6, LARGEST)
+    solved = [np.roots([v**2, -d, -2 * rate]).max() for v, d in zip(values, determined, strict=True)]
+    moved = np.clip(np.where(determined > 0, solved, precisions), 1e-6, LARGEST)
     counts = row_weights @ twin.responsibilities
     twin.mixing = counts / np.bincount(twin.class_of, counts)[twin.class_of]
     stays = active.copy()

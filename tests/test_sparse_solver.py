@@ -68,17 +68,22 @@ every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 
 class TestTwin:
     @pytest.mark.parametrize(
-        ("kernel", "n_classes", "weighted"),
-        [(Polynomial(), 2, False), (Polynomial(), 3, True), (RBF(0.7), 2, True), (RBF(0.7), 3, False)],
+        ("kernel", "n_classes", "weighted", "rate"),
+        [
+            (Polynomial(), 2, False, 0.0),
+            (Polynomial(), 3, True, 0.1),
+            (RBF(0.7), 2, True, 0.0),
+            (RBF(0.7), 3, False, 0.0),
+        ],
         ids=["polynomial", "polynomial_weighted", "rbf_weighted", "rbf"],
     )
-    def test_same_trajectory_as_the_textbook(self, rng, kernel, n_classes, weighted):
+    def test_same_trajectory_as_the_textbook(self, rng, kernel, n_classes, weighted, rate):
         rows, labels, class_of, responsibilities = rows_of(rng, n_classes, 30)
         weights = rng.uniform(0.5, 2, len(rows)) if weighted else None
         evidence = evidence_of(kernel, rows, labels, weights)
         columns = dense_columns(evidence)
-        twin = reference.fit(columns, labels, class_of, responsibilities, weights)
-        result = fitted(evidence, class_of, responsibilities)
+        twin = reference.fit(columns, labels, class_of, responsibilities, weights, rate=rate)
+        result = fitted(evidence, class_of, responsibilities, prior=Relevance(rate=rate))
         mixture = result.mixture.mixture
         assert len(result.history) == twin.n_iter
         assert mixture.n_pairs == twin.n_weights
@@ -232,6 +237,18 @@ class TestPrior:
         moved = prior.updated(values, torch.ones(4), torch.tensor([1.0, 0.5, 1.0, -1e-9]))
         assert_close(moved, [0.25, 1e5, 1e-6, 1.0], 1e-6)
         assert prior.relevant(moved).tolist() == [True, False, True, True]
+
+    @pytest.mark.parametrize("rate", [0.0, 0.05])
+    def test_the_gain_of_a_column_is_the_most_over_its_variances(self, rate):
+        squares, curvatures = tensor([0.5, 3.0, 40.0, 9.0]), tensor([1.0, 2.0, 5.0, 0.01])
+        variances = torch.logspace(-6, 6, 200_001, dtype=torch.float64).unsqueeze(1)
+        growths = 1 + curvatures * variances
+        tried = 0.5 * (squares * variances / growths - growths.log()) - rate * variances  # from the evidence itself
+        most, places = tried.max(0)
+        gains, precisions = Relevance(rate=rate).gains(squares, curvatures)
+        assert_close(gains, most.clamp_min(0), 1e-6)
+        assert_close((precisions * variances[places, 0])[1:], np.ones(3), 1e-3)
+        assert precisions[0] > 1e100
 
 
 class TestComponents:

@@ -26,16 +26,18 @@ from mixtura.estimators.sparse_problem import (
     make_problem,
     starting_responsibilities,
 )
+from mixtura.priors.sparse import Relevance
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.solvers.newton import SparseNewton, State, starting_state
 from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
-# How much more likely the labels must be for several components of a class than for one: three to one, "substantial
-# evidence" on the scale of Jeffreys. This and START_VARIANCE were chosen by held-out training rows of seven sets
+# How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
+# on the scale of Jeffreys. This and the two variances were chosen by held-out training rows of seven sets
 # (reproduce/results/sparse_settings.md).
-LOG_ODDS = math.log(3)
+LOG_ODDS = math.log(10)
 START_VARIANCE = 30.0
+EXPECTED_VARIANCE = 100.0
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
 
@@ -97,11 +99,13 @@ class SparseMixtureClassifier(ConditionalClassifier):
         scaling: whether rows are scaled to z-scores / sqrt(D) inside.
         hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
             always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept if it needs no more weights and the
-            evidence is not three to one for more (component-trial).
+        component_trials: whether one component per class is tried as well, and kept unless the evidence is ten to one
+            for more (component-trial).
         start_variance: the most that the prior variances of the weights of a component add up to at the start,
-            however many columns there are (start-variance); None: one each. The published algorithm is
-            component_trials=False, start_variance=None.
+            however many columns there are (start-variance); None: one each.
+        expected_variance: the mean of the prior that prior variances have themselves (variance-prior); smaller means
+            smoother; None: all are as probable. The published algorithm is component_trials=False,
+            start_variance=None, expected_variance=None.
         n_init: number of starts; the evidence chooses. One component per class needs only one.
         max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
@@ -138,6 +142,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         hessian: str = "complete",
         component_trials: bool = True,
         start_variance: float | None = START_VARIANCE,
+        expected_variance: float | None = EXPECTED_VARIANCE,
         n_init: int = 3,
         max_iter: int = 5000,
         tol: float = 1e-5,
@@ -157,6 +162,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.hessian = hessian
         self.component_trials = component_trials
         self.start_variance = start_variance
+        self.expected_variance = expected_variance
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -205,7 +211,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
         exact = checks.one_of("hessian", self.hessian, ("complete", "exact")) == "exact"
         if self.start_variance is not None:
             checks.positive("start_variance", self.start_variance, " or None")
-        return SparseNewton(exact=exact, tolerance=checks.non_negative("tol", self.tol))
+        rate = 0.0
+        if self.expected_variance is not None:
+            rate = 1 / checks.positive("expected_variance", self.expected_variance, " or None")
+        return SparseNewton(Relevance(rate=rate), exact, checks.non_negative("tol", self.tol))
 
     def _primal_degree(self) -> int | None:
         return checks.count("degree", self.degree) if self.kernel is None else None
@@ -236,7 +245,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
     def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
-        """The start of the largest evidence; or one component per class, if it needs no more weights (component-trial).
+        """The start of the largest evidence; or one component per class, unless that is much less (component-trial).
 
         Both start with all columns or both with a few: what starts with all has more evidence.
         """
@@ -251,8 +260,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if single.outcome is Outcome.INTERRUPTED:
             return replace(best, outcome=Outcome.INTERRUPTED)
         log_odds = (best.objective - single.objective) * float(problem.weights.sum())
-        n_pairs, n_pairs_single = (problem.settled(fit.mixture)[0].mixture.n_pairs for fit in (best, single))
-        return single if log_odds <= LOG_ODDS and n_pairs_single <= n_pairs else best
+        return single if log_odds <= LOG_ODDS else best
 
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
@@ -478,6 +486,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         scaling: bool = True,
         hessian: str = "complete",
         start_variance: float | None = None,
+        expected_variance: float | None = None,
         max_iter: int = 5000,
         tol: float = 1e-5,
         working_set: Any = "auto",
@@ -489,6 +498,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     ):
         super().__init__(
             1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
-            start_variance=start_variance, max_iter=max_iter, tol=tol, working_set=working_set, device=device,
-            dtype=dtype, memory_limit=memory_limit, random_state=random_state, verbose=verbose,
+            start_variance=start_variance, expected_variance=expected_variance, max_iter=max_iter, tol=tol,
+            working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit, random_state=random_state,
+            verbose=verbose,
         )  # fmt: skip

@@ -121,8 +121,7 @@ class WorkingSet:
     def _look(self, working: WorkingState, rows: Evidence) -> tuple[Tensor, Tensor, Tensor]:
         """Gains of the log evidence (K, H') by adding candidates to components, and the precisions they would have.
 
-        (column-gain)  with Q the gradient and S the curvature left after the pairs in use (Faul & Tipping 2002), a
-        candidate with Q^2 > S gains [(Q^2 - S) / S + log(S / Q^2)] / 2 at precision S^2 / (Q^2 - S).
+        (column-gain) needs the gradient and the curvature left after the pairs in use (Faul & Tipping 2002).
         """
         mixture = working.mixture
         index = working.order[:CANDIDATES_PER_LOOK]
@@ -142,10 +141,9 @@ class WorkingSet:
                     for k in range(len(posteriors))
                 ]
             )
-            excess = gradient.square() - left
-            ratio = (gradient.square() / left).clamp_min(1)
-            gains.append(torch.where(excess > 0, 0.5 * (ratio - 1 - ratio.log()), 0.0))
-            precisions.append(left.square() / excess.clamp_min(1e-300))
+            gain, precision = self.inner.prior.gains(gradient.square(), left)
+            gains.append(gain)
+            precisions.append(precision)
         gain = torch.cat(gains, 1)
         in_use = mixture.coefficients(len(working.columns)) != 0
         for place, number in enumerate(working.columns.tolist()):
