@@ -28,9 +28,10 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.priors import Conjugate
 from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient, run

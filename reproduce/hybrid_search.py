@@ -28,8 +28,9 @@ import torch
 
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.shards import TensorSource
 from reproduce import hybrid as base
 from reproduce.hybrid import RESULTS, SEEDS, Settings
@@ -48,8 +49,8 @@ class Start:
     """Components per digit and prior (strength, variance) of the generative start; None: ridge, as for pixels.
 
     `hybrid` is the structure of the hybrids that start there, if it is not that of the table. `n_averaged` fits are
-    averaged, each with a part of the weight: a mixture of so many times the components. `rank` is that of the hybrids, if
-    it is not that of the table, and `epsilon` is added to the variances of pixels.
+    averaged, each with a part of the weight: a mixture of so many times the components. `rank` is that of the hybrids,
+    if it is not that of the table, and `epsilon` is added to the variances of pixels.
     """
 
     k: tuple[int, ...]

@@ -28,20 +28,11 @@ from cases import (
     random_mixture,
     tensor,
 )
+from mixtura.frames import Frame, extremes, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal
-from mixtura.passes import (
-    Evaluator,
-    Frame,
-    computing_dtype,
-    extremes,
-    framed,
-    impute,
-    locate,
-    map_rows,
-    summarise,
-)
+from mixtura.passes import Evaluator, computing_dtype, impute, map_rows, summarise
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
 

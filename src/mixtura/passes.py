@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
+from mixtura.frames import Frame
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
@@ -42,14 +43,6 @@ FEWEST_ROWS = 9 * TILE
 MOST_MONOMIALS = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where the rows lie: a centre (D,), and the largest distance from it in every feature, (D,)."""
-
-    centre: Tensor
-    radii: Tensor
 
 
 @dataclass(frozen=True)
@@ -452,7 +445,8 @@ def map_rows(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    with threads_for(mixture.n_components * mixture.n_features**3):
+        evaluator = Evaluator(mixture, frame, computing_dtype(source))
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
 
@@ -484,47 +478,3 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
                 output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)
-
-
-def locate(source: Source) -> Frame:
-    """Centre and radii of the observed cells, from their smallest and largest values."""
-    smallest = largest = None
-    for block in source.blocks():
-        if len(block.rows):
-            low, high = extremes(block.rows)
-            smallest = low if smallest is None else torch.minimum(smallest, low)
-            largest = high if largest is None else torch.maximum(largest, high)
-    if smallest is None or largest is None:
-        zeros = torch.zeros(source.n_features, dtype=torch.float64, device=source.device)
-        return Frame(zeros, zeros)
-    return framed(smallest, largest)
-
-
-def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
-    empty = smallest > largest  # a column without an observed cell
-    smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
-    middle = 0.5 * smallest + 0.5 * largest
-    rounded = middle.float().double()
-    centre = torch.where(rounded.isfinite(), rounded, middle)  # beyond the range of single precision
-    return Frame(centre, torch.maximum(largest - centre, centre - smallest))
-
-
-def extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest observed value of every column; inf and -inf where there is none."""
-    low, high = _reduced(rows, Tensor.amin), _reduced(rows, Tensor.amax)
-    if bool((low + high).isnan().any()):
-        missing = rows.isnan()
-        low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
-    return low, high
-
-
-def _reduced(rows: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """reduce(rows, 0) with many rows side by side in one: narrow rows leave most of a vector register idle."""
-    n_rows, size = rows.shape
-    side_by_side = max(1, 256 // max(size, 1))
-    if n_rows < 4 * side_by_side or not rows.is_contiguous():
-        return reduce(rows, 0)
-    whole = n_rows - n_rows % side_by_side
-    wide = reduce(rows[:whole].view(-1, side_by_side * size), 0).view(side_by_side, size)
-    return reduce(torch.cat([wide, rows[whole:]]), 0)

@@ -16,10 +16,11 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
 from mixtura.estimators.reading import Rows, is_batches, read_rows
+from mixtura.frames import locate
 from mixtura.initialise import Description
 from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors, shares
-from mixtura.passes import impute, locate, map_rows
+from mixtura.passes import impute, map_rows
 from mixtura.roles import Covariance, Prior, Structure
 from mixtura.shards import threads_of
 

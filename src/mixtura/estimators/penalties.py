@@ -14,10 +14,11 @@ from torch import Tensor
 
 from mixtura.estimators.classifier import Problem, is_auto, make_prior
 from mixtura.estimators.growing import split, unexplained
+from mixtura.frames import locate
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint
-from mixtura.passes import locate, summarise
+from mixtura.passes import summarise
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
 from mixtura.shards import Source, TensorSource
