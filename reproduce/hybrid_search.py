@@ -632,7 +632,8 @@ class Searcher:
         for seed in SEEDS:
             for row in rows:
                 ranked = sorted(trials(self.space, row).items(), key=lambda item: item[1]["validation"])
-                if is_known(f"{self.space.table}, searched", row, seed) or not (ranked or row == "LL"):
+                done = known().get(f"{self.space.table}, searched", {}).get(row, {}).get(str(seed))
+                if not (ranked or row == "LL") or (done and (row == "LL" or done["trial"] == ranked[0][0])):
                     continue
                 if time.time() > END:
                     return
