@@ -14,6 +14,8 @@ from mixtura.workers import Workers, threads_on
 STRETCH = 2**20  # numbers that a thread compares at a time, in the last cache: there are two passes over them
 N_PARTS = 8
 
+Ends = tuple[Tensor, Tensor]  # smallest and largest values, (D,) each
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -37,18 +39,23 @@ class Stretch:
 def locate(source: Source) -> Frame:
     """Centre and radii of the observed cells, from their smallest and largest values."""
     n_threads = threads_on(source.device)
-    found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(n_threads)]
+    found: list[list[Ends]] = [[] for _ in range(n_threads)]
     with Workers(n_threads) as workers:
         for block in source.blocks():
             size = max(1, STRETCH // source.n_features) if block.rows.device.type == "cpu" else len(block.rows)
             stretches = [Stretch(rows) for rows in block.rows.split(max(1, size)) if len(rows)]
             workers.share_out(stretches, lambda stretch, own: own.append(extremes(stretch.rows)), found)
+            found = [[outermost(own)] if own else [] for own in found]
     ends = [pair for own in found for pair in own]
     if not ends:
         zeros = torch.zeros(source.n_features, dtype=torch.float64, device=source.device)
         return Frame(zeros, zeros)
+    return framed(*outermost(ends))
+
+
+def outermost(ends: list[Ends]) -> Ends:
     lows, highs = zip(*ends, strict=True)
-    return framed(torch.stack(lows).amin(0), torch.stack(highs).amax(0))
+    return torch.stack(lows).amin(0), torch.stack(highs).amax(0)
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
@@ -61,7 +68,7 @@ def framed(smallest: Tensor, largest: Tensor) -> Frame:
     return Frame(centre, torch.maximum(largest - centre, centre - smallest))
 
 
-def extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
+def extremes(rows: Tensor) -> Ends:
     """Smallest and largest observed value of every column; inf and -inf where there is none."""
     low, high = _reduced(rows, Tensor.amin), _reduced(rows, Tensor.amax)
     if bool((low + high).isnan().any()):
