@@ -6,6 +6,7 @@ Stages, each of which goes on from what hybrid*.json in results/ or $OUT, or in 
     search      trials of trade-off, margin, step size, start and schedule, spread evenly, until the time $END;
     refine      trials near the best ones;
     listed      the trials of TRIALS, which what the others found suggested;
+    raced       those of the numbers in RACES, with several seeds each;
     final       the best settings with the seeds $SEEDS, and their test errors;
     merge       (FOLDER FILE) what the files of a folder hold, as one file.
 Test rows are read by the generative stages, which choose without them, and by `final` alone.
@@ -28,16 +29,18 @@ import torch
 
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.shards import TensorSource
 from reproduce import hybrid as base
-from reproduce.hybrid import EPSILON, RESULTS, SEEDS, Settings
+from reproduce.hybrid import RESULTS, SEEDS, Settings
 
 END = float(os.environ.get("END", time.time() + 400))  # when to begin nothing new
 ROWS = ("LL+LM", "LM", "LL+CLL", "CLL")
 NEAR, LISTED = 1000, 2000  # numbers of trials near the best, and of those in TRIALS
 SEARCH_SEED = 100  # of starts and minibatches in the search; those of the final runs are others
+RACE_SEEDS = (100, 101, 102)
 
 
 # ---- what is searched ------------------------------------------------------------------------------------------------
@@ -48,7 +51,8 @@ class Start:
     """Components per digit and prior (strength, variance) of the generative start; None: ridge, as for pixels.
 
     `hybrid` is the structure of the hybrids that start there, if it is not that of the table. `n_averaged` fits are
-    averaged, each with a part of the weight: a mixture of so many times the components.
+    averaged, each with a part of the weight: a mixture of so many times the components. `rank` is that of the hybrids,
+    if it is not that of the table, and `epsilon` is added to the variances of pixels.
     """
 
     k: tuple[int, ...]
@@ -56,6 +60,8 @@ class Start:
     covariance: str = "full"
     hybrid: str | None = None
     n_averaged: int = 1
+    rank: int | None = None
+    epsilon: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,19 @@ SPACES = [
             "full": Start(base.PIXELS["margin"].k),
             "low rank": Start(base.PIXELS["margin"].k, covariance="low_rank"),
             "averaged": Start(base.PIXELS["margin"].k, n_averaged=2),
+            "30 each": Start(each(30)),
+            "three averaged": Start(base.PIXELS["margin"].k, n_averaged=3),
+            "rank 50": Start(base.PIXELS["margin"].k, rank=50),
+            "rank 50, averaged": Start(base.PIXELS["margin"].k, rank=50, n_averaged=2),
+            "epsilon 0.2": Start(base.PIXELS["margin"].k, epsilon=0.2),
+            "epsilon 0.05": Start(base.PIXELS["margin"].k, epsilon=0.05),
+            "rank 50, epsilon 0.05": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.05),
+            "rank 50, epsilon 0.03": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.03),
+            "rank 50, epsilon 0.05, averaged": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.05, n_averaged=2),
+            "rank 100, epsilon 0.05": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.05),
+            "rank 100, epsilon 0.03": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.03),
+            "10 each, rank 50, epsilon 0.05": Start(each(10), rank=50, epsilon=0.05),
+            "6 each, rank 50, epsilon 0.05": Start(each(6), rank=50, epsilon=0.05),
         },
         "low_rank",
         25,
@@ -217,6 +236,44 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("full", 0.0, 40.0, 4e-4, 1.0, 8),
             ("averaged", 0.0, 40.0, 4e-4, 0.01, 8),
             ("full", 0.0, 50.0, 6e-4, 0.01, 15),
+            ("rank 50", 0.0, 30.0, 4e-4, 0.01, 8),
+            ("30 each", 0.0, 30.0, 4e-4, 0.01, 8),
+            ("epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("epsilon 0.2", 0.0, 20.0, 4e-4, 0.01, 8),
+            ("three averaged", 0.0, 40.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 50", 0.0, 40.0, 8e-4, 0.01, 8),
+            ("30 each", 0.0, 40.0, 8e-4, 0.01, 8),
+            ("epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("epsilon 0.2", 0.0, 20.0, 8e-4, 0.01, 8),
+            ("rank 50, averaged", 0.0, 40.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 50", 0.0, 30.0, 8e-4, 0.003, 12),
+            ("three averaged", 0.0, 60.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 80.0, 4e-4, 0.01, 8),
+            ("full", 0.0, 30.0, 8e-4, 0.003, 12),
+            ("rank 50, averaged", 0.0, 60.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 120.0, 8e-4, 0.01, 8),
+            ("full", 0.0, 40.0, 1.2e-3, 0.01, 12),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 65.0, 6e-4, 0.01, 8),
+            ("rank 100, epsilon 0.03", 0.0, 80.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 50.0, 3e-4, 0.01, 12),
+            ("rank 100, epsilon 0.03", 0.0, 60.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 65.0, 4e-4, 0.01, 12),
+            ("rank 100, epsilon 0.05", 0.0, 65.0, 4e-4, 0.01, 12),
+            ("rank 50, epsilon 0.05", 0.0, 40.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 60.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 65.0, 6e-4, 0.003, 12),
+            ("rank 100, epsilon 0.05", 0.0, 65.0, 6e-4, 0.003, 12),
+            ("10 each, rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("6 each, rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("10 each, rank 50, epsilon 0.05", 0.0, 80.0, 8e-4, 0.003, 8),
+            ("rank 50, epsilon 0.05", 0.0, 40.0, 3e-4, 0.003, 8),
+            ("rank 50, epsilon 0.05", 0.0, 60.0, 2e-4, 0.01, 6),
         ],
         "LL+LM": [
             ("full", 0.08, 60.0, 4e-4, 1.0, 30),
@@ -225,6 +282,19 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("full", 0.08, 40.0, 3e-4, 1.0, 25),
             ("full", 0.25, 100.0, 5e-4, 1.0, 40),
             ("averaged", 0.08, 40.0, 3e-4, 1.0, 20),
+            ("rank 50, epsilon 0.05", 0.08, 80.0, 4e-4, 0.01, 15),
+            ("rank 50, epsilon 0.05, averaged", 0.08, 80.0, 4e-4, 0.01, 15),
+            ("rank 100, epsilon 0.05", 0.08, 80.0, 4e-4, 0.01, 15),
+        ],
+        "LL+CLL": [
+            ("rank 50, epsilon 0.05", 0.08, None, 1e-4, 0.01, 15),
+            ("rank 50, epsilon 0.05, averaged", 0.08, None, 2e-4, 0.01, 15),
+            ("rank 100, epsilon 0.05", 0.01, None, 2e-4, 0.01, 15),
+        ],
+        "CLL": [
+            ("rank 50, epsilon 0.05", 0.0, None, 2e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, None, 1e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, None, 1e-4, 0.01, 8),
         ],
     },
     "MNIST (pca50)": {
@@ -268,6 +338,10 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
 }
 
 
+# Listed trials that were near the best with one seed, and those that they suggested.
+RACES = {("MNIST", "LM"): [2010, 2038, 2034, 2016, 2041, 2039, 2042, 2033, 2040]}
+
+
 def drawn(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     """Start, settings, epochs: points that fill the space evenly; from 1000 on near the best, from 2000 on listed."""
     if number >= LISTED:
@@ -280,20 +354,26 @@ def drawn(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     names = [name for name in space.starts if wanted_start(name)]
     decay, averaging = ((True, 1.0), (True, 0.01), (False, 0.002))[int(3 * place[3])]
     name = names[int(len(names) * place[4])]
-    own = Settings(space.starts[name].k, step, tradeoff, space.rank, margin, decay, averaging)
+    own = of_start(space, name, step, tradeoff, margin, decay, averaging)
     return name, own if row.endswith("LM") else replace(own, margin=None), space.epochs
 
 
 def listed(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     name, tradeoff, margin, step, averaging, epochs = TRIALS[space.table][row][number]
+    return name, of_start(space, name, step, tradeoff, margin, True, averaging), epochs
+
+
+def of_start(
+    space: Space, name: str, step: float, tradeoff: float, margin: float | None, decay: bool, averaging: float
+) -> Settings:
     start = space.starts[name]
-    return name, Settings(start.k, step, tradeoff, space.rank, margin, True, averaging), epochs
+    return Settings(start.k, step, tradeoff, start.rank or space.rank, margin, decay, averaging, start.epsilon)
 
 
 def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, Settings, int]:
     """One of the best three, a little changed."""
-    ranked = sorted(trials(space, row).values(), key=lambda found: found["validation"])
-    best = ranked[number % min(3, len(ranked))]
+    places = ranked(trials(space, row))
+    best = places[number % min(3, len(places))][1]
     own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
     if own.margin is not None:
         own = replace(own, margin=own.margin * between(place[0], (0.6, 1.7)))
@@ -334,6 +414,23 @@ def trials(space: Space, row: str) -> dict[str, Any]:
     return known().get(f"{space.table}, search", {}).get(row, {})
 
 
+def ranked(runs: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Numbers of trials and the first run of each, with its mean validation error, the best first.
+
+    Where some were run with several seeds, only those with the most seeds are compared.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key, run in runs.items():
+        groups.setdefault(key.partition("/")[0], []).append(run)
+    most = max(map(len, groups.values()), default=0)
+    means = {
+        number: {**own[0], "validation": sum(run["validation"] for run in own) / most, "seeds": most}
+        for number, own in groups.items()
+        if len(own) == most
+    }
+    return sorted(means.items(), key=lambda item: item[1]["validation"])
+
+
 def is_known(table: str, row: str, seed: Any) -> bool:
     return str(seed) in known().get(table, {}).get(row, {})
 
@@ -356,7 +453,8 @@ def fitted(space: Space, start: Start, seed: int) -> Mixture:
 def fitted_once(space: Space, start: Start, seed: int) -> Mixture:
     if start.prior is not None:
         return base.generative(space.data, start.k, start.covariance, 1, start.prior, seed)
-    return base.generative_pixels(space.data, Settings(start.k, 0.0, 0.0, space.rank), seed, start.covariance)
+    own = Settings(start.k, 0.0, 0.0, start.rank or space.rank, epsilon=start.epsilon)
+    return base.generative_pixels(space.data, own, seed, start.covariance)
 
 
 def prepared(space: Space, start: Start, mixture: Mixture) -> Mixture:
@@ -366,20 +464,20 @@ def prepared(space: Space, start: Start, mixture: Mixture) -> Mixture:
         return mixture
     if kind == "low_rank":
         assert isinstance(mixture.covariance, FullCovariance)
-        return replace(mixture, covariance=split(mixture.covariance, space.rank))
+        return replace(mixture, covariance=split(mixture.covariance, start.rank or space.rank, start.epsilon))
     structure: Any = COVARIANCES[kind](space.rank)
     return replace(mixture, covariance=structure.converted(mixture.covariance))
 
 
-def split(covariance: FullCovariance, rank: int) -> LowRankCovariance:
+def split(covariance: FullCovariance, rank: int, epsilon: float) -> LowRankCovariance:
     """Leading directions of the covariances less epsilon I; the diagonal that is left has at least epsilon."""
     diagonals, columns = [], []
     for matrix in covariance.dense():
-        less = matrix - EPSILON * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        less = matrix - epsilon * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         values, vectors = torch.linalg.eigh(less)
         own = vectors[:, -rank:] * values[-rank:].clamp_min(0).sqrt()
         columns.append(own)
-        diagonals.append((less.diagonal() - own.square().sum(-1)).clamp_min(0) + EPSILON * (1 + 1e-6))
+        diagonals.append((less.diagonal() - own.square().sum(-1)).clamp_min(0) + epsilon * (1 + 1e-6))
     return LowRankCovariance(torch.stack(diagonals), torch.stack(columns))
 
 
@@ -524,14 +622,15 @@ class Searcher:
             self.starts[name, seed] = prepared(self.space, start, fitted(self.space, start, seed))
         return self.starts[name, seed]
 
-    def trial(self, row: str, number: int) -> None:
+    def trial(self, row: str, number: int, seed: int = SEARCH_SEED) -> None:
         name, own, epochs = drawn(self.space, row, number)
         try:
-            found = self.run(name, own, epochs, SEARCH_SEED, test=False)
+            found = self.run(name, own, epochs, seed, test=False)
         except FloatingPointError as error:
             found = {"validation": 100.0, "failed": str(error)}
         kept = {**found, "start": name, "settings": asdict(own), "epochs": epochs}
-        base.keep(f"{self.space.table}, search", row, number, kept)
+        key: Any = number if seed == SEARCH_SEED else f"{number}/{seed}"
+        base.keep(f"{self.space.table}, search", row, key, kept)
 
     def run(self, name: str, own: Settings, epochs: int, seed: int, test: bool) -> dict[str, Any]:
         return base.hybrid(self.space.data, self.start(name, seed), own, own.tradeoff, seed, epochs, test)[1]
@@ -546,6 +645,13 @@ class Searcher:
             if began + longest < END and not is_known(f"{self.space.table}, search", row, LISTED + number):
                 self.trial(row, LISTED + number)
                 longest = max(longest, time.time() - began)
+
+    def raced(self, row: str, seed: int, first: int, stride: int) -> None:
+        """The trials of RACES with one seed."""
+        for number in RACES[self.space.table, row][first::stride]:
+            key = number if seed == SEARCH_SEED else f"{number}/{seed}"
+            if not is_known(f"{self.space.table}, search", row, key):
+                self.trial(row, number, seed)
 
     def search(self, rows: list[str], first: int, stride: int) -> None:
         """One trial of each row in turn, while there is time for another."""
@@ -563,15 +669,16 @@ class Searcher:
     def final(self, rows: list[str]) -> None:
         for seed in SEEDS:
             for row in rows:
-                ranked = sorted(trials(self.space, row).items(), key=lambda item: item[1]["validation"])
-                if is_known(f"{self.space.table}, searched", row, seed) or not (ranked or row == "LL"):
+                places = ranked(trials(self.space, row))
+                done = known().get(f"{self.space.table}, searched", {}).get(row, {}).get(str(seed))
+                if not (places or row == "LL") or (done and (row == "LL" or done["trial"] == places[0][0])):
                     continue
                 if time.time() > END:
                     return
                 if row == "LL":
                     self.generative(seed)
                     continue
-                number, best = ranked[0]
+                number, best = places[0]
                 own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
                 found = self.run(best["start"], own, best["epochs"], seed, test=True)
                 kept = {**found, "start": best["start"], "settings": asdict(own), "trial": number}
@@ -600,6 +707,10 @@ def main() -> None:
         Searcher(space).search(rows, first + (NEAR if stage == "refine" else 0), stride)
     elif stage == "listed":
         Searcher(space).listed(rows, first, stride)
+    elif stage == "raced":
+        for seed in RACE_SEEDS:
+            if seed in SEEDS:
+                Searcher(space).raced(rows[0], seed, first, stride)
     elif stage == "final":
         Searcher(space).final(rows)
     else:
