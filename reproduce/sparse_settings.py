@@ -1,11 +1,11 @@
 """python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
-choices would make of it: the prior variance at the start, one component per class, and - with the published start - the
-Hessian, the evidence that judges starts, components that leave one by one; for a working set, with how many columns it
-starts and which gain adds one. What counts is the log-loss of the rows of the other folds. Simulated classes of one
-Gaussian each show which odds send them to one component. Writes results/sparse_settings.json after every fit, and .md
-from it.
+choices would make of it: the prior variance at the start and its own prior, the Hessian, one component per class, and -
+with the published start - the evidence that judges starts, components that leave one by one; for a working set, with
+how many columns it starts and which gain adds one. What counts is the log-loss of the rows of the other folds.
+Simulated classes of one Gaussian each show which odds send them to one component. Writes results/sparse_settings.json
+after every fit, and .md from it.
 """
 
 from __future__ import annotations

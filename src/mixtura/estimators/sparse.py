@@ -465,7 +465,8 @@ def _n_columns(basis: Basis) -> int:
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """The relevance vector machine (Tipping 2001) for any number of classes: one component per class, kernel "rbf".
 
-    Parameters and attributes are those of `SparseMixtureClassifier`; every weight starts with a prior variance of one.
+    Parameters and attributes are those of `SparseMixtureClassifier`; every weight starts with a prior variance of one,
+    and all prior variances are as probable.
 
     Examples:
         >>> from mixtura import RelevanceVectorClassifier
