@@ -274,10 +274,10 @@ KEYS = ("loss", "moderated", "error", "moderated error", "weights")
 
 
 def runs_of(found: dict, setting: str, data: str) -> list[dict]:
-    """A working set starts with few columns, so that what they may add up to makes no difference."""
+    """In the order of folds. A working set starts with few columns: what they may add up to makes no difference."""
     start = SETTINGS[setting]["start_variance"]
     known = setting.replace(f"{start}", "30.0", 1) if data in WITH_WORKING_SETS else setting
-    return list(found["trials"].get(f"{known}, {data}", {}).values())
+    return [run for _, run in sorted(found["trials"].get(f"{known}, {data}", {}).items())]
 
 
 def line_of(name: str, found: dict, setting: str, rule: Callable[[dict], list[dict]]) -> str:
@@ -308,6 +308,31 @@ def variance_table(found: dict) -> list[str]:
             name = " | ".join(setting.split(", "))
             lines.append(line_of(name + " | all", found, setting, lambda run: run["several"]))
             lines.append(line_of(name + " | chosen", found, setting, lambda run: [better(run, 10, False)]))
+    return [*lines, ""]
+
+
+def kinds_table(found: dict) -> list[str]:
+    """What the evidence chooses among three starts of which each has a setting of its own."""
+    sets = [data for data in TRIALS if data not in WITH_WORKING_SETS]
+    lines = [
+        "## Starts of different kinds",
+        "",
+        f"The same with expected_variance={EXPECTED_VARIANCE:g}, by the start_variance of each of the three starts.",
+        "",
+        row(["start_variance", *sets, "mean"]),
+        row(["---"] * (2 + len(sets))),
+    ]
+    for kinds in ((30.0, 30.0, 30.0), (30.0, 30.0, 10.0), (None, 30.0, 10.0), (100.0, 30.0, 10.0), (10.0, None, 30.0)):
+        cells, means = [], []
+        for data in sets:
+            starts = [runs_of(found, f"{kind}, {EXPECTED_VARIANCE}, complete", data) for kind in kinds]
+            runs = zip(runs_of(found, DEFAULT, data), *starts, strict=True)
+            mixed = [{**run, "several": [own["several"][i] for i, own in enumerate(every)]} for run, *every in runs]
+            ends = [better(run, 10, False) for run in mixed]
+            means.append([np.mean([end[key] for end in ends]) for key in KEYS])
+            cells.append("{:.4f}, {:.4f} ({:.1f}, {:.1f}; {:.1f})".format(*means[-1]))
+        mean = "{:.4f}, {:.4f} ({:.2f}, {:.2f}; {:.1f})".format(*np.mean(means, 0))
+        lines.append(row([", ".join(map(str, kinds)), *cells, mean]))
     return [*lines, ""]
 
 
@@ -418,6 +443,7 @@ def as_markdown(found: dict) -> str:
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
     tables = (
         variance_table,
+        kinds_table,
         trials_table,
         simulated_table,
         components_table,
