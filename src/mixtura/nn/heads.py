@@ -203,14 +203,18 @@ class MixtureHead(nn.Module):
         head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
         return head.refit(rows, labels, **options)
 
-    def refit(self, X: Any, y: Any, **options: Any) -> Self:
+    def refit(self, X: Any, y: Any, *, logits: bool = True, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        With density=True both the Gaussians of the logits and those of `log_density` do.
+        With density=True both the Gaussians of the logits and those of `log_density` do; with logits=False the latter
+        alone, and predictions stay as they are. Features as the network gives them in evaluation are narrower than
+        those that the Gaussians could follow in training, with dropout and normalised by the batch.
         """
         from mixtura.nn.conversion import refit
 
-        refit(self, X, y, options)
+        if not checks.switch("logits", logits):
+            self._check_density("refit with logits=False")
+        refit(self, X, y, logits, options)
         return self
 
     def to_estimator(self, classes: Any = None) -> Any:
