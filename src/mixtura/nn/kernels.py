@@ -152,6 +152,16 @@ def unframe(
 
 
 @triton.jit
+def slopes(left, noisy, weight, log_variances, place, mask, phi, LARGEST: tl.constexpr, NOISY: tl.constexpr):
+    """Derivatives by monomials phi from those by scores, and by scores times the ratios of their noise."""
+    found = tl.dot(left, tl.load(weight + place, mask=mask, other=0.0), input_precision="ieee")
+    if NOISY:
+        logs = tl.load(log_variances + place, mask=mask, other=0.0)
+        found += phi * tl.dot(noisy, tl.exp(tl.minimum(logs, LARGEST)), input_precision="ieee")
+    return found
+
+
+@triton.jit
 def rows_kernel(
     grad, weight, to_projected, projection, ratios, log_variances, x, scale, shift, deviation, to_x, to_rows, n_rows,
     n_features, n_monomials, n_components, n_lines, width, per_program, LARGEST: tl.constexpr, NOISY: tl.constexpr,
@@ -181,33 +191,23 @@ def rows_kernel(
                 noisy = left * tl.load(ratios + source, mask=present[:, None] & used[None, :], other=0.0)
             source = components[:, None] * n_monomials
             both = used[:, None] & inside[None, :]
-            right = tl.load(weight + source + columns[None, :], mask=both, other=0.0)
-            found += tl.dot(left, right, input_precision="ieee")
-            if NOISY:
-                right = tl.load(log_variances + source + columns[None, :], mask=both, other=0.0)
-                found += values * tl.dot(noisy, tl.exp(tl.minimum(right, LARGEST)), input_precision="ieee")
+            place = source + columns[None, :]
+            found += slopes(left, noisy, weight, log_variances, place, both, values, LARGEST, NOISY)
             if SQUARES:
-                right = tl.load(weight + source + n_features + columns[None, :], mask=both, other=0.0)
-                slopes = tl.dot(left, right, input_precision="ieee")
-                if NOISY:
-                    right = tl.load(log_variances + source + n_features + columns[None, :], mask=both, other=0.0)
-                    more = tl.dot(noisy, tl.exp(tl.minimum(right, LARGEST)), input_precision="ieee")
-                    slopes += values * values * more
-                found += 2.0 * values * slopes
+                place += n_features
+                found += (2.0 * values) * slopes(
+                    left, noisy, weight, log_variances, place, both, values * values, LARGEST, NOISY
+                )
             else:
                 for other in range(0, n_features):
                     low = tl.minimum(columns, other)
                     high = tl.maximum(columns, other)
-                    pair = n_features + low * n_features - low * (low - 1) // 2 + high - low
-                    times = tl.where(columns == other, 2.0, 1.0)
-                    others = tl.load(x + places * width + other, mask=present, other=0.0)
-                    right = tl.load(weight + source + pair[None, :], mask=both, other=0.0)
-                    slopes = tl.dot(left, right, input_precision="ieee")
-                    if NOISY:
-                        right = tl.load(log_variances + source + pair[None, :], mask=both, other=0.0)
-                        more = tl.dot(noisy, tl.exp(tl.minimum(right, LARGEST)), input_precision="ieee")
-                        slopes += values * others[:, None] * more
-                    found += slopes * others[:, None] * times[None, :]
+                    place = source + (n_features + low * n_features - low * (low - 1) // 2 + high - low)[None, :]
+                    others = tl.load(x + places * width + other, mask=present, other=0.0)[:, None]
+                    times = others * tl.where(columns == other, 2.0, 1.0)[None, :]
+                    found += times * slopes(
+                        left, noisy, weight, log_variances, place, both, values * others, LARGEST, NOISY
+                    )
         for first in range(0, n_lines, K):
             lines = first + tl.arange(0, K)
             used = lines < n_lines
@@ -257,16 +257,14 @@ def score_kernel(
     spread = tl.zeros((N, C * M), tl.float32)
     for start in range(0, n_monomials, P):
         inner = start + tl.arange(0, P)
-        known = inner < n_monomials
-        values = tl.load(
-            phi + places[:, None] * n_monomials + inner[None, :], mask=present[:, None] & known[None, :], other=0.0
-        )
-        source = component[None, :] * n_monomials + inner[:, None]
-        weights = tl.load(weight + source, mask=known[:, None] & valid[None, :], other=0.0)
-        scores += tl.dot(values, weights, input_precision="ieee")
+        mask = present[:, None] & (inner < n_monomials)[None, :]
+        values = tl.load(phi + places[:, None] * n_monomials + inner[None, :], mask=mask, other=0.0)
+        place = component[None, :] * n_monomials + inner[:, None]
+        mask = (inner < n_monomials)[:, None] & valid[None, :]
+        scores += tl.dot(values, tl.load(weight + place, mask=mask, other=0.0), input_precision="ieee")
         if NOISY:
-            weights = tl.load(log_variances + source, mask=known[:, None] & valid[None, :], other=0.0)
-            spread += tl.dot(values * values, tl.exp(tl.minimum(weights, LARGEST)), input_precision="ieee")
+            logs = tl.load(log_variances + place, mask=mask, other=0.0)
+            spread += tl.dot(values * values, tl.exp(tl.minimum(logs, LARGEST)), input_precision="ieee")
     scores += tl.load(bias + component, mask=valid, other=0.0)[None, :]
     if NOISY:  # (local-reparametrisation)
         scales = tl.sqrt(spread + TINY)
@@ -276,21 +274,17 @@ def score_kernel(
         tl.store(ratios + source, drawn / scales, mask=present[:, None] & valid[None, :])
     if RANK > 0:
         wide = tl.arange(0, C * M * R)
-        factor = wide % R
         owner_of = tl.program_id(1) * C + wide // R // M
         member_of = wide // R % M
-        used = (owner_of < n_classes) & (member_of < MEMBERS) & (factor < RANK)
-        line = (owner_of * MEMBERS + member_of) * RANK + factor
+        used = (owner_of < n_classes) & (member_of < MEMBERS) & (wide % R < RANK)
+        line = (owner_of * MEMBERS + member_of) * RANK + wide % R
         lengths = tl.zeros((N, C * M * R), tl.float32)
         for start in range(0, n_features, P):
             inner = start + tl.arange(0, P)
-            known = inner < n_features
-            values = tl.load(
-                phi + places[:, None] * n_monomials + inner[None, :], mask=present[:, None] & known[None, :], other=0.0
-            )
-            weights = tl.load(
-                projection + line[None, :] * n_features + inner[:, None], mask=known[:, None] & used[None, :], other=0.0
-            )
+            mask = present[:, None] & (inner < n_features)[None, :]
+            values = tl.load(phi + places[:, None] * n_monomials + inner[None, :], mask=mask, other=0.0)
+            mask = (inner < n_features)[:, None] & used[None, :]
+            weights = tl.load(projection + line[None, :] * n_features + inner[:, None], mask=mask, other=0.0)
             lengths += tl.dot(values, weights, input_precision="ieee")
         target = projected + places[:, None] * (n_components * RANK) + line[None, :]
         tl.store(target, lengths, mask=present[:, None] & used[None, :])
