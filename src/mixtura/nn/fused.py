@@ -17,7 +17,7 @@ from mixtura.nn.logits import Monomials, class_logits, component_scores, diverge
 
 # A program goes through all rows, and multiplies without tensor cores: beyond these, operations of torch are faster.
 MOST_ROWS, MOST_PRODUCTS = 4096, 2**24
-MOST_MEMBERS, LARGEST_RANK = 16, 32
+MOST_MEMBERS = LARGEST_RANK = 16
 
 
 @functools.cache

@@ -279,8 +279,8 @@ def score_kernel(
         used = (owner_of < n_classes) & (member_of < MEMBERS) & (wide % R < RANK)
         line = (owner_of * MEMBERS + member_of) * RANK + wide % R
         lengths = tl.zeros((N, C * M * R), tl.float32)
-        for start in range(0, n_features, P):
-            inner = start + tl.arange(0, P)
+        for start in range(0, n_features, 16):  # more would not fit into the fast memory of small GPUs
+            inner = start + tl.arange(0, 16)
             mask = present[:, None] & (inner < n_features)[None, :]
             values = tl.load(phi + places[:, None] * n_monomials + inner[None, :], mask=mask, other=0.0)
             mask = (inner < n_features)[:, None] & used[None, :]
