@@ -33,10 +33,10 @@ from mixtura import MixtureClassifier
 from mixtura.covariances import DiagonalCovariance, FullCovariance
 from mixtura.datasets import make_ripley, make_waveform
 from mixtura.estimators.classifier import make_prior
+from mixtura.frames import locate
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Marginal
-from mixtura.passes import locate
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM, BaumWelch, Gradient
 

@@ -29,9 +29,10 @@ from torch import Tensor
 from benchmarks.__main__ import growth, machine
 from mixtura.covariances import LowRankCovariance
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.roles import Targets
 from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient

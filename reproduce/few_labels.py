@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
 from mixtura.objectives import Joint
-from mixtura.passes import locate
 from mixtura.priors import Conjugate
 from mixtura.shards import TensorSource
 from mixtura.solvers import EM, run, run_held_out

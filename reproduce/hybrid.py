@@ -28,9 +28,10 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.priors import Conjugate
 from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient, run
@@ -47,6 +48,7 @@ class Settings:
     """Components per digit, step size, trade-off, rank, margin (None: conditional likelihood), and how steps are tamed.
 
     `decay` lets the step size fall along half a cosine; `averaging` is the weight of a step in a moving average.
+    `epsilon` is added to every variance of a model of pixels.
     """
 
     k: tuple[int, ...]
@@ -56,6 +58,7 @@ class Settings:
     margin: float | None = None
     decay: bool = False
     averaging: float = 1.0
+    epsilon: float = 0.1
 
 
 # As in the authors' program.
@@ -73,7 +76,6 @@ PIXELS = {
 }
 # Priors, chosen on the validation rows with EM alone: strength and variance of all features.
 PRIORS = {"pca50": (100.0, 0.3), "diagonal": (10.0, 0.3)}
-EPSILON = 0.1  # of the pixel models
 ON_CPU = "MNIST (pca50), on a CPU"
 VARIANT_EPOCHS = 100
 
@@ -196,7 +198,7 @@ def hybrid(
         patience=10**6,
         seed=seed,
         units=Units(x.mean(0), torch.ones_like(x[0])) if x.shape[1] == 784 else None,  # pixels have the same units
-        floor=EPSILON if x.shape[1] == 784 else None,
+        floor=settings.epsilon if x.shape[1] == 784 else None,
     )
     source = TensorSource(x, y)
     began = time.perf_counter()
@@ -289,7 +291,7 @@ def generative_pixels(data: dict[str, Any], own: Settings, seed: int, kind: str 
             n_components,
             covariance_type=kind,
             rank=own.rank,
-            reg_covar=EPSILON,
+            reg_covar=own.epsilon,
             max_iter=60,
             tol=1e-1,
             random_state=seed,

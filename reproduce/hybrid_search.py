@@ -28,11 +28,12 @@ import torch
 
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
 from mixtura.estimators.prediction import class_scores
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
-from mixtura.passes import locate, map_rows
+from mixtura.passes import map_rows
 from mixtura.shards import TensorSource
 from reproduce import hybrid as base
-from reproduce.hybrid import EPSILON, RESULTS, SEEDS, Settings
+from reproduce.hybrid import RESULTS, SEEDS, Settings
 
 END = float(os.environ.get("END", time.time() + 400))  # when to begin nothing new
 ROWS = ("LL+LM", "LM", "LL+CLL", "CLL")
@@ -48,7 +49,8 @@ class Start:
     """Components per digit and prior (strength, variance) of the generative start; None: ridge, as for pixels.
 
     `hybrid` is the structure of the hybrids that start there, if it is not that of the table. `n_averaged` fits are
-    averaged, each with a part of the weight: a mixture of so many times the components.
+    averaged, each with a part of the weight: a mixture of so many times the components. `rank` is that of the hybrids,
+    if it is not that of the table, and `epsilon` is added to the variances of pixels.
     """
 
     k: tuple[int, ...]
@@ -56,6 +58,8 @@ class Start:
     covariance: str = "full"
     hybrid: str | None = None
     n_averaged: int = 1
+    rank: int | None = None
+    epsilon: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,17 @@ SPACES = [
             "full": Start(base.PIXELS["margin"].k),
             "low rank": Start(base.PIXELS["margin"].k, covariance="low_rank"),
             "averaged": Start(base.PIXELS["margin"].k, n_averaged=2),
+            "30 each": Start(each(30)),
+            "three averaged": Start(base.PIXELS["margin"].k, n_averaged=3),
+            "rank 50": Start(base.PIXELS["margin"].k, rank=50),
+            "rank 50, averaged": Start(base.PIXELS["margin"].k, rank=50, n_averaged=2),
+            "epsilon 0.2": Start(base.PIXELS["margin"].k, epsilon=0.2),
+            "epsilon 0.05": Start(base.PIXELS["margin"].k, epsilon=0.05),
+            "rank 50, epsilon 0.05": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.05),
+            "rank 50, epsilon 0.03": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.03),
+            "rank 50, epsilon 0.05, averaged": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.05, n_averaged=2),
+            "rank 100, epsilon 0.05": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.05),
+            "rank 100, epsilon 0.03": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.03),
         },
         "low_rank",
         25,
@@ -217,6 +232,39 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("full", 0.0, 40.0, 4e-4, 1.0, 8),
             ("averaged", 0.0, 40.0, 4e-4, 0.01, 8),
             ("full", 0.0, 50.0, 6e-4, 0.01, 15),
+            ("rank 50", 0.0, 30.0, 4e-4, 0.01, 8),
+            ("30 each", 0.0, 30.0, 4e-4, 0.01, 8),
+            ("epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("epsilon 0.2", 0.0, 20.0, 4e-4, 0.01, 8),
+            ("three averaged", 0.0, 40.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 50", 0.0, 40.0, 8e-4, 0.01, 8),
+            ("30 each", 0.0, 40.0, 8e-4, 0.01, 8),
+            ("epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("epsilon 0.2", 0.0, 20.0, 8e-4, 0.01, 8),
+            ("rank 50, averaged", 0.0, 40.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 50", 0.0, 30.0, 8e-4, 0.003, 12),
+            ("three averaged", 0.0, 60.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 80.0, 4e-4, 0.01, 8),
+            ("full", 0.0, 30.0, 8e-4, 0.003, 12),
+            ("rank 50, averaged", 0.0, 60.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 120.0, 8e-4, 0.01, 8),
+            ("full", 0.0, 40.0, 1.2e-3, 0.01, 12),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 65.0, 6e-4, 0.01, 8),
+            ("rank 100, epsilon 0.03", 0.0, 80.0, 4e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, 80.0, 8e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05", 0.0, 50.0, 3e-4, 0.01, 12),
+            ("rank 100, epsilon 0.03", 0.0, 60.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 65.0, 4e-4, 0.01, 12),
+            ("rank 100, epsilon 0.05", 0.0, 65.0, 4e-4, 0.01, 12),
+            ("rank 50, epsilon 0.05", 0.0, 40.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.03", 0.0, 60.0, 3e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, 65.0, 6e-4, 0.003, 12),
+            ("rank 100, epsilon 0.05", 0.0, 65.0, 6e-4, 0.003, 12),
         ],
         "LL+LM": [
             ("full", 0.08, 60.0, 4e-4, 1.0, 30),
@@ -225,6 +273,19 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("full", 0.08, 40.0, 3e-4, 1.0, 25),
             ("full", 0.25, 100.0, 5e-4, 1.0, 40),
             ("averaged", 0.08, 40.0, 3e-4, 1.0, 20),
+            ("rank 50, epsilon 0.05", 0.08, 80.0, 4e-4, 0.01, 15),
+            ("rank 50, epsilon 0.05, averaged", 0.08, 80.0, 4e-4, 0.01, 15),
+            ("rank 100, epsilon 0.05", 0.08, 80.0, 4e-4, 0.01, 15),
+        ],
+        "LL+CLL": [
+            ("rank 50, epsilon 0.05", 0.08, None, 1e-4, 0.01, 15),
+            ("rank 50, epsilon 0.05, averaged", 0.08, None, 2e-4, 0.01, 15),
+            ("rank 100, epsilon 0.05", 0.01, None, 2e-4, 0.01, 15),
+        ],
+        "CLL": [
+            ("rank 50, epsilon 0.05", 0.0, None, 2e-4, 0.01, 8),
+            ("rank 50, epsilon 0.05, averaged", 0.0, None, 1e-4, 0.01, 8),
+            ("rank 100, epsilon 0.05", 0.0, None, 1e-4, 0.01, 8),
         ],
     },
     "MNIST (pca50)": {
@@ -280,14 +341,20 @@ def drawn(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     names = [name for name in space.starts if wanted_start(name)]
     decay, averaging = ((True, 1.0), (True, 0.01), (False, 0.002))[int(3 * place[3])]
     name = names[int(len(names) * place[4])]
-    own = Settings(space.starts[name].k, step, tradeoff, space.rank, margin, decay, averaging)
+    own = of_start(space, name, step, tradeoff, margin, decay, averaging)
     return name, own if row.endswith("LM") else replace(own, margin=None), space.epochs
 
 
 def listed(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     name, tradeoff, margin, step, averaging, epochs = TRIALS[space.table][row][number]
+    return name, of_start(space, name, step, tradeoff, margin, True, averaging), epochs
+
+
+def of_start(
+    space: Space, name: str, step: float, tradeoff: float, margin: float | None, decay: bool, averaging: float
+) -> Settings:
     start = space.starts[name]
-    return name, Settings(start.k, step, tradeoff, space.rank, margin, True, averaging), epochs
+    return Settings(start.k, step, tradeoff, start.rank or space.rank, margin, decay, averaging, start.epsilon)
 
 
 def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, Settings, int]:
@@ -356,7 +423,8 @@ def fitted(space: Space, start: Start, seed: int) -> Mixture:
 def fitted_once(space: Space, start: Start, seed: int) -> Mixture:
     if start.prior is not None:
         return base.generative(space.data, start.k, start.covariance, 1, start.prior, seed)
-    return base.generative_pixels(space.data, Settings(start.k, 0.0, 0.0, space.rank), seed, start.covariance)
+    own = Settings(start.k, 0.0, 0.0, start.rank or space.rank, epsilon=start.epsilon)
+    return base.generative_pixels(space.data, own, seed, start.covariance)
 
 
 def prepared(space: Space, start: Start, mixture: Mixture) -> Mixture:
@@ -366,20 +434,20 @@ def prepared(space: Space, start: Start, mixture: Mixture) -> Mixture:
         return mixture
     if kind == "low_rank":
         assert isinstance(mixture.covariance, FullCovariance)
-        return replace(mixture, covariance=split(mixture.covariance, space.rank))
+        return replace(mixture, covariance=split(mixture.covariance, start.rank or space.rank, start.epsilon))
     structure: Any = COVARIANCES[kind](space.rank)
     return replace(mixture, covariance=structure.converted(mixture.covariance))
 
 
-def split(covariance: FullCovariance, rank: int) -> LowRankCovariance:
+def split(covariance: FullCovariance, rank: int, epsilon: float) -> LowRankCovariance:
     """Leading directions of the covariances less epsilon I; the diagonal that is left has at least epsilon."""
     diagonals, columns = [], []
     for matrix in covariance.dense():
-        less = matrix - EPSILON * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        less = matrix - epsilon * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         values, vectors = torch.linalg.eigh(less)
         own = vectors[:, -rank:] * values[-rank:].clamp_min(0).sqrt()
         columns.append(own)
-        diagonals.append((less.diagonal() - own.square().sum(-1)).clamp_min(0) + EPSILON * (1 + 1e-6))
+        diagonals.append((less.diagonal() - own.square().sum(-1)).clamp_min(0) + epsilon * (1 + 1e-6))
     return LowRankCovariance(torch.stack(diagonals), torch.stack(columns))
 
 
@@ -564,7 +632,8 @@ class Searcher:
         for seed in SEEDS:
             for row in rows:
                 ranked = sorted(trials(self.space, row).items(), key=lambda item: item[1]["validation"])
-                if is_known(f"{self.space.table}, searched", row, seed) or not (ranked or row == "LL"):
+                done = known().get(f"{self.space.table}, searched", {}).get(row, {}).get(str(seed))
+                if not (ranked or row == "LL") or (done and (row == "LL" or done["trial"] == ranked[0][0])):
                     continue
                 if time.time() > END:
                     return

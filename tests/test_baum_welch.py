@@ -22,9 +22,9 @@ from cases import (
     random_mixture,
     tensor,
 )
+from mixtura.frames import locate
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Joint
-from mixtura.passes import locate
 from mixtura.priors import log_terms
 from mixtura.solvers import BaumWelch, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import grown

@@ -22,8 +22,8 @@ from cases import (
 )
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley
+from mixtura.frames import locate
 from mixtura.objectives import Joint, Members
-from mixtura.passes import locate
 from mixtura.priors import Conjugate
 from mixtura.reduction import reduced
 from mixtura.roles import Targets

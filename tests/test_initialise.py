@@ -6,8 +6,8 @@ import torch
 
 from cases import KINDS, Data, assert_close, every_covariance, every_kind, random_data, tensor
 from mixtura.covariances import Diagonal
+from mixtura.frames import locate
 from mixtura.initialise import cluster, describe, lloyd, nearest, plus_plus, starting_mixture
-from mixtura.passes import locate
 from mixtura.shards import BatchSource, Block
 
 N_CLASSES = 3

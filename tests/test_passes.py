@@ -1,6 +1,8 @@
 """Laws of the pass over rows: it equals loops, whatever the path, the chunks, the threads, the order and the source."""
 
+import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,20 +30,12 @@ from cases import (
     random_mixture,
     tensor,
 )
+from mixtura.decisions import SURE, Decision, Doubts
+from mixtura.frames import Frame, extremes, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal
-from mixtura.passes import (
-    Evaluator,
-    Frame,
-    computing_dtype,
-    extremes,
-    framed,
-    impute,
-    locate,
-    map_rows,
-    summarise,
-)
+from mixtura.passes import Evaluator, computing_dtype, impute, map_rows, summarise
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
 
@@ -466,3 +460,67 @@ def test_extremes_of_narrow_rows(n_rows, missing, rng, device):
     assert_close(low[:2], rows[:, :2].min(0))
     assert_close(high[:2], rows[:, :2].max(0))
     assert (low[2] > high[2]) == missing
+
+
+# ---- decisions in single precision -------------------------------------------------------------------------------
+
+
+def decided(mixture, rows, lead) -> torch.Tensor:
+    finish = (lambda scores: scores.softmax(0).T) if lead else (lambda scores: scores.argmax(0).to(scores.dtype))
+    source = TensorSource(rows)
+    return map_rows(mixture, source, locate(source), Decision(lambda log_joint: log_joint, finish, lead), 2**20)
+
+
+@pytest.fixture
+def screened(monkeypatch):
+    """Single precision comes first, however small the problem; what was looked at, and what was looked at twice."""
+    monkeypatch.setattr("mixtura.passes.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", 0)
+    found = []
+    monkeypatch.setattr(Doubts, "count", lambda self, seen, doubted: found.append((seen, doubted)))
+    return found
+
+
+@every_covariance
+@pytest.mark.parametrize("lead", [0.0, SURE])
+@pytest.mark.parametrize("place", [0.0, 1e3])
+def test_decisions_in_single_precision_are_those_in_double(case, lead, place, rng, screened, monkeypatch):
+    mixture = random_mixture(case, rng)
+    apart = replace(mixture, means=30 * mixture.means + place)  # some rows are sure and some are not
+    rows = 10 * tensor(rng.normal(size=(500, N_FEATURES)), "cpu") + place
+    found = decided(apart, rows, lead)
+    seen, doubted = (sum(part) for part in zip(*screened, strict=True))
+    assert seen == 500
+    assert 0 < doubted < 500 or (lead == 0.0 and doubted < 500)
+    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", math.inf)
+    torch.testing.assert_close(found, decided(apart, rows, lead), rtol=0, atol=1e-12)
+    assert sum(seen for seen, _ in screened) == 500  # in double precision from the start
+
+
+def test_single_precision_is_given_up_where_most_rows_are_in_doubt(rng, monkeypatch):
+    monkeypatch.setattr("mixtura.passes.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", 0)
+    looked = []
+    screen = Decision.screened
+    monkeypatch.setattr(
+        Decision, "screened", lambda self, a, error: looked.append(a.shape[1]) or screen(self, a, error)
+    )
+    mixture = random_mixture(COVARIANCES["full"], rng)
+    rows = tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu")
+    posterior = decided(mixture, rows, SURE)
+    assert 0 < sum(looked) < 10_000
+    expected = log_joint_of(mixture, TensorSource(rows), locate(TensorSource(rows))).softmax(1)
+    assert_close(posterior, expected, 1e-12)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e-30, 0.0), (1e30, 0.0), (1.0, 1e6)])
+def test_single_precision_is_not_tried_where_it_would_not_do(scale, shift, rng, screened):
+    """Beyond its range, and for rows so far from all means that differences between those are lost."""
+    mixture = random_mixture(COVARIANCES["full"], rng)
+    covariance = mixture.covariance.scaled(tensor(np.full(N_FEATURES, scale), "cpu"))
+    mixture = replace(mixture, means=mixture.means * scale, covariance=covariance)
+    rows = scale * (tensor(rng.normal(size=(50, N_FEATURES)), "cpu") + shift)
+    posterior = decided(mixture, rows, SURE)
+    assert all(doubted == seen for seen, doubted in screened)
+    expected = log_joint_of(mixture, TensorSource(rows), locate(TensorSource(rows))).softmax(1)
+    torch.testing.assert_close(posterior, expected, rtol=0, atol=1e-12)

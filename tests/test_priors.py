@@ -23,10 +23,10 @@ from cases import (
 )
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import PriorWarning
+from mixtura.frames import locate
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import Assigned
-from mixtura.passes import locate
 from mixtura.priors import PRIORS as REGISTRY
 from mixtura.priors import Conjugate, Shrinkage, default_strength, log_terms
 from mixtura.roles import Outlook

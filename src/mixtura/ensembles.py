@@ -22,10 +22,11 @@ from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
 from mixtura.estimators.classifier import is_auto
 from mixtura.estimators.prediction import ClassPredictions
 from mixtura.estimators.reading import Rows, is_batches
+from mixtura.frames import Frame
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors
-from mixtura.passes import Frame, map_rows
+from mixtura.passes import map_rows
 from mixtura.reduction import reduced
 from mixtura.roles import Structure
 from mixtura.shards import Source

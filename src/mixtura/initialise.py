@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
+from mixtura.frames import Frame, extremes, framed
 from mixtura.mixture import Mixture
-from mixtura.passes import Frame, extremes, framed
 from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
 from mixtura.spreading import graph_of, spread

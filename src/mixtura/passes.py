@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
+from mixtura.decisions import LARGEST_ERROR, Decision, Doubts, single_error
+from mixtura.frames import Frame
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, SignedMoments, Summary
@@ -40,16 +42,12 @@ TILE = 24
 FEWEST_ROWS = 9 * TILE
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
+# Single precision is tried first where products take most of the time: monomials, and rows x components x monomials. At
+# 16 features (153) what else there is to do eats up the gain; at 50 (1326) a row takes two thirds of the time.
+SCREENED_MONOMIALS, SCREENED_WORK = 500, 1e8
+LARGEST_SINGLE = 1e15  # its range holds the squares of smaller numbers
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Where the rows lie: a centre (D,), and the largest distance from it in every feature, (D,)."""
-
-    centre: Tensor
-    radii: Tensor
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,11 @@ class Chunk:
     weights: Tensor | None
     missing: bool
 
+    def part(self, rows: Tensor) -> Chunk:
+        """Some of the rows, to look at again: without what is known of them."""
+        index = self.index.start + rows if isinstance(self.index, slice) else self.index[rows]
+        return Chunk(self.rows[rows], index, self.components, Targets(self.targets.class_of), None, self.missing)
+
 
 class Evaluator:
     """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
@@ -75,7 +78,7 @@ class Evaluator:
         product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
         errors, largest = product.errors(frame.radii), TOLERANCES[dtype] / torch.finfo(dtype).eps
         narrow = product.n_monomials <= MOST_MONOMIALS
-        self.product, self.exact = product, []
+        self.product, self.exact, self.radii = product, [], frame.radii
         if not narrow or not float(errors.max()) <= largest:
             self.product, self.exact = self._split(product, (errors <= largest) & narrow)
         self.rounded_centre = frame.centre.to(dtype)
@@ -106,6 +109,17 @@ class Evaluator:
         if chunk.missing or self.exact:
             return self.evaluate(chunk, scratch)[0]
         return self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)[0]
+
+    def single_error(self, n_rows: float) -> float | None:
+        """How far log joints in single precision may be off; None where they are not worth the trouble, or too far."""
+        size = self.product.n_monomials
+        if size < SCREENED_MONOMIALS or n_rows * self.mixture.n_components * size < SCREENED_WORK:
+            return None
+        if self.exact or self.dtype != torch.float64 or self.centre.device.type != "cpu":
+            return None
+        radii = torch.maximum(self.radii, (self.mixture.means - self.centre).abs().amax(0))  # means may lie elsewhere
+        error = single_error(self.product.errors(radii))
+        return error if error <= LARGEST_ERROR and float(radii.max()) < LARGEST_SINGLE else None
 
     @property
     def has_marginals(self) -> bool:
@@ -340,9 +354,15 @@ class Piece:
         )
 
 
-def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int, n_threads: int) -> Iterator[Piece]:
-    """The rows of a block, cut so that the scratch of all threads stays within the limit."""
+def pieces(
+    block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int, n_threads: int, single: bool = False
+) -> Iterator[Piece]:
+    """The rows of a block, cut so that the scratch of all threads stays within the limit, also if there is one of
+    single precision besides, in which the monomials are.
+    """
     mixture = evaluator.mixture
+    if single:
+        memory_limit = memory_limit * 2 // 3
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, mixture.n_components) if own is None else own
@@ -351,7 +371,7 @@ def pieces(block: Block, evaluator: Evaluator, by_label: bool, memory_limit: int
         if block.rows.device.type == "cpu":
             in_cache = CACHE_BYTES * (2 if group.missing else 1) // scratch
             if not group.missing:
-                in_cache = min(in_cache, MONOMIAL_BYTES // (8 * evaluator.product.n_monomials))
+                in_cache = min(in_cache, MONOMIAL_BYTES // ((4 if single else 8) * evaluator.product.n_monomials))
             tables = group.missing and evaluator.has_marginals  # made anew for every chunk
             most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
         size = max(1, most - (most - TILE) % (2 * TILE) if most > TILE else most)
@@ -451,25 +471,49 @@ def map_rows(
     compute: Callable[[Tensor], Tensor],
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
-    """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order.
+
+    A `Decision` about many rows is made in single precision where that decides it.
+    """
+    with threads_for(mixture.n_components * mixture.n_features**3):
+        evaluator = Evaluator(mixture, frame, computing_dtype(source))
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
+    n_rows = math.inf if source.n_rows is None else source.n_rows
+    error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
 
-    def work(piece: Piece, state: tuple[Tensor, Scratch]) -> None:
+    def work(piece: Piece, state: _Answers) -> None:
         chunk = piece.load(evaluator)
-        output, scratch = state
-        output[chunk.index] = compute(evaluator.scores(chunk, scratch))
+        if error is not None and not chunk.missing and state.doubts.few:
+            assert isinstance(compute, Decision)
+            values, again = compute.screened(evaluator.scores(chunk, state.single), error)
+            state.output[chunk.index] = values.to(evaluator.dtype)
+            state.doubts.count(len(chunk.rows), len(again))
+            chunk = chunk.part(again)
+        if len(chunk.rows):
+            state.output[chunk.index] = compute(evaluator.scores(chunk, state.scratch))
 
     n_threads = threads_on(source.device)
-    scratches = [Scratch() for _ in range(n_threads)]
+    states = [_Answers() for _ in range(n_threads)]
     with Workers(n_threads) as workers:
         for block in source.blocks():
             output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
-            states = [(output, scratch) for scratch in scratches]
-            workers.share_out(list(pieces(block, evaluator, False, memory_limit, n_threads)), work, states)
+            for state in states:
+                state.output = output
+            cut = pieces(block, evaluator, False, memory_limit, n_threads, error is not None)
+            workers.share_out(list(cut), work, states)
             outputs.append(output)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+@dataclass
+class _Answers:
+    """What one thread needs: where answers go, and buffers for both precisions."""
+
+    output: Tensor = field(default_factory=lambda: torch.empty(0))
+    scratch: Scratch = field(default_factory=Scratch)
+    single: Scratch = field(default_factory=lambda: Scratch(torch.float32))
+    doubts: Doubts = field(default_factory=Doubts)
 
 
 def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
@@ -484,47 +528,3 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
                 output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)
-
-
-def locate(source: Source) -> Frame:
-    """Centre and radii of the observed cells, from their smallest and largest values."""
-    smallest = largest = None
-    for block in source.blocks():
-        if len(block.rows):
-            low, high = extremes(block.rows)
-            smallest = low if smallest is None else torch.minimum(smallest, low)
-            largest = high if largest is None else torch.maximum(largest, high)
-    if smallest is None or largest is None:
-        zeros = torch.zeros(source.n_features, dtype=torch.float64, device=source.device)
-        return Frame(zeros, zeros)
-    return framed(smallest, largest)
-
-
-def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
-    empty = smallest > largest  # a column without an observed cell
-    smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
-    middle = 0.5 * smallest + 0.5 * largest
-    rounded = middle.float().double()
-    centre = torch.where(rounded.isfinite(), rounded, middle)  # beyond the range of single precision
-    return Frame(centre, torch.maximum(largest - centre, centre - smallest))
-
-
-def extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest observed value of every column; inf and -inf where there is none."""
-    low, high = _reduced(rows, Tensor.amin), _reduced(rows, Tensor.amax)
-    if bool((low + high).isnan().any()):
-        missing = rows.isnan()
-        low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
-    return low, high
-
-
-def _reduced(rows: Tensor, reduce: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """reduce(rows, 0) with many rows side by side in one: narrow rows leave most of a vector register idle."""
-    n_rows, size = rows.shape
-    side_by_side = max(1, 256 // max(size, 1))
-    if n_rows < 4 * side_by_side or not rows.is_contiguous():
-        return reduce(rows, 0)
-    whole = n_rows - n_rows % side_by_side
-    wide = reduce(rows[:whole].view(-1, side_by_side * size), 0).view(side_by_side, size)
-    return reduce(torch.cat([wide, rows[whole:]]), 0)

@@ -11,24 +11,28 @@ from torch import Tensor
 
 
 class Scratch:
-    """The buffers of one thread. A buffer holds until the next one of the same name is asked for."""
+    """The buffers of one thread. A buffer holds until the next one of the same name is asked for.
 
-    def __init__(self) -> None:
+    With a dtype all of them have it, whatever they are for: numbers are rounded on their way into them.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self._dtype = dtype
         self._buffers: dict[str, Tensor] = {}
         self._shaped: dict[str, Tensor] = {}
         self._kept: dict[str, tuple[Tensor, Any]] = {}
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
-        shaped = self._shaped.get(name)
-        if shaped is not None and shaped.shape == shape and shaped.dtype == like.dtype and shaped.device == like.device:
+        shaped, dtype = self._shaped.get(name), self._dtype or like.dtype
+        if shaped is not None and shaped.shape == shape and shaped.dtype == dtype and shaped.device == like.device:
             return shaped
         size = 1
         for extent in shape:
             size *= extent
         held = self._buffers.get(name)
-        if held is None or len(held) < size or held.dtype != like.dtype or held.device != like.device:
-            self._buffers[name] = held = torch.empty(size, dtype=like.dtype, device=like.device)
+        if held is None or len(held) < size or held.dtype != dtype or held.device != like.device:
+            self._buffers[name] = held = torch.empty(size, dtype=dtype, device=like.device)
         self._shaped[name] = held[:size].view(shape)
         return self._shaped[name]
 

@@ -44,7 +44,11 @@ class Block:
     @cached_property
     def _n_missing(self) -> Tensor | None:
         """Missing cells per row, or None where there are none at all."""
-        if not bool(self.rows.sum().isnan()):  # one cheap look; a sum that is NaN for inf - inf only costs the next
+        # One cheap look; a sum that is NaN for inf - inf only costs the next. A second thread would go on waiting for
+        # work, on the core that a pass needs next, for longer than the sum takes.
+        with threads_for(0):
+            complete = not bool(self.rows.sum().isnan())
+        if complete:
             return None
         counts = self.rows.isnan().sum(1)
         return counts if bool(counts.any()) else None

@@ -414,8 +414,8 @@ class LowRankProduct:
     def expand(
         self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        dtype, (n_rows, size), rank = rows.dtype, rows.shape, self.projections.shape[-1]
         features = squares(rows, centre, scratch)
+        dtype, (n_rows, size), rank = features.dtype, rows.shape, self.projections.shape[-1]
         linear = self.weights[components].to(dtype) @ features
         projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
         along = projections @ features[1 : 1 + size]  # (K' R, n)

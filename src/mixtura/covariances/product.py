@@ -156,7 +156,7 @@ class LinearProduct:
 
     def expand(self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         features = self.monomials(rows, centre, scratch)  # (P, n)
-        weights = self.weights[components].to(rows.dtype)
+        weights = scratch.kept("weights", self.weights, lambda: self.weights.to(features.dtype))[components]
         scores = scratch.buffer("scores", (len(weights), len(rows)), rows)
         return torch.mm(weights, features, out=scores), features
 

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
+from mixtura.decisions import SURE, Decision
 from mixtura.estimators.reading import Rows, is_batches, read_rows
+from mixtura.frames import locate
 from mixtura.initialise import Description
 from mixtura.mixture import Mixture
 from mixtura.objectives import posteriors, shares
-from mixtura.passes import impute, locate, map_rows
+from mixtura.passes import impute, map_rows
 from mixtura.roles import Covariance, Prior, Structure
 from mixtura.shards import threads_of
 
@@ -77,7 +79,7 @@ class MixtureEstimator(BaseEstimator):
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        return self._map(X, lambda log_joint: shares(log_joint).T)
+        return self._map(X, Decision(lambda log_joint: log_joint, lambda log_joint: shares(log_joint).T, SURE))
 
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row.

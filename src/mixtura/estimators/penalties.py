@@ -14,10 +14,11 @@ from torch import Tensor
 
 from mixtura.estimators.classifier import Problem, is_auto, make_prior
 from mixtura.estimators.growing import split, unexplained
+from mixtura.frames import locate
 from mixtura.initialise import describe
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint
-from mixtura.passes import locate, summarise
+from mixtura.passes import summarise
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
 from mixtura.shards import Source, TensorSource
@@ -28,7 +29,7 @@ from mixtura.solvers.baum_welch import Progress
 # and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-SMOOTHINGS = (0.0, 0.1, 0.5, 0.9)  # shares of the likelihood of the rows in the objective
+SMOOTHINGS = (0.0, 0.1, 0.5, 0.9, 1.0)  # shares of the likelihood of the rows in the objective
 # Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
 # components of a class are one, and stay there.
 MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))

@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from mixtura.decisions import SURE, Decision
 from mixtura.estimators.base import MixtureEstimator
 from mixtura.objectives import posteriors
 
@@ -32,8 +33,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
 
     def predict_proba(self, X: Any) -> Any:
         """p(c | x) of each row and class."""
-        scores = self._scores()
-        return self._map(X, lambda log_joint: scores(log_joint).softmax(1))
+        return self._map(X, self._decision(lambda scores: scores.T.softmax(1), SURE))
 
     def decision_function(self, X: Any) -> Any:
         """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
@@ -47,9 +47,8 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable class of each row."""
-        scores = self._scores()
         rows = self._read(X)
-        numbers = self._map(X, lambda log_joint: scores(log_joint).argmax(1).to(log_joint.dtype))
+        numbers = self._map(X, self._decision(lambda scores: scores.argmax(0).to(scores.dtype), 0.0))
         if not rows.as_tensor:
             return self.classes_[numbers.astype(np.int64)]
         if self.classes_.dtype.kind not in "iufb":
@@ -99,6 +98,10 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
         check_is_fitted(self)
         slices = self.mixture_.class_slices
         return lambda log_joint: class_scores(log_joint, slices)
+
+    def _decision(self, finish: Callable[[Tensor], Tensor], lead: float) -> Decision:
+        scores = self._scores()
+        return Decision(lambda log_joint: scores(log_joint).T, finish, lead)
 
 
 def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:

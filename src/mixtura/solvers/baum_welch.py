@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
+from mixtura.frames import Frame
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments, Projected, Summary
-from mixtura.passes import DEFAULT_MEMORY_LIMIT, Frame, summarise
+from mixtura.passes import DEFAULT_MEMORY_LIMIT, summarise
 from mixtura.roles import Objective, Prior, PseudoMoments, Step
 from mixtura.scratch import Scratch
 from mixtura.shards import Source
