@@ -109,7 +109,7 @@ class SparseComponents(FreeComponents):
     def kl(self) -> Tensor:
         """The divergence of all weights together, in nats (dropout-kl)."""
         parts: list[Tensor] = [
-            fused.FusedDivergence.apply(*pair) if fused.usable(pair[0], *pair) else divergence(minus_log_alphas(*pair))  # pyright: ignore[reportAssignmentType]
+            fused.FusedDivergence.apply(*pair) if fused.usable(*pair) else divergence(minus_log_alphas(*pair))  # pyright: ignore[reportAssignmentType]
             for pair in self._noisy()
         ]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]

@@ -17,7 +17,7 @@ from mixtura.nn.logits import Monomials, class_logits, component_scores, diverge
 
 # A program goes through all rows, and multiplies without tensor cores: beyond these, operations of torch are faster.
 MOST_ROWS, MOST_PRODUCTS = 4096, 2**24
-MOST_MEMBERS = LARGEST_RANK = 16
+LARGEST_BLOCK = 16  # members of a class, or projections of a component
 
 
 @functools.cache
@@ -33,31 +33,28 @@ def kernels() -> Any:
     return found
 
 
-def usable(values: Tensor, *others: Tensor) -> bool:
-    """Whether kernels can take these: single precision on the current GPU, in a call that is not being transformed."""
+def usable(values: Tensor, weight: Tensor) -> bool:
+    """Whether kernels can take these: on the current GPU, weights in single precision, no transformation going on."""
     return (
         values.is_cuda
+        and weight.dtype == torch.float32
         and torch.is_grad_enabled()
+        and (weight.requires_grad or values.requires_grad)
         and not torch.compiler.is_compiling()
-        and all(other.dtype == torch.float32 for other in others)
-        and any(part.requires_grad for part in (values, *others))
         and not torch._C._get_tracing_state()
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
-        and values.device.index == torch.cuda.current_device()
+        and values.get_device() == torch.cuda.current_device()
         and kernels() is not None
     )
 
 
-def few(monomials: Monomials, rows: Tensor, weight: Tensor, projection: Tensor | None, n_members: int) -> bool:
+def few(rows: Tensor, weight: Tensor, projection: Tensor | None, n_members: int) -> bool:
     """Whether launches are what takes time with such rows (n, D) and coefficients."""
-    n_lines = len(weight) if projection is None else len(projection)
-    return (
-        2 <= len(rows) <= MOST_ROWS
-        and len(rows) * (monomials.n_monomials * len(weight) + monomials.n_features * n_lines) <= MOST_PRODUCTS
-        and n_members <= MOST_MEMBERS
-        and n_lines <= LARGEST_RANK * len(weight)
-    )
+    (n_rows, n_features), (n_components, n_monomials) = rows.shape, weight.shape
+    rank = 0 if projection is None else projection.shape[0] // n_components
+    n_products = n_rows * n_components * (n_monomials + rank * n_features)
+    return 2 <= n_rows <= MOST_ROWS and n_products <= MOST_PRODUCTS and max(n_members, rank) <= LARGEST_BLOCK
 
 
 class FusedLogits(torch.autograd.Function):

@@ -20,6 +20,16 @@ from mixtura.nn.logits import KL_SHIFT, KL_SLOPE, KL_STEEPNESS, LARGEST_LOG_ALPH
 ROWS, ENTRIES = 128, 1024  # of a block
 
 
+def _blocks(size: int, of_block: int) -> int:
+    """triton.cdiv, which takes as long as an allocation."""
+    return -(-size // of_block)
+
+
+def _power_of_two(size: int) -> int:
+    """The first that is not smaller."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
 @triton.jit
 def normalise_kernel(
     rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, width, rate, eps,
@@ -321,14 +331,14 @@ def logits_of(
     projected = None if projection is None else phi.new_empty(n_rows, len(projection))
     noise = None if log_variances is None else torch.randn(n_rows, n_components, device=phi.device)
     ratios = None if noise is None else torch.empty_like(noise)
-    members = triton.next_power_of_2(n_members)
+    members = _power_of_two(n_members)
     classes = 16 // members  # a block has 16 columns
-    score_kernel[(triton.cdiv(n_rows, 16), triton.cdiv(n_classes, classes))](
+    score_kernel[(_blocks(n_rows, 16), _blocks(n_classes, classes))](
         phi, weight, bias, bias if projection is None else projection, bias if log_variances is None else log_variances,
         bias if noise is None else noise, logits, logits if shares is None else shares,
         logits if projected is None else projected, logits if ratios is None else ratios, n_rows, n_features,
         phi.shape[1], n_classes, n_components, TINY=TINY, LARGEST=LARGEST_LOG_VARIANCE, NOISY=noise is not None,
-        MEMBERS=n_members, M=members, RANK=rank, R=triton.next_power_of_2(max(rank, 1)), C=classes, N=16, P=64,
+        MEMBERS=n_members, M=members, RANK=rank, R=_power_of_two(rank), C=classes, N=16, P=64,
     )  # fmt: skip
     return logits, shares, projected, ratios
 
@@ -342,13 +352,13 @@ def expanded(monomials: Monomials, rows: Tensor, frame: tuple[Any, ...]) -> tupl
     deviation = torch.empty_like(scale)
     x = torch.empty(n_rows, n_features, device=rows.device) if full else phi
     n_columns = 4 if full else 16
-    normalise_kernel[(triton.cdiv(n_features, n_columns),)](
+    normalise_kernel[(_blocks(n_features, n_columns),)](
         rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, x.shape[1], rate, eps,
         SQUARES=not full, N=ROWS, D=n_columns,
     )  # fmt: skip
     if full:
         n_entries = phi.numel()
-        blocks = (triton.cdiv(n_entries, ENTRIES),)
+        blocks = (_blocks(n_entries, ENTRIES),)
         expand_kernel[blocks](x, monomials.pairs, phi, n_entries, n_features, n_monomials, B=ENTRIES)
     return x, phi, deviation
 
@@ -366,7 +376,7 @@ def weights_back(
     to_weight = grad.new_empty(n_lines, n_columns)
     to_bias = grad.new_empty(n_lines) if bias else grad
     to_log_variances = None if ratios is None else torch.empty_like(to_weight)
-    weights_kernel[(triton.cdiv(n_lines, 16), triton.cdiv(n_columns, 64))](
+    weights_kernel[(_blocks(n_lines, 16), _blocks(n_columns, 64))](
         grad, grad if factors is None else factors, products, values, grad if ratios is None else ratios,
         grad if log_variances is None else log_variances, to_weight, to_bias,
         grad if to_log_variances is None else to_log_variances, n_rows, n_lines, n_columns, grad.stride(0),
@@ -386,9 +396,9 @@ def rows_back(
     to_x = x.new_empty(len(x), n_features)
     to_rows = to_x if dtype == torch.float32 else x.new_empty(len(x), n_features, dtype=dtype)
     # Many pairs are shared out among programs by rows; then batch normalisation, which needs them all, comes after.
-    whole, n_rows, columns = squares or n_features <= 16, len(x), triton.cdiv(n_features, 16)
+    whole, n_rows, columns = squares or n_features <= 16, len(x), _blocks(n_features, 16)
     block = 64 if whole else 16
-    blocks = 1 if whole else triton.cdiv(n_rows, block)
+    blocks = 1 if whole else _blocks(n_rows, block)
     frames = frame[0], frame[1], deviation
     rows_kernel[(columns, blocks)](
         grad, weight, grad if to_projected is None else to_projected, weight if projection is None else projection,
@@ -427,7 +437,7 @@ def divergence_kernel(
 def divergence(weight: Tensor, log_variances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(dropout-kl) and its derivatives by weights and log variances."""
     n_entries = weight.numel()
-    n_blocks = triton.cdiv(n_entries, ENTRIES)
+    n_blocks = _blocks(n_entries, ENTRIES)
     values = torch.empty(n_blocks, device=weight.device)
     to_weight, to_log_variances = torch.empty_like(weight), torch.empty_like(weight)
     numbers = {"TINY": TINY, "LARGEST": LARGEST_LOG_ALPHA, "SLOPE": KL_SLOPE, "SHIFT": KL_SHIFT}
