@@ -8,6 +8,7 @@ statistics, products and derivatives of batch normalisation need no second launc
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -20,6 +21,33 @@ from mixtura.nn.logits import KL_SHIFT, KL_SLOPE, KL_STEEPNESS, LARGEST_LOG_ALPH
 ROWS, ENTRIES = 128, 1024  # of a block
 
 
+def kernel(function: Any) -> Any:
+    """A kernel that is compiled once for all sizes, whatever they are divisible by."""
+    sizes = [name for name, part in inspect.signature(function).parameters.items() if part.annotation is part.empty]
+    return triton.jit(function, do_not_specialize=sizes, do_not_specialize_on_alignment=sizes)
+
+
+def launch(function: Any, grid: tuple[int, int, int], values: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
+    """function[grid](*values, *constants), the first of the values being the only one that may be of several types.
+
+    With a version of Triton whose compiled kernels are known, these are called without what it does to find them,
+    which takes longer than all the rest of a step with a head.
+    """
+    key = function.__name__, constants, values[0].dtype, values[0].get_device()
+    found = COMPILED.get(key)
+    if found is None:
+        found = function[grid](*values, *constants)
+        if DIRECT and found is not None:
+            COMPILED[key] = found
+        return
+    stream = torch._C._cuda_getCurrentRawStream(key[-1])
+    found.run(*grid, stream, found.function, found.packed_metadata, None, None, None, *values, *constants)
+
+
+COMPILED: dict[Any, Any] = {}
+DIRECT = triton.__version__.startswith("3.6.")
+
+
 def _blocks(size: int, of_block: int) -> int:
     """triton.cdiv, which takes as long as an allocation."""
     return -(-size // of_block)
@@ -30,7 +58,7 @@ def _power_of_two(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-@triton.jit
+@kernel
 def normalise_kernel(
     rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, width, rate, eps,
     SQUARES: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
@@ -71,7 +99,7 @@ def normalise_kernel(
             tl.store(target + n_features, values * values, mask=mask)
 
 
-@triton.jit
+@kernel
 def expand_kernel(x, pairs, phi, n_entries, n_features, n_monomials, B: tl.constexpr):
     """phi (n, P): the features x (n, D), then the products of these pairs (2, P - D)."""
     entries = tl.program_id(0) * B + tl.arange(0, B)
@@ -87,7 +115,7 @@ def expand_kernel(x, pairs, phi, n_entries, n_features, n_monomials, B: tl.const
     tl.store(phi + entries, values * factors, mask=inside)
 
 
-@triton.jit
+@kernel
 def weights_kernel(
     grad, factors, products, values, ratios, log_variances, to_weight, to_bias, to_log_variances, n_rows, n_lines,
     n_columns, stride, width, LARGEST: tl.constexpr, NOISY: tl.constexpr, GROUP: tl.constexpr, FACTORS: tl.constexpr,
@@ -171,9 +199,9 @@ def slopes(left, noisy, weight, log_variances, place, mask, phi, LARGEST: tl.con
     return found
 
 
-@triton.jit
+@kernel
 def rows_kernel(
-    grad, weight, to_projected, projection, ratios, log_variances, x, scale, shift, deviation, to_x, to_rows, n_rows,
+    to_rows, grad, weight, to_projected, projection, ratios, log_variances, x, scale, shift, deviation, to_x, n_rows,
     n_features, n_monomials, n_components, n_lines, width, per_program, LARGEST: tl.constexpr, NOISY: tl.constexpr,
     SQUARES: tl.constexpr, WHOLE: tl.constexpr, N: tl.constexpr,
     D: tl.constexpr, K: tl.constexpr,
@@ -238,9 +266,9 @@ def rows_kernel(
         unframe(to_x, x, scale, shift, deviation, to_rows, n_rows, n_features, width, columns, inside, N, D)
 
 
-@triton.jit
+@kernel
 def unframe_kernel(
-    to_x, x, scale, shift, deviation, to_rows, n_rows, n_features, width, N: tl.constexpr, D: tl.constexpr
+    to_rows, to_x, x, scale, shift, deviation, n_rows, n_features, width, N: tl.constexpr, D: tl.constexpr
 ):
     """The derivative by raw rows (n, D) from that by normalised ones."""
     columns = tl.program_id(0) * D + tl.arange(0, D)
@@ -248,7 +276,7 @@ def unframe_kernel(
     unframe(to_x, x, scale, shift, deviation, to_rows, n_rows, n_features, width, columns, inside, N, D)
 
 
-@triton.jit
+@kernel
 def score_kernel(
     phi, weight, bias, projection, log_variances, noise, logits, shares, projected, ratios, n_rows, n_features,
     n_monomials, n_classes, n_components, TINY: tl.constexpr, LARGEST: tl.constexpr, NOISY: tl.constexpr,
@@ -333,13 +361,15 @@ def logits_of(
     ratios = None if noise is None else torch.empty_like(noise)
     members = _power_of_two(n_members)
     classes = 16 // members  # a block has 16 columns
-    score_kernel[(_blocks(n_rows, 16), _blocks(n_classes, classes))](
+    values = (
         phi, weight, bias, bias if projection is None else projection, bias if log_variances is None else log_variances,
         bias if noise is None else noise, logits, logits if shares is None else shares,
         logits if projected is None else projected, logits if ratios is None else ratios, n_rows, n_features,
-        phi.shape[1], n_classes, n_components, TINY=TINY, LARGEST=LARGEST_LOG_VARIANCE, NOISY=noise is not None,
-        MEMBERS=n_members, M=members, RANK=rank, R=_power_of_two(rank), C=classes, N=16, P=64,
+        phi.shape[1], n_classes, n_components,
     )  # fmt: skip
+    sizes = (n_members, members, rank, _power_of_two(rank), classes, 16, 64)
+    blocks = _blocks(n_rows, 16), _blocks(n_classes, classes), 1
+    launch(score_kernel, blocks, values, (TINY, LARGEST_LOG_VARIANCE, noise is not None, *sizes))
     return logits, shares, projected, ratios
 
 
@@ -352,14 +382,12 @@ def expanded(monomials: Monomials, rows: Tensor, frame: tuple[Any, ...]) -> tupl
     deviation = torch.empty_like(scale)
     x = torch.empty(n_rows, n_features, device=rows.device) if full else phi
     n_columns = 4 if full else 16
-    normalise_kernel[(_blocks(n_features, n_columns),)](
-        rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, x.shape[1], rate, eps,
-        SQUARES=not full, N=ROWS, D=n_columns,
-    )  # fmt: skip
+    values = rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, x.shape[1], rate, eps
+    launch(normalise_kernel, (_blocks(n_features, n_columns), 1, 1), values, (not full, ROWS, n_columns))
     if full:
         n_entries = phi.numel()
-        blocks = (_blocks(n_entries, ENTRIES),)
-        expand_kernel[blocks](x, monomials.pairs, phi, n_entries, n_features, n_monomials, B=ENTRIES)
+        values = x, monomials.pairs, phi, n_entries, n_features, n_monomials
+        launch(expand_kernel, (_blocks(n_entries, ENTRIES), 1, 1), values, (ENTRIES,))
     return x, phi, deviation
 
 
@@ -376,13 +404,14 @@ def weights_back(
     to_weight = grad.new_empty(n_lines, n_columns)
     to_bias = grad.new_empty(n_lines) if bias else grad
     to_log_variances = None if ratios is None else torch.empty_like(to_weight)
-    weights_kernel[(_blocks(n_lines, 16), _blocks(n_columns, 64))](
+    numbers = (
         grad, grad if factors is None else factors, products, values, grad if ratios is None else ratios,
         grad if log_variances is None else log_variances, to_weight, to_bias,
         grad if to_log_variances is None else to_log_variances, n_rows, n_lines, n_columns, grad.stride(0),
-        values.shape[1], LARGEST=LARGEST_LOG_VARIANCE, NOISY=ratios is not None, GROUP=group,
-        FACTORS=factors is not None, BIAS=bias, N=32, L=16, P=64,
+        values.shape[1],
     )  # fmt: skip
+    switches = (LARGEST_LOG_VARIANCE, ratios is not None, group, factors is not None, bias)
+    launch(weights_kernel, (_blocks(n_lines, 16), _blocks(n_columns, 64), 1), numbers, (*switches, 32, 16, 64))
     return products, to_weight, to_bias, to_log_variances
 
 
@@ -400,19 +429,22 @@ def rows_back(
     block = 64 if whole else 16
     blocks = 1 if whole else _blocks(n_rows, block)
     frames = frame[0], frame[1], deviation
-    rows_kernel[(columns, blocks)](
-        grad, weight, grad if to_projected is None else to_projected, weight if projection is None else projection,
-        grad if ratios is None else ratios, weight if log_variances is None else log_variances, x, *frames, to_x,
-        to_rows, n_rows, n_features, monomials.n_monomials, n_components, 0 if projection is None else len(projection),
-        x.shape[1], n_rows if whole else block, LARGEST=LARGEST_LOG_VARIANCE, NOISY=ratios is not None,
-        SQUARES=squares, WHOLE=whole, N=block, D=16, K=16 if n_components <= 16 else 32,
+    values = (
+        to_rows, grad, weight, grad if to_projected is None else to_projected,
+        weight if projection is None else projection, grad if ratios is None else ratios,
+        weight if log_variances is None else log_variances, x, *frames, to_x, n_rows, n_features, monomials.n_monomials,
+        n_components, 0 if projection is None else len(projection), x.shape[1], n_rows if whole else block,
     )  # fmt: skip
+    sizes = (block, 16, 16 if n_components <= 16 else 32)
+    switches = (LARGEST_LOG_VARIANCE, ratios is not None, squares, whole)
+    launch(rows_kernel, (columns, blocks, 1), values, (*switches, *sizes))
     if not whole:
-        unframe_kernel[(columns,)](to_x, x, *frames, to_rows, n_rows, n_features, x.shape[1], N=ROWS, D=16)
+        values = to_rows, to_x, x, *frames, n_rows, n_features, x.shape[1]
+        launch(unframe_kernel, (columns, 1, 1), values, (ROWS, 16))
     return to_rows
 
 
-@triton.jit
+@kernel
 def divergence_kernel(
     weight, log_variance, value, to_weight, to_log_variance, n_entries,
     TINY: tl.constexpr, LARGEST: tl.constexpr, SLOPE: tl.constexpr, SHIFT: tl.constexpr, STEEPNESS: tl.constexpr,
@@ -440,16 +472,7 @@ def divergence(weight: Tensor, log_variances: Tensor) -> tuple[Tensor, Tensor, T
     n_blocks = _blocks(n_entries, ENTRIES)
     values = torch.empty(n_blocks, device=weight.device)
     to_weight, to_log_variances = torch.empty_like(weight), torch.empty_like(weight)
-    numbers = {"TINY": TINY, "LARGEST": LARGEST_LOG_ALPHA, "SLOPE": KL_SLOPE, "SHIFT": KL_SHIFT}
-    divergence_kernel[(n_blocks,)](
-        weight,
-        log_variances,
-        values,
-        to_weight,
-        to_log_variances,
-        n_entries,
-        **numbers,
-        STEEPNESS=KL_STEEPNESS,
-        B=ENTRIES,
-    )
+    constants = TINY, LARGEST_LOG_ALPHA, KL_SLOPE, KL_SHIFT, KL_STEEPNESS, ENTRIES
+    pointers = weight, log_variances, values, to_weight, to_log_variances
+    launch(divergence_kernel, (n_blocks, 1, 1), (*pointers, n_entries), constants)
     return values.sum(), to_weight, to_log_variances
