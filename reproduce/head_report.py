@@ -71,7 +71,7 @@ def density_lines(found: dict[str, Any]) -> list[str]:
         "auroc": "AUROC of the largest probability",
         "auroc_trained": "of the Gaussians of the loss",
         "auroc_density": "of `log_density`, whose Gaussians followed the features",
-        "auroc_anew": "of `log_density` after `refit(features, labels, logits=False)`",
+        "auroc_anew": "of `log_density` after `refit`",
         "auroc_after": "of a Gaussian per class fitted to the features",
     }
     names = {key: text for key, text in names.items() if key in runs[0]}
