@@ -49,12 +49,13 @@ def usable(values: Tensor, weight: Tensor) -> bool:
     )
 
 
-def few(rows: Tensor, weight: Tensor, projection: Tensor | None, n_members: int) -> bool:
+def few(rows: Tensor, weight: Tensor, projection: Tensor | None, log_variances: Tensor | None, n_members: int) -> bool:
     """Whether launches are what takes time with such rows (n, D) and coefficients."""
     (n_rows, n_features), (n_components, n_monomials) = rows.shape, weight.shape
     rank = 0 if projection is None else projection.shape[0] // n_components
     n_products = n_rows * n_components * (n_monomials + rank * n_features)
-    return 2 <= n_rows <= MOST_ROWS and n_products <= MOST_PRODUCTS and max(n_members, rank) <= LARGEST_BLOCK
+    fits = 2 <= n_rows <= MOST_ROWS and n_products <= MOST_PRODUCTS and max(n_members, rank) <= LARGEST_BLOCK
+    return fits and all(part is None or part.is_contiguous() for part in (weight, projection, log_variances))
 
 
 class FusedLogits(torch.autograd.Function):
@@ -112,7 +113,7 @@ class FusedDivergence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, log_variances: Tensor) -> Tensor:
-        value, to_weight, to_log_variances = kernels().divergence(weight, log_variances)
+        value, to_weight, to_log_variances = kernels().divergence(weight.contiguous(), log_variances.contiguous())
         ctx.save_for_backward(weight, log_variances, to_weight, to_log_variances)
         return value
 

@@ -123,7 +123,7 @@ class MixtureHead(nn.Module):
         if frame[2] is None or frame[0].requires_grad or frame[1].requires_grad:
             return None
         weight, bias, projection, log_variances, more = parts.trained()
-        if more is not None or not fused.few(rows, weight, projection, n_members):
+        if more is not None or not fused.few(rows, weight, projection, log_variances, n_members):
             return None
         numbers = weight, bias, projection, log_variances
         return fused.FusedLogits.apply(parts.monomials, frame, n_members, rows, *numbers)  # pyright: ignore[reportReturnType]
