@@ -6,6 +6,7 @@ Stages, each of which goes on from what hybrid*.json in results/ or $OUT, or in 
     search      trials of trade-off, margin, step size, start and schedule, spread evenly, until the time $END;
     refine      trials near the best ones;
     listed      the trials of TRIALS, which what the others found suggested;
+    raced       those of the numbers in RACES, with several seeds each;
     final       the best settings with the seeds $SEEDS, and their test errors;
     merge       (FOLDER FILE) what the files of a folder hold, as one file.
 Test rows are read by the generative stages, which choose without them, and by `final` alone.
@@ -39,6 +40,7 @@ END = float(os.environ.get("END", time.time() + 400))  # when to begin nothing n
 ROWS = ("LL+LM", "LM", "LL+CLL", "CLL")
 NEAR, LISTED = 1000, 2000  # numbers of trials near the best, and of those in TRIALS
 SEARCH_SEED = 100  # of starts and minibatches in the search; those of the final runs are others
+RACE_SEEDS = (100, 101, 102)
 
 
 # ---- what is searched ------------------------------------------------------------------------------------------------
@@ -151,6 +153,8 @@ SPACES = [
             "rank 50, epsilon 0.05, averaged": Start(base.PIXELS["margin"].k, rank=50, epsilon=0.05, n_averaged=2),
             "rank 100, epsilon 0.05": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.05),
             "rank 100, epsilon 0.03": Start(base.PIXELS["margin"].k, rank=100, epsilon=0.03),
+            "10 each, rank 50, epsilon 0.05": Start(each(10), rank=50, epsilon=0.05),
+            "6 each, rank 50, epsilon 0.05": Start(each(6), rank=50, epsilon=0.05),
         },
         "low_rank",
         25,
@@ -265,6 +269,11 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("rank 50, epsilon 0.03", 0.0, 60.0, 3e-4, 0.01, 8),
             ("rank 50, epsilon 0.05, averaged", 0.0, 65.0, 6e-4, 0.003, 12),
             ("rank 100, epsilon 0.05", 0.0, 65.0, 6e-4, 0.003, 12),
+            ("10 each, rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("6 each, rank 50, epsilon 0.05", 0.0, 50.0, 4e-4, 0.01, 8),
+            ("10 each, rank 50, epsilon 0.05", 0.0, 80.0, 8e-4, 0.003, 8),
+            ("rank 50, epsilon 0.05", 0.0, 40.0, 3e-4, 0.003, 8),
+            ("rank 50, epsilon 0.05", 0.0, 60.0, 2e-4, 0.01, 6),
         ],
         "LL+LM": [
             ("full", 0.08, 60.0, 4e-4, 1.0, 30),
@@ -329,6 +338,10 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
 }
 
 
+# Listed trials that were near the best with one seed, and those that they suggested.
+RACES = {("MNIST", "LM"): [2010, 2038, 2034, 2016, 2041, 2039, 2042, 2033, 2040]}
+
+
 def drawn(space: Space, row: str, number: int) -> tuple[str, Settings, int]:
     """Start, settings, epochs: points that fill the space evenly; from 1000 on near the best, from 2000 on listed."""
     if number >= LISTED:
@@ -359,8 +372,8 @@ def of_start(
 
 def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, Settings, int]:
     """One of the best three, a little changed."""
-    ranked = sorted(trials(space, row).values(), key=lambda found: found["validation"])
-    best = ranked[number % min(3, len(ranked))]
+    places = ranked(trials(space, row))
+    best = places[number % min(3, len(places))][1]
     own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
     if own.margin is not None:
         own = replace(own, margin=own.margin * between(place[0], (0.6, 1.7)))
@@ -399,6 +412,23 @@ def known(*folders: Path) -> dict[str, Any]:
 
 def trials(space: Space, row: str) -> dict[str, Any]:
     return known().get(f"{space.table}, search", {}).get(row, {})
+
+
+def ranked(runs: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Numbers of trials and the first run of each, with its mean validation error, the best first.
+
+    Where some were run with several seeds, only those with the most seeds are compared.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key, run in runs.items():
+        groups.setdefault(key.partition("/")[0], []).append(run)
+    most = max(map(len, groups.values()), default=0)
+    means = {
+        number: {**own[0], "validation": sum(run["validation"] for run in own) / most, "seeds": most}
+        for number, own in groups.items()
+        if len(own) == most
+    }
+    return sorted(means.items(), key=lambda item: item[1]["validation"])
 
 
 def is_known(table: str, row: str, seed: Any) -> bool:
@@ -592,14 +622,15 @@ class Searcher:
             self.starts[name, seed] = prepared(self.space, start, fitted(self.space, start, seed))
         return self.starts[name, seed]
 
-    def trial(self, row: str, number: int) -> None:
+    def trial(self, row: str, number: int, seed: int = SEARCH_SEED) -> None:
         name, own, epochs = drawn(self.space, row, number)
         try:
-            found = self.run(name, own, epochs, SEARCH_SEED, test=False)
+            found = self.run(name, own, epochs, seed, test=False)
         except FloatingPointError as error:
             found = {"validation": 100.0, "failed": str(error)}
         kept = {**found, "start": name, "settings": asdict(own), "epochs": epochs}
-        base.keep(f"{self.space.table}, search", row, number, kept)
+        key: Any = number if seed == SEARCH_SEED else f"{number}/{seed}"
+        base.keep(f"{self.space.table}, search", row, key, kept)
 
     def run(self, name: str, own: Settings, epochs: int, seed: int, test: bool) -> dict[str, Any]:
         return base.hybrid(self.space.data, self.start(name, seed), own, own.tradeoff, seed, epochs, test)[1]
@@ -614,6 +645,13 @@ class Searcher:
             if began + longest < END and not is_known(f"{self.space.table}, search", row, LISTED + number):
                 self.trial(row, LISTED + number)
                 longest = max(longest, time.time() - began)
+
+    def raced(self, row: str, seed: int, first: int, stride: int) -> None:
+        """The trials of RACES with one seed."""
+        for number in RACES[self.space.table, row][first::stride]:
+            key = number if seed == SEARCH_SEED else f"{number}/{seed}"
+            if not is_known(f"{self.space.table}, search", row, key):
+                self.trial(row, number, seed)
 
     def search(self, rows: list[str], first: int, stride: int) -> None:
         """One trial of each row in turn, while there is time for another."""
@@ -631,16 +669,16 @@ class Searcher:
     def final(self, rows: list[str]) -> None:
         for seed in SEEDS:
             for row in rows:
-                ranked = sorted(trials(self.space, row).items(), key=lambda item: item[1]["validation"])
+                places = ranked(trials(self.space, row))
                 done = known().get(f"{self.space.table}, searched", {}).get(row, {}).get(str(seed))
-                if not (ranked or row == "LL") or (done and (row == "LL" or done["trial"] == ranked[0][0])):
+                if not (places or row == "LL") or (done and (row == "LL" or done["trial"] == places[0][0])):
                     continue
                 if time.time() > END:
                     return
                 if row == "LL":
                     self.generative(seed)
                     continue
-                number, best = ranked[0]
+                number, best = places[0]
                 own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
                 found = self.run(best["start"], own, best["epochs"], seed, test=True)
                 kept = {**found, "start": best["start"], "settings": asdict(own), "trial": number}
@@ -669,6 +707,10 @@ def main() -> None:
         Searcher(space).search(rows, first + (NEAR if stage == "refine" else 0), stride)
     elif stage == "listed":
         Searcher(space).listed(rows, first, stride)
+    elif stage == "raced":
+        for seed in RACE_SEEDS:
+            if seed in SEEDS:
+                Searcher(space).raced(rows[0], seed, first, stride)
     elif stage == "final":
         Searcher(space).final(rows)
     else:
