@@ -4,7 +4,7 @@ The network is the same but for its last layer; batches of 256, bf16 autocast, f
 Python operation by operation; in "head recorded" the head alone is replayed, by torch.cuda.make_graphed_callables; in
 "all recorded" the whole step is one CUDA graph. The two heads take turns every few steps, who goes first changing from
 turn to turn: times are medians, ratios medians of those of neighbours. Then the latency of a sparse head before and
-after pruning. With nothing else on the machine; about a minute.
+after pruning. With nothing else on the machine; one minute or two.
 """
 
 from __future__ import annotations
@@ -203,9 +203,10 @@ def page(found: dict[str, Any]) -> str:
         f"{found['machine']}, torch {found['torch']}, mixtura {found['mixtura']}; batch 256, bf16, fused AdamW.",
         "",
         "Eager is launched from Python, operation by operation, which for networks as small as that of HU21 takes",
-        "longer than the work itself. With the head recorded (`torch.cuda.make_graphed_callables`) the head alone is",
-        "replayed; with all recorded the whole step is one CUDA graph, the time the GPU needs. Times in milliseconds,",
-        "medians; the two heads take turns every three steps, and a ratio is the median of those of neighbours.",
+        "longer than the work itself; small heads launch the kernels of `mixtura/nn/kernels.py`. With the head",
+        "recorded (`torch.cuda.make_graphed_callables`) the head alone is replayed; with all recorded the whole step is",
+        "one CUDA graph, the time the GPU needs. Times in milliseconds, medians; the two heads take turns every three",
+        "steps, and a ratio is the median of those of neighbours.",
         "",
         "| network and head | at most | " + " | ".join(f"{kind}: linear | head | ratio" for kind in KINDS) + " |",
         "|---|---|" + "---|---|---|" * len(KINDS),
