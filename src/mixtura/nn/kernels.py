@@ -1,7 +1,8 @@
 """What small heads do in training on a GPU, in few launches: kernels for Triton, which torch brings along there.
 
-Each is a formula of direct.py. They are for batches: a program goes through all rows of its features, so that
-statistics, products and derivatives of batch normalisation need no second launch.
+They compute what logits.py does with operations of torch, and its derivatives. They are for batches: most programs go
+through all rows, so that batch normalisation, whose statistics need them all, is part of what comes before or after.
+Matrix products are in single precision, not in that of tensor cores.
 """
 # pyright: reportMissingImports=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
 # pyright: reportIndexIssue=false
@@ -30,8 +31,8 @@ def kernel(function: Any) -> Any:
 def launch(function: Any, grid: tuple[int, int, int], values: tuple[Any, ...], constants: tuple[Any, ...]) -> None:
     """function[grid](*values, *constants), the first of the values being the only one that may be of several types.
 
-    With a version of Triton whose compiled kernels are known, these are called without what it does to find them,
-    which takes longer than all the rest of a step with a head.
+    With a version of Triton whose compiled kernels are known, these are called without what it does to find them: that
+    takes several times as long, and half of what a head adds to a step.
     """
     key = function.__name__, constants, values[0].dtype, values[0].get_device()
     found = COMPILED.get(key)
@@ -382,7 +383,8 @@ def expanded(monomials: Monomials, rows: Tensor, frame: tuple[Any, ...]) -> tupl
     deviation = torch.empty_like(scale)
     x = torch.empty(n_rows, n_features, device=rows.device) if full else phi
     n_columns = 4 if full else 16
-    values = rows, scale, shift, running_mean, running_var, x, deviation, n_rows, n_features, x.shape[1], rate, eps
+    numbers = n_rows, n_features, x.shape[1], float(rate), float(eps)
+    values = rows, scale, shift, running_mean, running_var, x, deviation, *numbers
     launch(normalise_kernel, (_blocks(n_features, n_columns), 1, 1), values, (not full, ROWS, n_columns))
     if full:
         n_entries = phi.numel()
