@@ -2,14 +2,15 @@
 
 The network is the same but for its last layer; batches of 256, bf16 autocast, fused AdamW. "eager" is launched from
 Python operation by operation; in "head recorded" the head alone is replayed, by torch.cuda.make_graphed_callables; in
-"all recorded" the whole step is one CUDA graph. The two heads take turns every few steps: times are medians, ratios
-medians of those of neighbours. Then the latency of a sparse head before and after pruning. With nothing else on the
-machine; about a minute.
+"all recorded" the whole step is one CUDA graph. The two heads take turns every few steps, who goes first changing from
+turn to turn: times are medians, ratios medians of those of neighbours. Then the latency of a sparse head before and
+after pruning. With nothing else on the machine; one minute or two.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 from collections.abc import Callable
@@ -84,6 +85,7 @@ def training_step(
     whole = Whole(head).cuda().train()
     parameters = [*network.parameters(), *head.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=torch.tensor(1e-3).cuda(), fused=True, capturable=True)
+    gc.collect()  # recorded modules refer to themselves, and may not be freed in a recording
     if record:
         features = torch.randn(BATCH, n_features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         with autocast():
@@ -117,23 +119,25 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -> Tensor:
     """Times (round, step); the steps take turns, so that all meet the same moods of the machine."""
-    found = []
-    for _ in range(n_rounds + 3):
-        found.append([])
-        for step in steps:
+    found = torch.zeros(n_rounds + 3, len(steps))
+    order = list(range(len(steps)))
+    gc.collect()
+    for times in found:
+        for number in order:
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
             start.record()
             for _ in range(n_inner):
-                step()
+                steps[number]()
             stop.record()
             torch.cuda.synchronize()
-            found[-1].append(start.elapsed_time(stop) / n_inner)
-    return torch.tensor(found[3:])
+            times[number] = start.elapsed_time(stop) / n_inner
+        order.reverse()
+    return found[3:]
 
 
 def compared(steps: list[Callable[[], None]], large: bool) -> dict[str, float]:
-    times = milliseconds(steps, 5 if large else 60, 2 if large else 5)
+    times = milliseconds(steps, 5 if large else 100, 2 if large else 3)
     linear, head = times.median(0).values.tolist()
     return {"linear": linear, "head": head, "ratio": float((times[:, 1] / times[:, 0]).median())}
 
@@ -199,9 +203,10 @@ def page(found: dict[str, Any]) -> str:
         f"{found['machine']}, torch {found['torch']}, mixtura {found['mixtura']}; batch 256, bf16, fused AdamW.",
         "",
         "Eager is launched from Python, operation by operation, which for networks as small as that of HU21 takes",
-        "longer than the work itself. With the head recorded (`torch.cuda.make_graphed_callables`) the head alone is",
-        "replayed; with all recorded the whole step is one CUDA graph, the time the GPU needs. Times in milliseconds,",
-        "medians; the two heads take turns every five steps, and a ratio is the median of those of neighbours.",
+        "longer than the work itself; small heads launch the kernels of `mixtura/nn/kernels.py`. With the head",
+        "recorded (`torch.cuda.make_graphed_callables`) the head alone is replayed; with all recorded the whole step",
+        "is one CUDA graph, the time the GPU needs. Times in milliseconds, medians; the two heads take turns every",
+        "three steps, and a ratio is the median of those of neighbours.",
         "",
         "| network and head | at most | " + " | ".join(f"{kind}: linear | head | ratio" for kind in KINDS) + " |",
         "|---|---|" + "---|---|---|" * len(KINDS),

@@ -73,7 +73,6 @@ def density_lines(found: dict[str, Any]) -> list[str]:
         "auroc_density": "of `log_density`, whose Gaussians followed the features",
         "auroc_anew": "of `log_density` after `refit`",
         "auroc_after": "of a Gaussian per class fitted to the features",
-        "error_anew": "error % after `refit`",
     }
     names = {key: text for key, text in names.items() if key in runs[0]}
     cells = [spread([run[key] for run in runs], 2 if key.startswith("error") else 4) for key in names]

@@ -44,7 +44,7 @@ FEWEST_ROWS = 9 * TILE
 MOST_MONOMIALS = 2**13
 # Single precision is tried first where products take most of the time: monomials, and rows x components x monomials. At
 # 16 features (153) what else there is to do eats up the gain; at 50 (1326) a row takes two thirds of the time.
-SCREENED_MONOMIALS, SCREENED_WORK = 500, 1e8
+SCREENED_MONOMIALS, SCREENED_WORK = 500, 1e9
 LARGEST_SINGLE = 1e15  # its range holds the squares of smaller numbers
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}

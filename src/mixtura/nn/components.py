@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mixtura.nn import fused
 from mixtura.nn.logits import Monomials, component_scores, divergence, minus_log_alphas
 
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
@@ -66,6 +67,10 @@ class FreeComponents(nn.Module):
         """Weights (K, P), biases (K,) and, for "low_rank", projections (K R, D)."""
         return self.weight, self.bias, self.projection
 
+    def trained(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """What training uses: the coefficients, then the log variances of weights and projections, if noisy."""
+        return *self.coefficients(), None, None
+
     def forward(self, x: Tensor) -> Tensor:
         """Scores (n, K) of normalised features (n, D)."""
         return component_scores(self.monomials, x, *self.coefficients())
@@ -103,7 +108,10 @@ class SparseComponents(FreeComponents):
 
     def kl(self) -> Tensor:
         """The divergence of all weights together, in nats (dropout-kl)."""
-        parts = [divergence(minus_log_alphas(*pair)) for pair in self._noisy()]
+        parts: list[Tensor] = [
+            fused.FusedDivergence.apply(*pair) if fused.usable(*pair) else divergence(minus_log_alphas(*pair))  # pyright: ignore[reportAssignmentType]
+            for pair in self._noisy()
+        ]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -112,11 +120,10 @@ class SparseComponents(FreeComponents):
         kept = [torch.where(a < self.threshold, w, 0.0) for w, a in zip(means, self.log_alphas(), strict=True)]
         return kept[0], self.bias, kept[1] if len(kept) > 1 else None
 
+    def trained(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        return self.weight, self.bias, self.projection, self.log_variances, self.projection_log_variances
+
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        means, variances = (
-            (self.weight, self.bias, self.projection),
-            (self.log_variances, self.projection_log_variances),
-        )
-        return component_scores(self.monomials, x, *means, *variances)
+        return component_scores(self.monomials, x, *self.trained())

@@ -47,11 +47,11 @@ def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
     return rows.double(), labels, max(2, len(checks.distinct(labels)))
 
 
-def refit(head: MixtureHead, X: Any, y: Any, options: dict[str, Any]) -> None:
+def refit(head: MixtureHead, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> None:
     """See MixtureHead.refit."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
-    normaliser = head.normaliser
+    normaliser = head.normaliser if logits else None  # logits would change with it
     if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
         normaliser.running_mean.copy_(rows.mean(0))
         normaliser.running_var.copy_(rows.var(0, correction=0))
@@ -59,7 +59,8 @@ def refit(head: MixtureHead, X: Any, y: Any, options: dict[str, Any]) -> None:
     model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
     mixture = model.fit((rows - centre) / scale, labels).mixture_
     with torch.no_grad():
-        _start(head, _evened(mixture, head.n_components))
+        if logits:
+            _start(head, _evened(mixture, head.n_components))
         if head.followed is not None:
             head.followed.keep(_without_smallest(head.quadratic, _evened(mixture, head.n_components)))
             head.followed.n_batches.fill_(REMEMBERED)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.covariances import automatic_rank
+from mixtura.nn import fused
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
 from mixtura.nn.followed import FollowedGaussians
 from mixtura.nn.gaussians import GaussianComponents
@@ -92,19 +93,40 @@ class MixtureHead(nn.Module):
         heads take them, and do not use them, so that all look alike.
         """
         if self.followed is None or labels is None:
-            scores = self.scores(features)
+            logits = self._logits(features, self.n_components)
         else:
-            scores = self._followed_scores(features, labels.reshape(-1))
-        logits = class_logits(scores, self.n_components)
+            logits = class_logits(self._followed_scores(features, labels.reshape(-1)), self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
+        return self._logits(features, 1)
+
+    def _logits(self, features: Tensor, n_members: int) -> Tensor:
+        """Logits (n, C) of features (..., D), for classes of so many components."""
         rows, parts = self._rows(features), self.components
+        if self.training and fused.usable(rows, parts.bias):
+            found = self._fused_logits(rows, n_members)
+            if found is not None:
+                return found
         if not parts.in_own_precision or not in_autocast(rows):
-            return parts.forward(self._normalised(rows))
+            return class_logits(parts.forward(self._normalised(rows)), n_members)
         with torch.autocast(rows.device.type, enabled=False):
-            return parts.forward(self._normalised(rows.to(parts.bias.dtype)))
+            return class_logits(parts.forward(self._normalised(rows.to(parts.bias.dtype))), n_members)
+
+    def _fused_logits(self, rows: Tensor, n_members: int) -> Tensor | None:
+        """The same in few launches, where that is possible and worth while."""
+        parts, frame = self.components, self._frame()
+        own_precision = rows.dtype == torch.float32 or in_autocast(rows)
+        if frame is None or not own_precision or not isinstance(parts, FreeComponents):
+            return None
+        if frame[2] is None or frame[0].requires_grad or frame[1].requires_grad:
+            return None
+        weight, bias, projection, log_variances, more = parts.trained()
+        if more is not None or not fused.few(rows, weight, projection, log_variances, n_members):
+            return None
+        numbers = weight, bias, projection, log_variances
+        return fused.FusedLogits.apply(parts.monomials, frame, n_members, rows, *numbers)  # pyright: ignore[reportReturnType]
 
     def _rows(self, features: Tensor) -> Tensor:
         """Features (..., D) as rows (n, D)."""
@@ -116,13 +138,20 @@ class MixtureHead(nn.Module):
         normaliser = self.normaliser
         if normaliser is None:
             return rows
-        rate = normaliser.momentum
-        if not self.training or rate is None or type(normaliser) is not nn.BatchNorm1d or len(rows) < 2:
-            return normaliser(rows)  # which may have become another one, or refuse a single row
-        scale, shift = normaliser.weight, normaliser.bias
-        means, variances = normaliser.running_mean, normaliser.running_var
-        # What the module does, without what it does around it.
-        return torch.batch_norm(rows, scale, shift, means, variances, True, rate, normaliser.eps, True)
+        frame = self._frame() if self.training and len(rows) > 1 else None
+        return normaliser(rows) if frame is None else torch.batch_norm(rows, *frame, True)  # pyright: ignore[reportCallIssue]
+
+    def _frame(self) -> tuple[Any, ...] | None:
+        """What batch normalisation gives torch.batch_norm in training, or None if it has become another one.
+
+        To give it is what the module does, without what it does around it.
+        """
+        normaliser = self.normaliser
+        if type(normaliser) is not nn.BatchNorm1d or normaliser.momentum is None:
+            return None
+        own, running = normaliser._parameters, normaliser._buffers  # attributes of modules are slow to find
+        numbers = own["weight"], own["bias"], running["running_mean"], running["running_var"]
+        return *numbers, True, normaliser.momentum, normaliser.eps
 
     def penalty(self) -> Tensor:
         """What else a training loop adds, times a weight, to the mean cross-entropy: nothing here."""
@@ -203,14 +232,18 @@ class MixtureHead(nn.Module):
         head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
         return head.refit(rows, labels, **options)
 
-    def refit(self, X: Any, y: Any, **options: Any) -> Self:
+    def refit(self, X: Any, y: Any, *, logits: bool = True, **options: Any) -> Self:
         """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
 
-        With density=True both the Gaussians of the logits and those of `log_density` do.
+        With density=True both the Gaussians of the logits and those of `log_density` do; with logits=False the latter
+        alone, and predictions stay as they are. Features as the network gives them in evaluation are narrower than
+        those that the Gaussians could follow in training, with dropout and normalised by the batch.
         """
         from mixtura.nn.conversion import refit
 
-        refit(self, X, y, options)
+        if not checks.switch("logits", logits):
+            self._check_density("refit with logits=False")
+        refit(self, X, y, logits, options)
         return self
 
     def to_estimator(self, classes: Any = None) -> Any:

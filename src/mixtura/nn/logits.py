@@ -60,7 +60,7 @@ class Monomials(nn.Module):
 def in_autocast(x: Tensor) -> bool:
     """Whether autocast is on for the device of these values."""
     kind = x.device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return kind != "meta" and torch.is_autocast_enabled(kind)  # is_autocast_available does not compile in 2.11
 
 
 def at_least_single(values: Tensor) -> Tensor:
@@ -76,6 +76,7 @@ def component_scores(
     projection: Tensor | None = None,
     log_variances: Tensor | None = None,
     projection_log_variances: Tensor | None = None,
+    ratios: Tensor | None = None,
 ) -> Tensor:
     """Scores (n, K) of normalised features (n, D).
 
@@ -83,11 +84,12 @@ def component_scores(
         weight, bias: (K, P) and (K,).
         projection: (K R, D), the V_k of "low_rank".
         log_variances, projection_log_variances: of the weights and projections, where they are noisy.
+        ratios: (n, K), of the noise of weights to its scale, if it was drawn before.
     """
     phi = monomials.forward(x)
     scores = functional.linear(phi, weight, bias)
     if log_variances is not None:
-        scores = _noisy(scores, phi * phi, log_variances)
+        scores = _noisy(scores, phi * phi, log_variances, ratios)
     if projection is None:
         return scores
     projected = functional.linear(x, projection)
@@ -97,11 +99,12 @@ def component_scores(
     return torch.add(scores, (projected * projected).sum(-1), alpha=0.5)
 
 
-def _noisy(means: Tensor, squares: Tensor, log_variances: Tensor) -> Tensor:
+def _noisy(means: Tensor, squares: Tensor, log_variances: Tensor, ratios: Tensor | None = None) -> Tensor:
     """Products of values with weights of these variances, given their means and the squares of the values."""
     variances = functional.linear(squares, functional.hardtanh(log_variances, -math.inf, LARGEST_LOG_VARIANCE).exp())
     scales = (at_least_single(variances) + TINY).sqrt()
-    return torch.addcmul(means, scales, torch.randn_like(scales))  # (local-reparametrisation)
+    noise = torch.randn_like(scales) if ratios is None else ratios * scales.detach()
+    return torch.addcmul(means, scales, noise)  # (local-reparametrisation)
 
 
 def bound_by_launches(values: Tensor) -> bool:
