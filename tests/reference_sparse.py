@@ -101,6 +101,17 @@ def fit(
     return twin
 
 
+def negligible(values, precisions, determined, rate) -> np.ndarray:
+    """Whether a weight is all but gone, and the evidence largest, others being held, at a variance below 1e-3."""
+    found = []
+    for v, p, d in zip(values, precisions, determined, strict=True):
+        curvature, gradient = p * d / (1 - d), p * v / (1 - d)  # of the evidence where the weight is left out
+        # The derivative by the variance vanishes where u = 1 + curvature * variance solves a quadratic equation.
+        u = np.roots([2 * rate, curvature, -(gradient**2)]).max() if curvature > 0 else 1.0
+        found.append(d < 0.01 and p > 1e3 and (u <= 1 or (u - 1) / curvature < 1e-3))
+    return np.array(found, bool)
+
+
 def update(twin: SparseTwin, columns, labels, active, row_weights, exact, rate) -> np.ndarray:
     """Evidence, precisions, mixture weights, pruning; which weights stay."""
     joint = np.log(twin.mixing) + columns @ twin.values.T
@@ -119,6 +130,8 @@ def update(twin: SparseTwin, columns, labels, active, row_weights, exact, rate) 
     determined = 1 - precisions * np.diag(covariance)
     solved = [np.roots([v**2, -d, -2 * rate]).max() for v, d in zip(values, determined, strict=True)]
     moved = np.clip(np.where(determined > 0, solved, precisions), 1e-6, LARGEST)
+    if rate:
+        moved[negligible(values, precisions, determined, rate)] = LARGEST
     counts = row_weights @ twin.responsibilities
     twin.mixing = counts / np.bincount(twin.class_of, counts)[twin.class_of]
     stays = active.copy()

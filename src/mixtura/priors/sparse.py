@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# A value of which rows determine less than this share, and whose precision is this large, is all but gone.
+DETERMINED, NEGLIGIBLE = 0.01, 1e3
+
 
 @dataclass(frozen=True)
 class Relevance:
@@ -34,11 +37,21 @@ class Relevance:
         Where rounding leaves none of it, the precision stays. The precision solves
         precision value^2 = determined + 2 rate / precision.
         """
-        squares = values.square().clamp_min(1e-300)
+        squares, known = values.square().clamp_min(1e-300), determined
         if self.rate:
             determined = 0.5 * (determined + (determined.square() + 8 * self.rate * squares).sqrt())
-        moved = determined / squares
-        return torch.where(determined > 0, moved, precisions).clamp(self.smallest, self.largest)
+        moved = torch.where(determined > 0, determined / squares, precisions).clamp(self.smallest, self.largest)
+        return moved.masked_fill_(self._negligible(values, precisions, known), self.largest) if self.rate else moved
+
+    def _negligible(self, values: Tensor, precisions: Tensor, determined: Tensor) -> Tensor:
+        """Values that are all but gone, where their best precision is no smaller (variance-prior).
+
+        What is left of such a value adds less than determined^2 / 4 to the log evidence; to be rid of it may take
+        thousands of updates.
+        """
+        curvatures = precisions * determined / (1 - determined)
+        _, best = self.gains((precisions * values / (1 - determined)).square(), curvatures)
+        return (determined < DETERMINED) & (precisions > NEGLIGIBLE) & (best > NEGLIGIBLE)
 
     def relevant(self, precisions: Tensor) -> Tensor:
         """Which values stay, (P,)."""
