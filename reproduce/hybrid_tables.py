@@ -134,16 +134,6 @@ def missing(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def on_a_gpu(results: dict[str, Any]) -> list[str]:
-    lines = ["| on a GPU | time |", "|---|---|"]
-    units = {"speed": ("milliseconds_per_step", "ms a step"), "missing speed": ("microseconds_per_row", "µs a row")}
-    for table, (key, unit) in units.items():
-        for row, runs in results.get(table, {}).items():
-            if "cuda" in row:
-                lines.append(f"| {row}, {runs['0']['device']} | {runs['0'][key]:.2f} {unit} |")
-    return lines
-
-
 def plot_missing(results: dict[str, Any]) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
     for row, runs in results.get("missing", {}).items():
@@ -213,10 +203,7 @@ def main() -> None:
         "",
         "## Speed",
         "",
-        *on_a_gpu(results),
-        "",
-        "The program of these times is now benchmarks/hybrid.py; times on a CPU are in",
-        "[benchmarks/results/hybrid.md](../../benchmarks/results/hybrid.md).",
+        "Times on a GPU and on a CPU are in [benchmarks/results/hybrid.md](../../benchmarks/results/hybrid.md).",
     ]
     (RESULTS / "hybrid.md").write_text("\n".join(lines) + "\n")
 
