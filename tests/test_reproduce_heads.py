@@ -70,6 +70,8 @@ def test_features_are_followed_and_drawn(script):
 
 def test_the_density_is_compared_with_gaussians_fitted_afterwards(script):
     run, folder = script
+    if not (folder / "heads_select_mnist_2.json").exists():  # this test alone, or on another worker
+        run("select", "mnist_2")
     (folder / "heads_select_fashion_10.json").write_text((folder / "heads_select_mnist_2.json").read_text())
     run("density", "fashion_10")
     last = runs_of(folder, "heads_density")[-1]
