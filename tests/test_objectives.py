@@ -188,7 +188,7 @@ def test_shares_are_the_posteriors(rng, device):
     log_joint = torch.tensor(rng.normal(size=(4, 6)), device=device)
     log_joint[:, 2] = -torch.inf  # a row that no component explains
     log_joint[1, 3] = -torch.inf
-    assert_close(shares(log_joint), posteriors(log_joint)[1])
+    assert_close(shares(log_joint), posteriors(log_joint)[1].T)
 
 
 @pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])
@@ -201,13 +201,15 @@ def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(dist
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_exponentials_are_exact_or_zero(dtype, device):
+def test_exponentials_are_right_or_zero(dtype, device):
     tiny = torch.finfo(dtype).tiny
     x = torch.linspace(2 * np.log(tiny), 0, 4001, dtype=dtype, device=device)
     x[0] = -torch.inf
-    expected, found = x.exp(), exponentials(x.clone())
+    largest = torch.tensor(-50.0, dtype=dtype, device=device)
+    expected, found = x.exp(), exponentials(x + largest, largest)
     large = expected > 20 * tiny
-    assert torch.equal(found[large], expected[large])
+    errors = (found[large] / expected[large] - 1).abs() / (100 - x[large])  # of the sum, and of its multiple
+    assert float(errors.max()) <= 2 * torch.finfo(dtype).eps
     assert float(found[~large].max()) <= 20 * tiny
     if device.type == "cpu":
         assert bool((found[expected < 15 * tiny] == 0).all())

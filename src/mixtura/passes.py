@@ -38,8 +38,9 @@ MONOMIAL_BYTES = 2 * 2**20
 # cache lines apart in memory, do not crowd into a few places of the cache: at 50 features and 20 components products of
 # 384 rows take 1.3 times as long, row by row, as those of 408; at 16 and 32 those of 768 as those of 984.
 TILE = 24
-# Below this a matrix product is no longer fast; wide rows may leave the cache for it, never the memory limit.
-FEWEST_ROWS = 9 * TILE
+# Below this calls take too large a part of the time; wide rows may leave the cache for it, never the memory limit. At
+# 50 features a pass with half of it takes 1.08 times as long, with twice as many rows 1.25 times.
+FEWEST_ROWS = 17 * TILE
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
 # Single precision is tried first where products take most of the time: monomials, and rows x components x monomials. At

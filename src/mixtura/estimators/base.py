@@ -79,7 +79,7 @@ class MixtureEstimator(BaseEstimator):
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        return self._map(X, Decision(lambda log_joint: log_joint, lambda log_joint: shares(log_joint).T, SURE))
+        return self._map(X, Decision(lambda log_joint: log_joint, shares, SURE))
 
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row.
