@@ -156,7 +156,9 @@ class LinearProduct:
 
     def expand(self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Tensor]:
         features = self.monomials(rows, centre, scratch)  # (P, n)
-        weights = scratch.kept("weights", self.weights, lambda: self.weights.to(features.dtype))[components]
+        # Component by component within a monomial: row by row products of 20 x 1326 weights take 1.25 times as long.
+        weights = scratch.kept("weights", self.weights, lambda: self.weights.T.to(features.dtype).contiguous().T)
+        weights = weights[components]
         scores = scratch.buffer("scores", (len(weights), len(rows)), rows)
         return torch.mm(weights, features, out=scores), features
 

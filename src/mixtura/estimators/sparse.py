@@ -33,8 +33,8 @@ from mixtura.solvers.working_set import WorkingSet
 from mixtura.sparse_mixture import SparseMixture, class_scores
 
 # How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
-# on the scale of Jeffreys. This and the two variances were chosen by held-out training rows of seven sets
-# (reproduce/results/sparse_settings.md).
+# on the scale of Jeffreys. This and the two variances were chosen by simulated sets and folds of training rows
+# (reproduce/results/sparse_simulations.md).
 LOG_ODDS = math.log(10)
 START_VARIANCE = 30.0
 EXPECTED_VARIANCE = 100.0
