@@ -30,11 +30,11 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.decisions import SURE, Decision, Doubts
+from mixtura.decisions import SURE, Decision, Doubts, first
 from mixtura.frames import Frame, extremes, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
-from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.objectives import Conditional, Joint, Marginal, shares
 from mixtura.passes import Evaluator, computing_dtype, impute, map_rows, summarise
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
@@ -466,9 +466,9 @@ def test_extremes_of_narrow_rows(n_rows, missing, rng, device):
 
 
 def decided(mixture, rows, lead) -> torch.Tensor:
-    finish = (lambda scores: scores.softmax(0).T) if lead else (lambda scores: scores.argmax(0).to(scores.dtype))
     source = TensorSource(rows)
-    return map_rows(mixture, source, locate(source), Decision(lambda log_joint: log_joint, finish, lead), 2**20)
+    decision = Decision(lambda log_joint: log_joint, shares if lead else first, lead)
+    return map_rows(mixture, source, locate(source), decision, 2**20)
 
 
 @pytest.fixture
@@ -503,7 +503,7 @@ def test_single_precision_is_given_up_where_most_rows_are_in_doubt(rng, monkeypa
     looked = []
     screen = Decision.screened
     monkeypatch.setattr(
-        Decision, "screened", lambda self, a, error: looked.append(a.shape[1]) or screen(self, a, error)
+        Decision, "screened", lambda self, a, error, out: looked.append(a.shape[1]) or screen(self, a, error, out)
     )
     mixture = random_mixture(COVARIANCES["full"], rng)
     rows = tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu")

@@ -26,22 +26,27 @@ class Decision:
 
     Arguments:
         scores: log joints (K, n) -> log p(x, c), (C, n), whose errors are at most twice as large.
-        finish: those (C, n) -> what is decided, (n, ...).
+        finish: those (C, n), and memory for the answer or None -> what is decided, (n, ...), there or elsewhere.
         lead: nats by which the first class must be ahead of all others to decide it.
     """
 
     scores: Callable[[Tensor], Tensor]
-    finish: Callable[[Tensor], Tensor]
+    finish: Callable[[Tensor, Tensor | None], Tensor]
     lead: float
 
-    def __call__(self, log_joint: Tensor) -> Tensor:
-        return self.finish(self.scores(log_joint))
+    def __call__(self, log_joint: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.finish(self.scores(log_joint), out)
 
-    def screened(self, log_joint: Tensor, error: float) -> tuple[Tensor, Tensor]:
+    def screened(self, log_joint: Tensor, error: float, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What is decided, and the numbers of the rows in doubt, where log joints may be off by an error."""
         scores = self.scores(log_joint)
         near = torch.gt(scores, scores.amax(0) - (self.lead + 4 * error), out=torch.empty_like(scores))
-        return self.finish(scores), (near.sum(0) != 1).nonzero()[:, 0]  # none is near NaN
+        return self.finish(scores, out), (near.sum(0) != 1).nonzero()[:, 0]  # none is near NaN
+
+
+def first(scores: Tensor, out: Tensor | None = None) -> Tensor:
+    """The number of the first class of each row, (C, n) -> (n,), as numbers of the same type."""
+    return scores.argmax(0).to(scores.dtype)
 
 
 def single_error(errors: Tensor) -> float:

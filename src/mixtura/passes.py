@@ -487,12 +487,14 @@ def map_rows(
         chunk = piece.load(evaluator)
         if error is not None and not chunk.missing and state.doubts.few:
             assert isinstance(compute, Decision)
-            values, again = compute.screened(evaluator.scores(chunk, state.single), error)
-            state.output[chunk.index] = values.to(evaluator.dtype)
+            place = state.place(chunk)
+            values, again = compute.screened(evaluator.scores(chunk, state.single), error, place)
+            state.put(chunk, values, place)
             state.doubts.count(len(chunk.rows), len(again))
             chunk = chunk.part(again)
         if len(chunk.rows):
-            state.output[chunk.index] = compute(evaluator.scores(chunk, state.scratch))
+            scores, place = evaluator.scores(chunk, state.scratch), state.place(chunk)
+            state.put(chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
 
     n_threads = threads_on(source.device)
     states = [_Answers() for _ in range(n_threads)]
@@ -515,6 +517,14 @@ class _Answers:
     scratch: Scratch = field(default_factory=Scratch)
     single: Scratch = field(default_factory=lambda: Scratch(torch.float32))
     doubts: Doubts = field(default_factory=Doubts)
+
+    def place(self, chunk: Chunk) -> Tensor | None:
+        """Where the answers for a chunk may be written at once: rows that lie side by side."""
+        return self.output[chunk.index] if isinstance(chunk.index, slice) else None
+
+    def put(self, chunk: Chunk, values: Tensor, place: Tensor | None) -> None:
+        if values is not place:
+            self.output[chunk.index] = values.to(self.output.dtype)
 
 
 def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:

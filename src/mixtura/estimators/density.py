@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mixtura import checks, linalg
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.decisions import Decision
+from mixtura.decisions import Decision, first
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.classifier import is_auto, make_prior, wanted_criterion, wanted_priors
 from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
@@ -333,8 +333,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable component of each row."""
-        first = Decision(lambda log_joint: log_joint, lambda log_joint: log_joint.argmax(0).to(log_joint.dtype), 0.0)
-        numbers = self._map(X, first)
+        numbers = self._map(X, Decision(lambda log_joint: log_joint, first, 0.0))
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
     def predict_proba(self, X: Any) -> Any:

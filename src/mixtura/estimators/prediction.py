@@ -12,9 +12,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.decisions import SURE, Decision
+from mixtura.decisions import SURE, Decision, first
 from mixtura.estimators.base import MixtureEstimator
-from mixtura.objectives import posteriors
+from mixtura.objectives import posteriors, shares
 
 
 class ClassPredictions(ClassifierMixin, MixtureEstimator):
@@ -33,7 +33,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
 
     def predict_proba(self, X: Any) -> Any:
         """p(c | x) of each row and class."""
-        return self._map(X, self._decision(lambda scores: scores.T.softmax(1), SURE))
+        return self._map(X, self._decision(shares, SURE))
 
     def decision_function(self, X: Any) -> Any:
         """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
@@ -48,7 +48,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class of each row."""
         rows = self._read(X)
-        numbers = self._map(X, self._decision(lambda scores: scores.argmax(0).to(scores.dtype), 0.0))
+        numbers = self._map(X, self._decision(first, 0.0))
         if not rows.as_tensor:
             return self.classes_[numbers.astype(np.int64)]
         if self.classes_.dtype.kind not in "iufb":
@@ -99,7 +99,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
         slices = self.mixture_.class_slices
         return lambda log_joint: class_scores(log_joint, slices)
 
-    def _decision(self, finish: Callable[[Tensor], Tensor], lead: float) -> Decision:
+    def _decision(self, finish: Callable[[Tensor, Tensor | None], Tensor], lead: float) -> Decision:
         scores = self._scores()
         return Decision(lambda log_joint: scores(log_joint).T, finish, lead)
 
@@ -108,4 +108,4 @@ def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:
     """log p(x, c), (K, n) -> (n, C)."""
     if all(part.stop - part.start == 1 for part in slices):
         return log_joint.T
-    return torch.stack([posteriors(log_joint[part])[0] for part in slices], 1)
+    return torch.stack([posteriors(log_joint[part])[0] for part in slices]).T

@@ -44,10 +44,11 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     return largest + totals.log(), posterior
 
 
-def shares(log_joint: Tensor) -> Tensor:
+def shares(log_joint: Tensor, out: Tensor | None = None) -> Tensor:
     """The posterior over components alone, row by row and without a gradient: (K, n) -> (n, K)."""
     _, powers, _, inverse = _powers(log_joint)
-    return torch.mul(powers.T, inverse.unsqueeze(1), out=powers.new_empty(powers.shape[::-1]))
+    out = powers.new_empty(powers.shape[::-1]) if out is None else out
+    return torch.mul(powers.T, inverse.unsqueeze(1), out=out)
 
 
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
