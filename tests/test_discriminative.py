@@ -11,7 +11,7 @@ from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_cells
 from mixtura.estimators.growing import split, unexplained
-from mixtura.estimators.penalties import PULLS, SCALES, SMOOTHINGS
+from mixtura.estimators.penalties import PULLS, SCALES, SMOOTHINGS, Found, Grid, Search
 from mixtura.priors import Shrinkage
 from mixtura.solvers import BaumWelch
 
@@ -150,6 +150,27 @@ def test_penalties_are_compared_again_when_a_class_has_grown():
         scores[sum(record.n_components)].append(record.score)
     assert max(scores[model.n_components_.sum()]) > max(scores[2]) + 0.03
     assert model.growth_[0].setting.prior.scale > model.prior_.scale
+
+
+@pytest.mark.parametrize(("gains", "kept"), [((-5, 10, 1, 0.5), 2), ((-5, 4, 10), 0), ((3, -1, 4), 3), ((1, 0.5), 0)])
+def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
+    """Gains of the log posterior of all labels kept out: two more than the best before are needed."""
+
+    class Scripted(Search):
+        @property
+        def weight(self):
+            return 100.0
+
+        def _able(self, mixtures, every, left_out):
+            return [0, 1] if every and len(mixtures) < len(gains) else []
+
+        def _tried(self, step, starts, found):
+            more = [*starts, step]
+            return more, Found(found.place, found.score + gains[len(starts)] / self.weight, more)
+
+    search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
+    found, steps = search.growth([], Found((0, 0, 0), 0.0, []))
+    assert len(steps) == len(found.mixtures) == kept
 
 
 def test_classes_that_need_no_more_do_not_grow():

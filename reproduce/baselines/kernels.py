@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import log_ndtr
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtri
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics.pairwise import rbf_kernel
+
+LOG_ROOT_OF_TWO_PI = 0.5 * np.log(2 * np.pi)
 
 
 class KernelClassifier(ClassifierMixin, BaseEstimator):
@@ -66,22 +67,20 @@ class InformativeVectorMachine(KernelClassifier):
 
     def _solve(self, X: np.ndarray, signs: np.ndarray) -> None:
         n_rows = len(X)
-        bias = float(norm.ppf(np.clip((signs > 0).mean(), 0.01, 0.99)))
+        bias = float(ndtri(np.clip((signs > 0).mean(), 0.01, 0.99)))
         means, variances = np.zeros(n_rows), np.full(n_rows, self.amplitude)
         factors = np.zeros((min(self.n_vectors, n_rows), n_rows))  # K - factors' factors is the posterior covariance
         active, places, precisions = [], [], []
-        free = np.ones(n_rows, bool)
+        free, lengths = np.ones(n_rows), np.einsum("nd,nd->n", X, X)
         for step in range(len(factors)):
             slopes, curvatures = _probit(signs, means + bias, variances)
-            gains = np.where(free, -np.log1p(-np.clip(variances * curvatures, 0, 1 - 1e-12)), -np.inf)
-            i = int(gains.argmax())
-            column = (
-                self.amplitude * rbf_kernel(X, X[i : i + 1], self.gamma)[:, 0] - factors[:step].T @ factors[:step, i]
-            )
+            i = int((free * variances * curvatures).argmax())  # the largest entropy reduction too
+            distances = np.maximum(lengths + lengths[i] - 2 * (X @ X[i]), 0)
+            column = self.amplitude * np.exp(-self.gamma * distances) - factors[:step, i] @ factors[:step]
             precisions.append(curvatures[i] / max(1 - curvatures[i] * variances[i], 1e-9))
             places.append(means[i] + slopes[i] / curvatures[i])
             active.append(i)
-            free[i] = False
+            free[i] = 0
             factors[step] = np.sqrt(curvatures[i]) * column
             variances = np.maximum(variances - curvatures[i] * column**2, 1e-12)
             means = means + slopes[i] * column
@@ -94,5 +93,5 @@ def _probit(signs: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tupl
     """First and minus second derivative of log Phi(y f / sqrt(1 + v)) by the mean."""
     scales = signs / np.sqrt(1 + variances)
     ratios = scales * means
-    slopes = scales * np.exp(norm.logpdf(ratios) - log_ndtr(ratios))
+    slopes = scales * np.exp(-0.5 * ratios**2 - LOG_ROOT_OF_TWO_PI - log_ndtr(ratios))
     return slopes, np.maximum(slopes * (slopes + ratios * scales), 1e-12)

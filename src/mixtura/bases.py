@@ -124,7 +124,8 @@ class RBF:
     gamma: float = 1.0
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
-        return (-self.gamma * torch.cdist(left, right).square()).exp()
+        lengths = left.square().sum(1, keepdim=True) + right.square().sum(1)
+        return torch.addmm(lengths, left, right.T, alpha=-2).clamp_min_(0).mul_(-self.gamma).exp_()
 
     def n_features(self, n_columns: int) -> int | None:
         return None

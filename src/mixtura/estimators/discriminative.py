@@ -59,8 +59,9 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             warm_start, random_state, verbose: as in `MixtureClassifier`.
 
     Attributes:
-        prior_ (the penalties), smoothing_, search_ (one record a comparison), validation_scores_ (with early_stopping:
-        steps, and the mean log posterior of the labels kept out after so many), and those of `MixtureClassifier`.
+        prior_ (the penalties), smoothing_, search_ (one record a comparison), growth_ (cuts that made classes grow),
+        validation_scores_ (with early_stopping: steps, and the mean log posterior of the labels kept out after so
+        many), and those of `MixtureClassifier`.
 
     Examples:
         >>> from mixtura import DiscriminativeMixtureClassifier

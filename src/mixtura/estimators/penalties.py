@@ -38,7 +38,7 @@ LOOSE = 1  # the pull of a corner, that lets the parts of a class go
 MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
 SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
-PATIENCE = 2  # classes that may fail to gain by growing, one after the other
+PATIENCE = 2  # cuts that may fail to gain, one after the other: of all components, or of one class
 SMALLEST_HELD_OUT = 20  # rows that may say when to stop
 
 # max_iter and tol. A fit that compares must end as the last fit will: to stop early is a penalty too.
@@ -344,23 +344,31 @@ class Search:
 
     def growth(self, starts: list[Mixture], found: Found) -> tuple[Found, list[Growth]]:
         """What gains by growing, in order, and where that leads: all components first, then one at a time (growing)."""
-        steps: list[Growth] = []
+        starts, found, steps = self._doubled(starts, found)
         failed: list[int] = []
-        every = True
-        while every or len(failed) < PATIENCE:
-            able = self._able(found.mixtures, every, failed)
-            if not (able or every):
-                break
-            step = Growth(tuple(able if every else able[:1]), every, self.grid[found.place])
-            more, tried = self._tried(step, starts, found) if able else (starts, found)
-            if tried.score > found.score + SMALLEST_GAIN / self.weight:
+        while len(failed) < PATIENCE and (able := self._able(found.mixtures, False, failed)):
+            step = Growth((able[0],), False, self.grid[found.place])
+            more, tried = self._tried(step, starts, found)
+            if self._gains(tried, found):
                 starts, found, failed = more, tried, []
                 steps.append(step)
-            elif every:
-                every = False
             else:
-                failed.extend(step.classes)
+                failed.append(able[0])
         return found, steps
+
+    def _doubled(self, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found, list[Growth]]:
+        """All components cut in two, again and again; cuts that gain nothing stay where the next one gains."""
+        best, best_starts, kept = found, starts, 0
+        steps: list[Growth] = []
+        while len(steps) < kept + PATIENCE and (able := self._able(found.mixtures, True, [])):
+            steps.append(Growth(tuple(able), True, self.grid[found.place]))
+            starts, found = self._tried(steps[-1], starts, found)
+            if self._gains(found, best):
+                best, best_starts, kept = found, starts, len(steps)
+        return best_starts, best, steps[:kept]
+
+    def _gains(self, tried: Found, found: Found) -> bool:
+        return tried.score > found.score + SMALLEST_GAIN / self.weight
 
     def _tried(self, step: Growth, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found]:
         more = [

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from mixtura.bases import Basis
 from mixtura.roles import Step
@@ -131,8 +132,7 @@ class WorkingSet:
         residuals = (working.state.responsibilities - posteriors) * rows.weights
         factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
         gains, precisions = [], []
-        step = max(1, self.memory_limit // (64 * len(rows.labels)))
-        for part in index.split(step):
+        for part in index.split(self._n_at_once(working)):
             added = self.candidates.at(part)  # (h, N)
             gradient = residuals @ added.T  # (K, h)
             left = torch.stack(
@@ -173,20 +173,23 @@ class WorkingSet:
 
     def _grown(self, working: WorkingState, gains: Tensor, precisions: Tensor, index: Tensor) -> WorkingState:
         """With the best candidates, none much like a better one of the same component."""
-        order = gains.flatten().argsort(descending=True)[: 20 * MOST_ADDED]
+        best, order = gains.flatten().sort(descending=True)
+        order = order[: min(20 * MOST_ADDED, int((best > LEAST_GAIN).sum()))]
         chosen: list[tuple[int, int]] = []
-        units: dict[int, Tensor] = {}
-        for pair in order.tolist():
-            k, place = divmod(pair, len(index))
-            if float(gains[k, place]) <= LEAST_GAIN or len(chosen) == MOST_ADDED:
-                break
-            if place not in units:
-                column = self.candidates.at(index[place : place + 1])[0]
-                units[place] = column / column.norm().clamp_min(1e-300)
-            alike = [float(units[place] @ units[other]) for other_k, other in chosen if other_k == k]
-            if not alike or max(alike) < MOST_ALIKE:
-                chosen.append((k, place))
+        units: dict[tuple[int, int], Tensor] = {}
+        for pairs in order.split(self._n_at_once(working)):
+            columns = normalize(self.candidates.at(index[pairs % len(index)]), eps=1e-300)  # (h, N)
+            for pair, unit in zip(pairs.tolist(), columns, strict=True):
+                k, place = divmod(pair, len(index))
+                alike = [float(unit @ units[other]) for other in chosen if other[0] == k]
+                if len(chosen) < MOST_ADDED and max(alike, default=0.0) < MOST_ALIKE:
+                    chosen.append((k, place))
+                    units[k, place] = unit
         return self._with(working, chosen, precisions, index)
+
+    def _n_at_once(self, working: WorkingState) -> int:
+        """Candidates whose columns, and what is computed from them, fit in memory."""
+        return max(1, self.memory_limit // (64 * working.features.shape[1]))
 
     def _with(
         self, working: WorkingState, chosen: list[tuple[int, int]], precisions: Tensor, index: Tensor
