@@ -188,7 +188,13 @@ def test_shares_are_the_posteriors(rng, device):
     log_joint = torch.tensor(rng.normal(size=(4, 6)), device=device)
     log_joint[:, 2] = -torch.inf  # a row that no component explains
     log_joint[1, 3] = -torch.inf
-    assert_close(shares(log_joint), posteriors(log_joint)[1].T)
+    values, expected = posteriors(log_joint)
+    assert_close(shares(log_joint.clone()), expected.T)
+    there = log_joint.clone()
+    found = posteriors(there, overwrite=True)
+    assert_close(found[0], values)
+    assert_close(found[1], expected)
+    assert found[1].data_ptr() == there.data_ptr()
 
 
 @pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])

@@ -325,7 +325,7 @@ class Piece:
         n_components = self.components.stop - self.components.start
         return (self.part.stop - self.part.start) * n_components * self.block.rows.shape[1] ** 2
 
-    def load(self, evaluator: Evaluator) -> Chunk:
+    def load(self, evaluator: Evaluator, overwrite: bool = False) -> Chunk:
         """The rows of this piece in the precision of the computation."""
         block, label = self.block, self.group.label
         index = self.part if self.group.index is None else self.group.index[self.part]
@@ -349,6 +349,7 @@ class Piece:
                 take(block.counts),
                 self.components,
                 evaluator.mixture.n_classes,
+                overwrite,
             ),
             weights=None if weights is None else weights.to(evaluator.dtype),
             missing=self.group.missing,
@@ -402,9 +403,10 @@ def summarise(
     with threads_for(mixture.n_components * mixture.n_features**3):
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
     keep_apart = both_sides and objective.needs_denominator
+    overwrite = getattr(objective, "overwrites", False)
 
     def work(piece: Piece, total: _Total) -> None:
-        chunk = piece.load(evaluator)
+        chunk = piece.load(evaluator, overwrite)
         log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
         found = objective.evaluate(log_joint, chunk.targets)
         values, numerator, denominator = found.values, found.numerator, found.denominator
