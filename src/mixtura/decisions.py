@@ -26,7 +26,8 @@ class Decision:
 
     Arguments:
         scores: log joints (K, n) -> log p(x, c), (C, n), whose errors are at most twice as large.
-        finish: those (C, n), and memory for the answer or None -> what is decided, (n, ...), there or elsewhere.
+        finish: those (C, n), which it may write over, and memory for the answer or None -> what is decided, (n, ...),
+            there or elsewhere.
         lead: nats by which the first class must be ahead of all others to decide it.
     """
 
