@@ -31,7 +31,8 @@ from cases import (
     tensor,
 )
 from mixtura.decisions import SURE, Decision, Doubts, first
-from mixtura.frames import Frame, extremes, framed, locate
+from mixtura.ends import ends_of
+from mixtura.frames import Frame, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal, shares
@@ -440,8 +441,8 @@ def test_a_frame_of_tiny_or_huge_units_is_finite(size, device):
 
 def test_a_column_without_observed_cells_lies_at_zero(device):
     rows = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]], dtype=torch.float64, device=device)
-    low, high = extremes(rows)
-    assert (low.tolist(), high.tolist()) == ([1.0, torch.inf], [3.0, -torch.inf])
+    ends = ends_of(rows)
+    assert (ends.low.tolist(), ends.high.tolist(), ends.complete) == ([1.0, torch.inf], [3.0, -torch.inf], False)
     frame = locate(TensorSource(rows))
     assert (frame.centre.tolist(), frame.radii.tolist()) == ([2.0, 0.0], [1.0, 0.0])
 
@@ -451,15 +452,38 @@ def test_no_rows_lie_at_zero(device):
     assert (frame.centre.tolist(), frame.radii.tolist()) == ([0.0, 0.0], [0.0, 0.0])
 
 
-@pytest.mark.parametrize("n_rows", [1, 1000, 1027])
-@pytest.mark.parametrize("missing", [False, True])
-def test_extremes_of_narrow_rows(n_rows, missing, rng, device):
-    rows = rng.normal(size=(n_rows, 3))
-    rows[:, 2][: n_rows if missing else 0] = np.nan
-    low, high = extremes(tensor(rows, device))
-    assert_close(low[:2], rows[:, :2].min(0))
-    assert_close(high[:2], rows[:, :2].max(0))
-    assert (low[2] > high[2]) == missing
+ROWS = {  # of three columns: in memory, and as tensors or arrays
+    "tensor": lambda rows, device: tensor(rows, device),
+    "single precision": lambda rows, device: tensor(rows, device).float(),
+    "every other row": lambda rows, device: tensor(rows.repeat(2, 0), device)[::2],
+    "column by column": lambda rows, device: tensor(rows.T, device).T,
+    "array": lambda rows, device: rows,
+    "other byte order": lambda rows, device: rows.astype(">f8"),
+}
+
+
+@pytest.mark.parametrize("n_rows", [1, 1000, 1027, 100_000])
+@pytest.mark.parametrize("missing", ["nothing", "cells", "a column"])
+@pytest.mark.parametrize("form", ROWS)
+def test_ends_are_the_smallest_and_largest_observed_values(form, missing, n_rows, rng, device):
+    rows = rng.normal(size=(n_rows, 3)).astype(np.float32).astype(float)
+    rows[:, 2] = {"nothing": rows[:, 2], "a column": np.nan, "cells": np.where(rows[:, 2] > 0, np.nan, rows[:, 2])}[
+        missing
+    ]
+    ends = ends_of(ROWS[form](rows, device))
+    assert ends.complete == (not np.isnan(rows).any())
+    assert np.array_equal(ends.low.cpu(), np.nanmin(rows, 0, initial=np.inf))
+    assert np.array_equal(ends.high.cpu(), np.nanmax(rows, 0, initial=-np.inf))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e39])
+def test_ends_tell_whether_values_are_finite_in_a_type(value, rng, device):
+    rows = rng.normal(size=(30, 2))
+    rows[0, 0] = np.nan
+    rows[7, 1] = value
+    ends = ends_of(tensor(rows, device))
+    assert not ends.within(torch.float32)
+    assert ends.within(torch.float64) == np.isfinite(value)
 
 
 # ---- decisions in single precision -------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
-from mixtura.frames import Frame, extremes, framed
+from mixtura.ends import ends_of, nowhere, outermost
+from mixtura.frames import Frame, framed
 from mixtura.mixture import Mixture
 from mixtura.roles import Outlook, Structure
 from mixtura.shards import Source
@@ -115,8 +116,7 @@ class _Look:
         size, device = source.n_features, source.device
         self.n_classes, self.generator = n_classes, generator
         self.reference: Tensor | None = None
-        self.low = torch.full((size,), torch.inf, dtype=torch.float64, device=device)
-        self.high = -self.low
+        self.ends = nowhere(size, device)
         # Index n_classes is for unlabeled rows.
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
@@ -128,10 +128,9 @@ class _Look:
         rows = block.rows
         if not len(rows):
             return
-        low, high = extremes(rows)
-        self.low, self.high = torch.minimum(self.low, low.double()), torch.maximum(self.high, high.double())
+        self.ends = outermost([ends_of(rows)], self.ends)
         if self.reference is None:
-            self.reference = framed(self.low, self.high).centre
+            self.reference = framed(self.ends.low, self.ends.high).centre
         self.n_rows += len(rows)
         for part in range(0, len(rows), 65_536):
             self._part(block, slice(part, part + 65_536))
@@ -184,8 +183,8 @@ class _Look:
         all_means = self.firsts.sum(0) / all_counts
         total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
         within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
-        reference = self.reference if self.reference is not None else torch.zeros_like(self.low)
-        frame = framed(self.low, self.high)
+        reference = self.reference if self.reference is not None else torch.zeros_like(self.ends.low)
+        frame = framed(self.ends.low, self.ends.high)
         # Below the rounding of the sums about the reference a variance is nothing but rounding.
         noise = 1e-13 * (frame.radii.square() + 1e-300)
         varies = total > noise

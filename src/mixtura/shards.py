@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
+from mixtura.ends import Ends
 from mixtura.linalg import Threads, threads_for
 
 # Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
@@ -39,11 +40,14 @@ class Block:
     weights: Tensor | None = None  # (n,)
     start: int = 0
     counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
+    complete: bool = False  # whether it is known that no cell is missing
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _n_missing(self) -> Tensor | None:
         """Missing cells per row, or None where there are none at all."""
+        if self.complete:
+            return None
         # One cheap look; a sum that is NaN for inf - inf only costs the next. A second thread would go on waiting for
         # work, on the core that a pass needs next, for longer than the sum takes.
         with threads_for(0):
@@ -101,6 +105,11 @@ class Source(Protocol):
     n_features: int
 
     @property
+    def ends(self) -> Ends | None:
+        """Of all rows, or of others among which they are, where they are known."""
+        ...
+
+    @property
     def n_rows(self) -> int | None:
         """None where it is not known before all are read."""
         ...
@@ -122,6 +131,10 @@ def threads_of(source: Source) -> Threads:
     return threads_for(PASSES * n_rows * source.n_features**2)
 
 
+def _complete(ends: Ends | None) -> bool:
+    return ends is not None and ends.complete
+
+
 class TensorSource:
     """Rows in memory, on any device: one block, whose groups are found once."""
 
@@ -132,11 +145,14 @@ class TensorSource:
         shares: Tensor | None = None,
         weights: Tensor | None = None,
         counts: Tensor | None = None,
+        *,
+        ends: Ends | None = None,
     ):
         self.n_rows, self.n_features = rows.shape
         self.device = rows.device
         self.dtype = rows.dtype
-        self._block = Block(rows, labels, shares, weights, counts=counts)
+        self.ends = ends
+        self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(ends))
 
     def blocks(self) -> Iterator[Block]:
         yield self._block
@@ -154,8 +170,11 @@ class ArraySource:
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
         counts: Tensor | None = None,
+        *,
+        ends: Ends | None = None,
     ):
         self.n_rows, self.n_features = rows.shape
+        self.ends = ends
         self.device = torch.device(device)
         self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
         self._rows, self._known = rows, (labels, shares, weights, counts)
@@ -167,7 +186,7 @@ class ArraySource:
             part = slice(start, start + step)
             rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
             labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
-            yield Block(rows, labels, shares, weights, start, counts)
+            yield Block(rows, labels, shares, weights, start, counts, _complete(self.ends))
 
 
 class BatchSource:
@@ -181,7 +200,7 @@ class BatchSource:
         device: torch.device,
         dtype: torch.dtype,
     ):
-        self.n_rows, self.n_features = None, n_features
+        self.n_rows, self.n_features, self.ends = None, n_features, None
         self.device = device
         self.dtype = dtype
         self._batches, self._read = batches, read

@@ -100,6 +100,7 @@ class _Warped:
     def __init__(self, source: Source, warp: Warp):
         self.n_features, self.n_rows = source.n_features, source.n_rows
         self.device, self.dtype = source.device, source.dtype
+        self.ends = None
         self._source, self._warp = source, warp
 
     def blocks(self) -> Iterator[Block]:

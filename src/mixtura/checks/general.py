@@ -178,7 +178,7 @@ def _bytes(text: str) -> float | None:
 
 
 def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
-    """A two-dimensional tensor of finite numbers or NaN, for the estimator of this name."""
+    """A two-dimensional tensor of real numbers, for the estimator of this name."""
     if values.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got {values.ndim}D tensor instead, of shape {tuple(values.shape)}. Reshape X: one "
@@ -192,13 +192,26 @@ def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
         )
     if values.is_complex() or values.dtype == torch.bool:
         raise ValueError(f"X must hold real numbers; got dtype {values.dtype}. Convert it, e.g. with X.double().")
+    return values
+
+
+def no_infinity(values: Tensor) -> None:
+    """Finite numbers, or NaN."""
     if values.is_floating_point() and bool(values.isinf().any()):
         row = int(values.isinf().any(1).nonzero()[0])
         raise ValueError(
             f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN "
             "(missing)."
         )
-    return values
+
+
+def too_large(dtype: torch.dtype) -> str:
+    """The message about infinities in an array, in the words of scikit-learn, and a cure."""
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"Input X contains infinity or a value too large for dtype('{name}'). Remove those rows, clip them, or set the "
+        "cells to NaN (missing)."
+    )
 
 
 def rows_of_something(values: object) -> None:

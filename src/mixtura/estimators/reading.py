@@ -15,6 +15,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.ends import Ends, ends_of
 from mixtura.shards import ArraySource, BatchSource, Block, Source, TensorSource
 from mixtura.warp import Warp
 
@@ -31,6 +32,7 @@ class Rows:
     dtype: torch.dtype
     as_tensor: bool
     warp: Warp | None = None  # that the rows of `source` go through
+    ends: Ends | None = None  # of these rows, or of others among which they are
 
     def __len__(self) -> int:
         return len(self.values)
@@ -43,10 +45,11 @@ class Rows:
         counts: Tensor | None = None,
     ) -> Source:
         if isinstance(self.values, np.ndarray):
-            source: Source = ArraySource(self.values, labels, shares, weights, self.device, self.dtype, counts)
+            known = (labels, shares, weights)
+            source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, ends=self.ends)
         else:
             known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
-            source = TensorSource(self.values.to(self.device), *known)
+            source = TensorSource(self.values.to(self.device), *known, ends=self.ends)
         return source if self.warp is None else self.warp.to(self.device).source(source)
 
     def log_slopes(self) -> Tensor:
@@ -69,12 +72,19 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if isinstance(X, Tensor):
         values = _checked_tensor(estimator, X, reset, smallest)
         dtype = wanted_dtype or values.dtype
-        return Rows(values.to(dtype), wanted_device or values.device, dtype, as_tensor=True)
+        values = values.to(dtype)
+        ends = ends_of(values)
+        if not ends.within(dtype):
+            checks.no_infinity(values)
+        return Rows(values, wanted_device or values.device, dtype, as_tensor=True, ends=ends)
     array = _checked_array(estimator, X, reset, smallest)
     dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
     device = wanted_device or torch.device("cpu")
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
-    return Rows(values, device, dtype, as_tensor=False)
+    ends = ends_of(values)
+    if not ends.within(dtype):
+        raise ValueError(checks.too_large(dtype))
+    return Rows(values, device, dtype, as_tensor=False, ends=ends)
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -105,15 +115,13 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
             X=X,  # pyright: ignore[reportArgumentType]
             reset=reset,
             dtype=dtype,
-            ensure_all_finite="allow-nan",
+            ensure_all_finite=False,  # seen from the ends of the rows, which are needed anyway
             ensure_min_samples=smallest,
         )
         return checked
     except ValueError as error:
         if "could not convert string" in str(error):
             raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
-        if "contains infinity" in str(error):
-            raise ValueError(f"{error} Remove those rows, clip them, or set the cells to NaN (missing).") from error
         raise
 
 
@@ -297,7 +305,8 @@ def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None
         if classes is not None:
             numbers = _number(_batch_labels(y, len(rows), type(estimator).__name__), classes, unlabeled)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
-        return Block(block.rows.to(probe.device, probe.dtype), block.labels, None, block.weights)
+        values = block.rows.to(probe.device, probe.dtype)
+        return Block(values, block.labels, None, block.weights, complete=block.complete)
 
     return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
 
