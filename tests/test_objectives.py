@@ -211,7 +211,7 @@ def test_exponentials_are_right_or_zero(dtype, device):
     tiny = torch.finfo(dtype).tiny
     x = torch.linspace(2 * np.log(tiny), 0, 4001, dtype=dtype, device=device)
     x[0] = -torch.inf
-    expected, found = x.exp(), exponentials(x.clone())
+    expected, found = x.exp(), exponentials(x, torch.zeros_like(x))
     large = expected > 20 * tiny
     errors = (found[large] / expected[large] - 1).abs() / (1 - x[large])  # an exponent is off by the last digit
     assert float(errors.max()) <= 2 * torch.finfo(dtype).eps

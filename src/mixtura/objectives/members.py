@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mixtura.objectives.likelihood import Joint, exponentials
+from mixtura.objectives.likelihood import Joint, exponentials, largest_of
 from mixtura.roles import Evaluation, Targets
 
 
@@ -77,8 +77,8 @@ class Members:
 def _side_by_side(log_joint: Tensor, n_members: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:
     """log sum_k exp a_k of each member (B, n), and the posteriors among its components times its counts, (K, n)."""
     joints = log_joint.unflatten(0, (n_members, -1))  # (B, k, n)
-    largest = joints.amax(1).clamp_min(torch.finfo(joints.dtype).min)
-    shares = exponentials(joints - largest.unsqueeze(1))
+    largest = largest_of(joints, 1)
+    shares = exponentials(joints, largest.unsqueeze(1))
     totals = shares.sum(1)
     factors = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
     if counts is not None:
