@@ -39,7 +39,8 @@ MONOMIAL_BYTES = 2 * 2**20
 # 384 rows take 1.3 times as long, row by row, as those of 408; at 16 and 32 those of 768 as those of 984.
 TILE = 24
 # Below this calls take too large a part of the time; wide rows may leave the cache for it, never the memory limit. At
-# 50 features a pass with half of it takes 1.08 times as long, with twice as many rows 1.25 times.
+# 50 features a pass with half of it takes 1.08 times as long, with twice as many rows 1.25 times. In single precision
+# twice as many take as much memory.
 FEWEST_ROWS = 17 * TILE
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
@@ -58,14 +59,12 @@ class Chunk:
     rows: Tensor  # (n, D)
     index: Tensor | slice  # positions in the block
     components: slice
-    targets: Targets
-    weights: Tensor | None
     missing: bool
 
     def part(self, rows: Tensor) -> Chunk:
-        """Some of the rows, to look at again: without what is known of them."""
+        """Some of the rows."""
         index = self.index.start + rows if isinstance(self.index, slice) else self.index[rows]
-        return Chunk(self.rows[rows], index, self.components, Targets(self.targets.class_of), None, self.missing)
+        return Chunk(self.rows[rows], index, self.components, self.missing)
 
 
 class Evaluator:
@@ -325,35 +324,34 @@ class Piece:
         n_components = self.components.stop - self.components.start
         return (self.part.stop - self.part.start) * n_components * self.block.rows.shape[1] ** 2
 
-    def load(self, evaluator: Evaluator, overwrite: bool = False) -> Chunk:
+    def load(self, dtype: torch.dtype) -> Chunk:
         """The rows of this piece in the precision of the computation."""
-        block, label = self.block, self.group.label
-        index = self.part if self.group.index is None else self.group.index[self.part]
+        rows, index = self.block.rows, self.part
+        if self.group.index is None:
+            rows = rows[index]
+        else:
+            index = self.group.index[index]
+            rows = rows.index_select(0, index)
+        return Chunk(rows.to(dtype), index, self.components, self.group.missing)
 
-        def take(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[index]
-
+    def targets(self, chunk: Chunk, mixture: Mixture, overwrite: bool) -> Targets:
+        """What is known of the classes of its rows."""
+        block, index = self.block, chunk.index
         # Rows grouped by label meet only their own components: among those nothing more is known of them.
-        labels, shares = (take(block.labels), take(block.shares)) if label is None else (None, None)
-        weights = take(block.weights)
-        return Chunk(
-            rows=(block.rows[index] if isinstance(index, slice) else block.rows.index_select(0, index)).to(
-                evaluator.dtype
-            ),
-            index=index,
-            components=self.components,
-            targets=Targets(
-                evaluator.mixture.class_of[self.components],
-                labels,
-                shares,
-                take(block.counts),
-                self.components,
-                evaluator.mixture.n_classes,
-                overwrite,
-            ),
-            weights=None if weights is None else weights.to(evaluator.dtype),
-            missing=self.group.missing,
+        labels, shares = (block.labels, block.shares) if self.group.label is None else (None, None)
+        return Targets(
+            mixture.class_of[self.components],
+            None if labels is None else labels[index],
+            None if shares is None else shares[index],
+            None if block.counts is None else block.counts[index],
+            self.components,
+            mixture.n_classes,
+            overwrite,
         )
+
+    def weights(self, chunk: Chunk) -> Tensor | None:
+        weights = self.block.weights
+        return None if weights is None else weights[chunk.index].to(chunk.rows.dtype)
 
 
 def pieces(
@@ -375,7 +373,7 @@ def pieces(
             if not group.missing:
                 in_cache = min(in_cache, MONOMIAL_BYTES // ((4 if single else 8) * evaluator.product.n_monomials))
             tables = group.missing and evaluator.has_marginals  # made anew for every chunk
-            most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 1)))
+            most = min(most, max(in_cache, FEWEST_ROWS * (4 if tables else 2 if single else 1)))
         size = max(1, most - (most - TILE) % (2 * TILE) if most > TILE else most)
         if group.n_rows * scratch > CACHE_BYTES // 8:  # enough work for every thread
             size = min(size, -(-group.n_rows // n_threads))
@@ -406,19 +404,20 @@ def summarise(
     overwrite = getattr(objective, "overwrites", False)
 
     def work(piece: Piece, total: _Total) -> None:
-        chunk = piece.load(evaluator, overwrite)
+        chunk = piece.load(evaluator.dtype)
+        weights = piece.weights(chunk)
         log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
-        found = objective.evaluate(log_joint, chunk.targets)
+        found = objective.evaluate(log_joint, piece.targets(chunk, mixture, overwrite))
         values, numerator, denominator = found.values, found.numerator, found.denominator
-        if chunk.weights is not None:
-            values, numerator = values * chunk.weights, numerator * chunk.weights
-            denominator = None if denominator is None else denominator * chunk.weights
+        if weights is not None:
+            values, numerator = values * weights, numerator * weights
+            denominator = None if denominator is None else denominator * weights
         if count_denominator and denominator is not None:
             total.count(denominator)
         if not keep_apart and denominator is not None:
             numerator, denominator = numerator - denominator, None
         total.value = total.value + values.sum(-1, dtype=torch.float64)
-        total.weight += len(chunk.rows) if chunk.weights is None else float(chunk.weights.sum(dtype=torch.float64))
+        total.weight += len(chunk.rows) if weights is None else float(weights.sum(dtype=torch.float64))
         accumulate(total.sums[0], numerator)
         if denominator is not None:
             accumulate(total.sums[1], denominator)
@@ -478,25 +477,26 @@ def map_rows(
 
     A `Decision` about many rows is made in single precision where that decides it.
     """
+    n_rows = math.inf if source.n_rows is None else source.n_rows
     with threads_for(mixture.n_components * mixture.n_features**3):
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
+        error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
     shape = compute(evaluator.log_weights[:, :0]).shape[1:]
     outputs = []
-    n_rows = math.inf if source.n_rows is None else source.n_rows
-    error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
 
     def work(piece: Piece, state: _Answers) -> None:
-        chunk = piece.load(evaluator)
+        chunk = piece.load(evaluator.dtype)
         if error is not None and not chunk.missing and state.doubts.few:
             assert isinstance(compute, Decision)
             place = state.place(chunk)
             values, again = compute.screened(evaluator.scores(chunk, state.single), error, place)
             state.put(chunk, values, place)
             state.doubts.count(len(chunk.rows), len(again))
+            if not len(again):
+                return
             chunk = chunk.part(again)
-        if len(chunk.rows):
-            scores, place = evaluator.scores(chunk, state.scratch), state.place(chunk)
-            state.put(chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
+        scores, place = evaluator.scores(chunk, state.scratch), state.place(chunk)
+        state.put(chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
 
     n_threads = threads_on(source.device)
     states = [_Answers() for _ in range(n_threads)]
@@ -537,7 +537,7 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
         output = block.rows.to(evaluator.dtype, copy=True)
         for piece in pieces(block, evaluator, False, memory_limit, 1):
             if piece.group.missing:
-                chunk = piece.load(evaluator)
+                chunk = piece.load(evaluator.dtype)
                 output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)
     return torch.cat(outputs)
