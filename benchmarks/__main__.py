@@ -109,7 +109,7 @@ def bench_predictions(rounds: int, scale: float) -> list[dict]:
                 .fit(problem.rows[:20_000])
                 for e in (Ours, Theirs)
             ]  # fmt: skip
-        pairs = [[seconds(partial(m.predict_proba, problem.rows)) for m in models] for _ in range(rounds)]
+        pairs = [[seconds(partial(m.predict_proba, problem.rows)) for m in models] for _ in range(3 * rounds)]
         ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
         table.append(
             {

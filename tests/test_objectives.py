@@ -197,6 +197,14 @@ def test_shares_are_the_posteriors(rng, device):
     assert found[1].data_ptr() == there.data_ptr()
 
 
+@pytest.mark.parametrize("size", [1e5, 1e16, 1e19, 1e150, 1e300])
+def test_posteriors_of_rows_far_away_sum_to_one(size, rng, device):
+    log_joint = -size * torch.tensor(1 + rng.random(size=(4, 200)), device=device)
+    for found in (posteriors(log_joint)[1].T, shares(log_joint.clone())):
+        assert_close(found.sum(1), torch.ones(200))
+        assert torch.equal(found.argmax(1), log_joint.argmax(0))
+
+
 @pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])
 def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(distance):
     log_joint = torch.tensor([[-distance], [0.0]], requires_grad=True)
