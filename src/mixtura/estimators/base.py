@@ -65,13 +65,17 @@ class MixtureEstimator(BaseEstimator):
         A log density is one of the rows, also where the mixture is one of their warped features (warp).
         """
         rows = self._read(X)
+        return rows.answer(self._computed(rows, compute, density))
+
+    def _computed(self, rows: Rows, compute: Any, density: bool = False) -> Tensor:
+        """The same of rows that are read."""
         source = rows.source()
         mixture = self.mixture_.to(source.device)
         with torch.no_grad(), threads_of(source):
             values = map_rows(mixture, source, locate(source), compute, checks.memory_limit(self.memory_limit))
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
-        return rows.answer(values)
+        return values
 
     def score_samples(self, X: Any) -> Any:
         """Log density log p(x) of each row; missing cells (NaN) are integrated out."""
