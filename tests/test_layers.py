@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 
 # From the bottom up. A file may import from its own level and from those below it.
 LEVELS = [
-    {"roles", "moments", "checks", "linalg", "scratch", "cached"},
+    {"roles", "moments", "checks", "linalg", "scratch", "cached", "ends"},
     {"covariances", "objectives", "priors"},
     {
         "passes", "decisions", "frames", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture",
