@@ -26,7 +26,7 @@ from mixtura.moments import Moments, SignedMoments, Summary
 from mixtura.roles import Conditioned, Covariance, Objective, Product, Targets
 from mixtura.scratch import Scratch, fresh
 from mixtura.shards import Block, Group, Source
-from mixtura.workers import PerThread, share_out, threads_on
+from mixtura.workers import PerThread, Workers, threads_on
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 # Scratch of one thread. Measured with 1 MB of second-level cache and two threads: 1 MB costs up to twice as much as 8
@@ -429,8 +429,9 @@ def summarise(
         return _Total([evaluator.zeros() for _ in range(1 + keep_apart)], next(scratches, None) or Scratch())
 
     totals = PerThread(start, threads_on(source.device))
-    for block in source.blocks():
-        share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
+    with Workers(len(totals)) as workers:
+        for block in source.blocks():
+            workers.share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
     first, *others = totals.made() or [totals[0]]
     for other in others:
         first.add(other)
@@ -499,13 +500,14 @@ def map_rows(
 
     n_threads = threads_on(source.device)
     states = [_Answers() for _ in range(n_threads)]
-    for block in source.blocks():
-        output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
-        for state in states:
-            state.output = output
-        cut = pieces(block, evaluator, False, memory_limit, n_threads, error is not None)
-        share_out(list(cut), work, states)
-        outputs.append(output)
+    with Workers(n_threads) as workers:
+        for block in source.blocks():
+            output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
+            for state in states:
+                state.output = output
+            cut = pieces(block, evaluator, False, memory_limit, n_threads, error is not None)
+            workers.share_out(list(cut), work, states)
+            outputs.append(output)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

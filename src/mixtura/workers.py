@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
@@ -45,41 +44,41 @@ class PerThread:
         return [state for state in self._states if state is not None]
 
 
-# Threads wait here for the next pass: to start them takes as long as a pass over a few thousand rows.
-_pools: dict[int, ThreadPoolExecutor] = {}
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # where they would be no more
+class Workers:
+    """Threads that share out chunks: thread t takes chunks t, t + T, ..., so that sums are added in a fixed order."""
 
+    def __init__(self, n_threads: int):
+        self._n_threads = n_threads
+        self._stop = False
+        self._pool: ThreadPoolExecutor | None = None
 
-def share_out(tasks: Sequence[Task], work: Callable[[Any, Any], None], states: Any) -> None:
-    """work(task, state of the thread) for all tasks, by as many threads as there are states.
+    def __enter__(self) -> Workers:
+        return self
 
-    Thread t takes tasks t, t + T, ..., so that sums are added in a fixed order.
-    """
-    n_threads = len(states)
-    if len(tasks) < 2 or n_threads == 1:
-        for task in tasks:
-            with threads_for(task.work):
-                work(task, states[0])
-        return
-    stopped = False
+    def __exit__(self, *exception: object) -> None:
+        self._stop = True  # after Ctrl-C a thread ends with its chunk, not with its share
+        if self._pool is not None:
+            self._pool.shutdown()
 
-    def share(thread: int) -> None:
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                for task in tasks[thread::n_threads]:
-                    if stopped:
-                        return
-                    work(task, states[thread])
-        finally:
-            torch.set_num_threads(n_threads)  # threads born later start with what was set last
+    def share_out(self, tasks: Sequence[Task], work: Callable[[Any, Any], None], states: Any) -> None:
+        if len(tasks) < 2 or self._n_threads == 1:
+            for task in tasks:
+                with threads_for(task.work):
+                    work(task, states[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._n_threads)
 
-    pool = _pools.get(n_threads) or _pools.setdefault(n_threads, ThreadPoolExecutor(n_threads, "mixtura"))
-    futures = [pool.submit(share, t) for t in range(n_threads)]
-    try:
-        for future in futures:
+        def share(thread: int) -> None:
+            torch.set_num_threads(1)
+            try:
+                with torch.no_grad():
+                    for task in tasks[thread :: self._n_threads]:
+                        if self._stop:
+                            return
+                        work(task, states[thread])
+            finally:
+                torch.set_num_threads(self._n_threads)  # threads born later start with what was set last
+
+        for future in [self._pool.submit(share, t) for t in range(self._n_threads)]:
             future.result()
-    finally:
-        stopped = True  # after Ctrl-C a thread ends with its chunk, not with its share
-        wait(futures)
