@@ -13,10 +13,10 @@ import torch
 
 import reference
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
+from mixtura.evaluator import TOLERANCES
 from mixtura.frames import Frame
 from mixtura.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
-from mixtura.passes import TOLERANCES
 from mixtura.priors import Conjugate
 from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure

@@ -29,9 +29,9 @@ from cases import (
     updated_twin,
 )
 from mixtura.covariances import LowRank
+from mixtura.evaluator import computing_dtype
 from mixtura.frames import Frame, locate
 from mixtura.mixture import Mixture
-from mixtura.passes import computing_dtype
 from mixtura.solvers import SOLVERS as REGISTRY
 from mixtura.solvers import run
 

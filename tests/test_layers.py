@@ -14,8 +14,8 @@ LEVELS = [
     {"roles", "moments", "checks", "linalg", "scratch", "cached", "ends"},
     {"covariances", "objectives", "priors"},
     {
-        "passes", "decisions", "frames", "workers", "fused", "shards", "mixture", "log_linear", "sparse_mixture",
-        "bases", "initialise", "spreading", "warp",
+        "passes", "evaluator", "pieces", "decisions", "frames", "workers", "fused", "shards", "mixture", "log_linear",
+        "sparse_mixture", "bases", "initialise", "spreading", "warp",
     },
     {"solvers"},
     {"reduction"},

@@ -32,11 +32,12 @@ from cases import (
 )
 from mixtura.decisions import SURE, Decision, Doubts, first
 from mixtura.ends import ends_of
+from mixtura.evaluator import Evaluator, computing_dtype
 from mixtura.frames import Frame, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal, shares
-from mixtura.passes import Evaluator, computing_dtype, impute, map_rows, summarise
+from mixtura.passes import impute, map_rows, summarise
 from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
 
 
@@ -224,7 +225,7 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
     mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng).source(device)
     frame = locate(source)
     expected = summarise(mixture, source, Joint(), frame)
-    monkeypatch.setattr("mixtura.passes.MOST_MONOMIALS", 2)
+    monkeypatch.setattr("mixtura.evaluator.MOST_MONOMIALS", 2)
     assert Evaluator(mixture, frame, torch.float64).fast == []
     assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
 
@@ -498,8 +499,8 @@ def decided(mixture, rows, lead) -> torch.Tensor:
 @pytest.fixture
 def screened(monkeypatch):
     """Single precision comes first, however small the problem; what was looked at, and what was looked at twice."""
-    monkeypatch.setattr("mixtura.passes.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", 0)
+    monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
     found = []
     monkeypatch.setattr(Doubts, "count", lambda self, seen, doubted: found.append((seen, doubted)))
     return found
@@ -516,14 +517,14 @@ def test_decisions_in_single_precision_are_those_in_double(case, lead, place, rn
     seen, doubted = (sum(part) for part in zip(*screened, strict=True))
     assert seen == 500
     assert 0 < doubted < 500 or (lead == 0.0 and doubted < 500)
-    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", math.inf)
+    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", math.inf)
     torch.testing.assert_close(found, decided(apart, rows, lead), rtol=0, atol=1e-12)
     assert sum(seen for seen, _ in screened) == 500  # in double precision from the start
 
 
 def test_single_precision_is_given_up_where_most_rows_are_in_doubt(rng, monkeypatch):
-    monkeypatch.setattr("mixtura.passes.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.passes.SCREENED_WORK", 0)
+    monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
     looked = []
     screen = Decision.screened
     monkeypatch.setattr(

@@ -19,12 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mixtura.evaluator import computing_dtype
 from mixtura.frames import Frame, locate
 from mixtura.linalg import threads_for
 from mixtura.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.objectives.likelihood import class_posteriors
-from mixtura.passes import computing_dtype, map_rows, summarise
+from mixtura.passes import map_rows, summarise
 from mixtura.roles import Objective, Prior, Step, Targets
 from mixtura.shards import Block, Source, TensorSource
 from mixtura.solvers.free import FreeMixture, Penalty, Units
