@@ -83,7 +83,7 @@ def test_low_rank_precisions_that_em_cannot_move_say_so():
 
 
 class LargestTensor(TorchDispatchMode):
-    """The most numbers that an operation gives."""
+    """The most bytes that an operation gives."""
 
     def __init__(self):
         super().__init__()
@@ -93,7 +93,7 @@ class LargestTensor(TorchDispatchMode):
         found = operation(*arguments, **(options or {}))
         for part in found if isinstance(found, tuple | list) else [found]:
             if isinstance(part, torch.Tensor):
-                self.size = max(self.size, part.numel())
+                self.size = max(self.size, part.nbytes)
         return found
 
 
@@ -112,7 +112,7 @@ def test_low_rank_needs_memory_in_proportion_to_the_features(covariance_type, mi
             model.predict_proba(X)
         sizes.append(largest.size)
     assert sizes[1] <= 2.1 * sizes[0]
-    assert sizes[1] < 0.2 * 800**2
+    assert sizes[1] < 0.2 * 8 * 800**2
 
 
 # ---- the hybrid --------------------------------------------------------------------------------------------------

@@ -30,15 +30,18 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.decisions import SURE, Decision, Doubts, first
+from mixtura.decisions import SURE, Decision, bearable_share, first
 from mixtura.ends import ends_of
-from mixtura.evaluator import Evaluator, computing_dtype
+from mixtura.evaluator import Chunk, Evaluator, computing_dtype
 from mixtura.frames import Frame, framed, locate
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
 from mixtura.objectives import Conditional, Joint, Marginal, shares
 from mixtura.passes import impute, map_rows, summarise
-from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
+from mixtura.pieces import pieces
+from mixtura.scratch import Scratch
+from mixtura.shards import ArraySource, BatchSource, Block, Group, TensorSource
+from mixtura.workers import Workers
 
 
 def log_joint_of(mixture, source, frame) -> torch.Tensor:
@@ -498,44 +501,132 @@ def decided(mixture, rows, lead) -> torch.Tensor:
 
 @pytest.fixture
 def screened(monkeypatch):
-    """Single precision comes first, however small the problem; what was looked at, and what was looked at twice."""
+    """Single precision comes first, however small the problem and whatever a sample says; how many rows each chunk had
+    (the sample is the first), and how many of them were looked at again.
+    """
     monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
     monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
-    found = []
-    monkeypatch.setattr(Doubts, "count", lambda self, seen, doubted: found.append((seen, doubted)))
+    monkeypatch.setattr("mixtura.passes.bearable_share", lambda n_monomials: 1.0)
+    return looked_at(monkeypatch)
+
+
+def looked_at(monkeypatch) -> list[tuple[int, int]]:
+    """Rows that are looked at in single precision from now on, and how many of them stay in doubt."""
+    found, screen = [], Decision.screened
+
+    def count(self, log_joint, error, out=None):
+        values, doubtful = screen(self, log_joint, error, out)
+        found.append((log_joint.shape[1], len(doubtful)))
+        return values, doubtful
+
+    monkeypatch.setattr(Decision, "screened", count)
     return found
 
 
 @every_covariance
 @pytest.mark.parametrize("lead", [0.0, SURE])
 @pytest.mark.parametrize("place", [0.0, 1e3])
-def test_decisions_in_single_precision_are_those_in_double(case, lead, place, rng, screened, monkeypatch):
+@pytest.mark.parametrize("missing", [False, True])
+def test_decisions_in_single_precision_are_those_in_double(case, lead, place, missing, rng, screened, monkeypatch):
     mixture = random_mixture(case, rng)
     apart = replace(mixture, means=30 * mixture.means + place)  # some rows are sure and some are not
     rows = 10 * tensor(rng.normal(size=(500, N_FEATURES)), "cpu") + place
+    rows[::7, 0] = torch.nan if missing else rows[::7, 0]
+    n_complete = int((~rows.isnan().any(1)).sum())
     found = decided(apart, rows, lead)
-    seen, doubted = (sum(part) for part in zip(*screened, strict=True))
-    assert seen == 500
-    assert 0 < doubted < 500 or (lead == 0.0 and doubted < 500)
+    seen, doubted = (sum(part) for part in zip(*screened[1:], strict=True))
+    assert seen == n_complete
+    assert 0 < doubted < n_complete or (lead == 0.0 and doubted < n_complete)
     monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", math.inf)
     torch.testing.assert_close(found, decided(apart, rows, lead), rtol=0, atol=1e-12)
-    assert sum(seen for seen, _ in screened) == 500  # in double precision from the start
+    assert sum(seen for seen, _ in screened[1:]) == n_complete  # in double precision from the start
 
 
-def test_single_precision_is_given_up_where_most_rows_are_in_doubt(rng, monkeypatch):
+def test_single_precision_is_given_up_where_a_sample_leaves_many_in_doubt(rng, monkeypatch):
     monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
     monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
-    looked = []
-    screen = Decision.screened
-    monkeypatch.setattr(
-        Decision, "screened", lambda self, a, error, out: looked.append(a.shape[1]) or screen(self, a, error, out)
-    )
+    looked = looked_at(monkeypatch)
     mixture = random_mixture(COVARIANCES["full"], rng)
     rows = tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu")
     posterior = decided(mixture, rows, SURE)
-    assert 0 < sum(looked) < 10_000
+    ((seen, doubted),) = looked
+    assert 0 < seen < 500
+    assert doubted > bearable_share(21) * seen
     expected = log_joint_of(mixture, TensorSource(rows), locate(TensorSource(rows))).softmax(1)
     assert_close(posterior, expected, 1e-12)
+
+
+@every_covariance
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_scores_are_the_same_however_many_rows_a_product_takes(case, dtype, rng):
+    mixture = random_mixture(case, rng)
+    rows = tensor(rng.normal(size=(50, N_FEATURES)), "cpu")
+    evaluator = Evaluator(mixture, locate(TensorSource(rows)), torch.float64)
+    scratch = Scratch()
+
+    def scores(product_rows: int) -> torch.Tensor:
+        chunk = Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, product_rows)
+        return evaluator.scores(chunk, scratch.of(dtype)).clone()
+
+    whole = scores(50)
+    assert whole.dtype == dtype
+    for product_rows in (1, 7, 25, 49):
+        torch.testing.assert_close(scores(product_rows), whole, rtol=0, atol=200 * torch.finfo(dtype).eps * 50)
+    assert scratch.of(None) is scratch
+    evaluator.scores(Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, 50), scratch)
+    torch.testing.assert_close(scores(50), whole, rtol=0, atol=0)  # after another precision
+
+
+class Small:
+    """A task of a pass."""
+
+    work = 1
+
+
+def test_a_slow_task_holds_up_no_other():
+    tasks, others_done, done = [Small() for _ in range(6)], threading.Event(), []
+
+    def work(task, state):
+        if task is tasks[0]:
+            assert others_done.wait(30)
+        done.append(task)
+        if len(done) == 5:
+            others_done.set()
+
+    with Workers(2) as workers:
+        workers.hand_out(tasks, work, [None, None])
+    assert done == [*tasks[1:], tasks[0]]
+
+
+@pytest.mark.parametrize("way", [Workers.share_out, Workers.hand_out])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_tasks_are_done_once_and_an_error_in_one_is_raised(way, n_threads):
+    tasks, states = [Small() for _ in range(20)], [[] for _ in range(n_threads)]
+    with Workers(n_threads) as workers:
+        way(workers, tasks, lambda task, state: state.append(task), states)
+    done = [task for state in states for task in state]
+    assert sorted(map(id, done)) == sorted(map(id, tasks))
+    with pytest.raises(ZeroDivisionError), Workers(n_threads) as workers:
+        way(workers, tasks, lambda task, state: 1 / 0, states)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 23, 100, 5000, 123_457])
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("scored_in", [None, torch.float64, torch.float32])
+@pytest.mark.parametrize("memory_limit", [1, 2**20, 2**28])
+def test_pieces_are_all_rows_once_and_even(n_rows, n_threads, scored_in, memory_limit, rng):
+    mixture = random_mixture(COVARIANCES["full"], rng)
+    evaluator = Evaluator(mixture, framed(*torch.ones(2, N_FEATURES, dtype=torch.float64)), torch.float64)
+    block = Block(torch.zeros(n_rows, N_FEATURES, dtype=torch.float64))
+    group = Group(None, False, None, n_rows)
+    cut = pieces(block, group, evaluator, memory_limit, n_threads, scored_in)
+    sizes = [piece.part.stop - piece.part.start for piece in cut]
+    assert [row for piece in cut for row in range(piece.part.start, piece.part.stop)] == list(range(n_rows))
+    scratch = 8 * evaluator.scratch(slice(0, mixture.n_components), group)
+    assert all(size == 1 or size * scratch * n_threads <= memory_limit for size in sizes)
+    if n_rows == 123_457 and memory_limit > 1:
+        shares = [sum(sizes[t::n_threads]) for t in range(n_threads)]
+        assert min(shares) > 0.9 * max(shares)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1e-30, 0.0), (1e30, 0.0), (1.0, 1e6)])

@@ -23,8 +23,9 @@ from mixtura.shards import Group, Source
 # More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
 MOST_MONOMIALS = 2**13
 # Single precision is tried first where products take most of the time: monomials, and rows x components x monomials. At
-# 16 features (153) what else there is to do eats up the gain; at 50 (1326) a row takes two thirds of the time.
-SCREENED_MONOMIALS, SCREENED_WORK = 500, 1e9
+# 12 features (91) it takes as long, at 16 (153) 0.85 and at 50 (1326) 0.6 of the time if no row is in doubt; with 5e7
+# in all it may take longer.
+SCREENED_MONOMIALS, SCREENED_WORK = 120, 1e8
 LARGEST_SINGLE = 1e15  # its range holds the squares of smaller numbers
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -38,11 +39,11 @@ class Chunk:
     index: Tensor | slice  # positions in the block
     components: slice
     missing: bool
+    product_rows: int  # that products of scores take at a time
 
-    def part(self, rows: Tensor) -> Chunk:
-        """Some of the rows."""
-        index = self.index.start + rows if isinstance(self.index, slice) else self.index[rows]
-        return Chunk(self.rows[rows], index, self.components, self.missing)
+    def positions(self, rows: Tensor) -> Tensor:
+        """Of some of the rows in the block."""
+        return self.index.start + rows if isinstance(self.index, slice) else self.index[rows]
 
 
 class Evaluator:
@@ -86,7 +87,13 @@ class Evaluator:
         """Log joints (K', n) alone."""
         if chunk.missing or self.exact:
             return self.evaluate(chunk, scratch)[0]
-        return self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)[0]
+        if len(chunk.rows) <= chunk.product_rows:
+            return self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)[0]
+        n_components = chunk.components.stop - chunk.components.start
+        scores = scratch.buffer("all scores", (n_components, len(chunk.rows)), chunk.rows)
+        for rows, place in zip(chunk.rows.split(chunk.product_rows), scores.split(chunk.product_rows, 1), strict=True):
+            place.copy_(self.product.expand(rows, self.rounded_centre, chunk.components, scratch)[0])
+        return scores
 
     def single_error(self, n_rows: float) -> float | None:
         """How far log joints in single precision may be off; None where they are not worth the trouble, or too far."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.decisions import Decision, Doubts
+from mixtura.decisions import SAMPLE, Decision, bearable_share
 from mixtura.evaluator import Chunk, Evaluator, Sums, computing_dtype
 from mixtura.frames import Frame
 from mixtura.linalg import threads_for
@@ -25,7 +25,7 @@ from mixtura.moments import SignedMoments, Summary
 from mixtura.pieces import Piece, pieces
 from mixtura.roles import Objective
 from mixtura.scratch import Scratch, fresh
-from mixtura.shards import Source
+from mixtura.shards import Block, Group, Source
 from mixtura.workers import PerThread, Workers, threads_on
 
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
@@ -81,7 +81,9 @@ def summarise(
     totals = PerThread(start, threads_on(source.device))
     with Workers(len(totals)) as workers:
         for block in source.blocks():
-            workers.share_out(list(pieces(block, evaluator, by_label, memory_limit, len(totals))), work, totals)
+            groups = block.groups(by_label)
+            cut = [piece for group in groups for piece in pieces(block, group, evaluator, memory_limit, len(totals))]
+            workers.share_out(cut, work, totals)
     first, *others = totals.made() or [totals[0]]
     for other in others:
         first.add(other)
@@ -131,52 +133,99 @@ def map_rows(
     with threads_for(mixture.n_components * mixture.n_features**3):
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
         error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
-    shape = compute(evaluator.log_weights[:, :0]).shape[1:]
-    outputs = []
-
-    def work(piece: Piece, state: _Answers) -> None:
-        chunk = piece.load(evaluator.dtype)
-        if error is not None and not chunk.missing and state.doubts.few:
-            assert isinstance(compute, Decision)
-            place = state.place(chunk)
-            values, again = compute.screened(evaluator.scores(chunk, state.single), error, place)
-            state.put(chunk, values, place)
-            state.doubts.count(len(chunk.rows), len(again))
-            if not len(again):
-                return
-            chunk = chunk.part(again)
-        scores, place = evaluator.scores(chunk, state.scratch), state.place(chunk)
-        state.put(chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
-
     n_threads = threads_on(source.device)
-    states = [_Answers() for _ in range(n_threads)]
+    answering = _Answering(evaluator, compute, error, memory_limit, [_State() for _ in range(n_threads)])
     with Workers(n_threads) as workers:
-        for block in source.blocks():
-            output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
-            for state in states:
-                state.output = output
-            cut = pieces(block, evaluator, False, memory_limit, n_threads, error is not None)
-            workers.share_out(list(cut), work, states)
-            outputs.append(output)
+        outputs = [answering.answered(block, workers) for block in source.blocks()]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 @dataclass
-class _Answers:
-    """What one thread needs: where answers go, and buffers for both precisions."""
+class _State:
+    """What one thread has of its own: buffers, and the positions of the rows that it leaves for later."""
 
-    output: Tensor = field(default_factory=lambda: torch.empty(0))
     scratch: Scratch = field(default_factory=Scratch)
-    single: Scratch = field(default_factory=lambda: Scratch(torch.float32))
-    doubts: Doubts = field(default_factory=Doubts)
+    later: list[Tensor] = field(default_factory=list)
 
-    def place(self, chunk: Chunk) -> Tensor | None:
-        """Where the answers for a chunk may be written at once: rows that lie side by side."""
-        return self.output[chunk.index] if isinstance(chunk.index, slice) else None
+    def taken(self) -> list[Tensor]:
+        """What was left until now."""
+        later, self.later = self.later, []
+        return later
 
-    def put(self, chunk: Chunk, values: Tensor, place: Tensor | None) -> None:
-        if values is not place:
-            self.output[chunk.index] = values.to(self.output.dtype)
+
+@dataclass(frozen=True)
+class _Answering:
+    """What is computed of every row: in double precision, or in single where that decides it (screening)."""
+
+    evaluator: Evaluator
+    compute: Callable[[Tensor], Tensor]
+    error: float | None  # of a log joint in single precision, where that is tried
+    memory_limit: int
+    states: list[_State]  # of the threads
+
+    def answered(self, block: Block, workers: Workers) -> Tensor:
+        """The answers for the rows of a block, in order."""
+        evaluator = self.evaluator
+        shape = self.compute(evaluator.log_weights[:, :0]).shape[1:]
+        output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
+
+        def answer(piece: Piece, state: _State) -> None:
+            chunk, compute = piece.load(evaluator.dtype), self.compute
+            scores, place = evaluator.scores(chunk, state.scratch.of(None)), _place(output, chunk)
+            _put(output, chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
+
+        def screen(piece: Piece, state: _State) -> None:
+            chunk = piece.load(evaluator.dtype)
+            place = _place(output, chunk)
+            values, doubtful = self._screened(chunk, state, place)
+            _put(output, chunk, values, place)
+            state.later.append(chunk.positions(doubtful))
+
+        groups = []
+        for group in block.groups(False):
+            if self._worth_screening(block, group):
+                workers.hand_out(self._pieces(block, group, torch.float32), screen, self.states)
+                # Together later on: calls for the few of a chunk would take longer than what they do.
+                later = [rows for state in self.states for rows in state.taken()]
+                group = group.part(torch.cat(later).sort().values)
+            groups.append(group)
+        pieces_left = [piece for group in groups for piece in self._pieces(block, group, evaluator.dtype)]
+        workers.hand_out(pieces_left, answer, self.states)
+        return output
+
+    def _pieces(self, block: Block, group: Group, dtype: torch.dtype) -> list[Piece]:
+        return pieces(block, group, self.evaluator, self.memory_limit, len(self.states), dtype)
+
+    def _screened(self, chunk: Chunk, state: _State, place: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What single precision says, and the numbers of the rows that it leaves in doubt."""
+        assert isinstance(self.compute, Decision)
+        assert self.error is not None
+        scores = self.evaluator.scores(chunk, state.scratch.of(torch.float32))
+        return self.compute.screened(scores, self.error, place)
+
+    def _worth_screening(self, block: Block, group: Group) -> bool:
+        """Whether a sample of the rows leaves so few in doubt that all of them are answered sooner."""
+        if self.error is None or group.missing or group.n_rows == 0:
+            return False
+        sample, n_doubtful = group.sample(SAMPLE, block.rows.device), 0
+        with threads_for(0):
+            for piece in self._pieces(block, sample, torch.float32):
+                n_doubtful += len(self._screened(piece.load(self.evaluator.dtype), self.states[0])[1])
+        return n_doubtful <= bearable_share(self.evaluator.product.n_monomials) * sample.n_rows
+
+
+def _place(output: Tensor, chunk: Chunk) -> Tensor | None:
+    """Where the answers for a chunk may be written at once: rows that lie side by side."""
+    return output[chunk.index] if isinstance(chunk.index, slice) else None
+
+
+def _put(output: Tensor, chunk: Chunk, values: Tensor, place: Tensor | None) -> None:
+    if values is place:
+        return
+    if isinstance(chunk.index, slice):
+        output[chunk.index] = values.to(output.dtype)
+    else:
+        output.index_copy_(0, chunk.index, values.to(output.dtype))
 
 
 def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
@@ -185,8 +234,8 @@ def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = D
     outputs = []
     for block in source.blocks():
         output = block.rows.to(evaluator.dtype, copy=True)
-        for piece in pieces(block, evaluator, False, memory_limit, 1):
-            if piece.group.missing:
+        for group in block.groups(False):
+            for piece in pieces(block, group, evaluator, memory_limit, 1) if group.missing else []:
                 chunk = piece.load(evaluator.dtype)
                 output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
         outputs.append(output)

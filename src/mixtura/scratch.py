@@ -11,29 +11,36 @@ from torch import Tensor
 
 
 class Scratch:
-    """The buffers of one thread. A buffer holds until the next one of the same name is asked for.
+    """The buffers of one thread. A buffer holds until the next one of the same name is asked for."""
 
-    With a dtype all of them have it, whatever they are for: numbers are rounded on their way into them.
-    """
-
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        self._dtype = dtype
-        self._buffers: dict[str, Tensor] = {}
+    def __init__(self) -> None:
+        self._dtype: torch.dtype | None = None
+        self._memory: dict[str, Tensor] = {}  # bytes
         self._shaped: dict[str, Tensor] = {}
         self._kept: dict[str, tuple[Tensor, Any]] = {}
+
+    def of(self, dtype: torch.dtype | None) -> Scratch:
+        """Itself, and from now on all buffers have this type, whatever they are for: numbers are rounded on their way
+        into them. None: the type of what they are for. What they held is lost.
+        """
+        if dtype != self._dtype:
+            self._dtype = dtype
+            self._shaped.clear()
+            self._kept.clear()
+        return self
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
         shaped, dtype = self._shaped.get(name), self._dtype or like.dtype
         if shaped is not None and shaped.shape == shape and shaped.dtype == dtype and shaped.device == like.device:
             return shaped
-        size = 1
+        size = dtype.itemsize
         for extent in shape:
             size *= extent
-        held = self._buffers.get(name)
-        if held is None or len(held) < size or held.dtype != dtype or held.device != like.device:
-            self._buffers[name] = held = torch.empty(size, dtype=dtype, device=like.device)
-        self._shaped[name] = held[:size].view(shape)
+        held = self._memory.get(name)
+        if held is None or len(held) < size or held.device != like.device:
+            self._memory[name] = held = torch.empty(size, dtype=torch.uint8, device=like.device)
+        self._shaped[name] = held[:size].view(dtype).view(shape)
         return self._shaped[name]
 
     def kept(self, name: str, owner: Tensor, make: Callable[[], Any]) -> Any:

@@ -29,6 +29,15 @@ class Group:
     n_rows: int
     largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed cells
 
+    def sample(self, n_rows: int, device: torch.device) -> Group:
+        """Rows at equal distances."""
+        places = torch.arange(0, self.n_rows, -(-self.n_rows // n_rows), device=device)
+        return self.part(places if self.index is None else self.index[places])
+
+    def part(self, index: Tensor) -> Group:
+        """Some of the rows, by their positions in the block."""
+        return Group(self.label, self.missing, index, len(index), self.largest_side)
+
 
 @dataclass
 class Block:

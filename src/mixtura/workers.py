@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -45,7 +46,7 @@ class PerThread:
 
 
 class Workers:
-    """Threads that share out chunks: thread t takes chunks t, t + T, ..., so that sums are added in a fixed order."""
+    """Threads that do a list of tasks, each with a state of its own."""
 
     def __init__(self, n_threads: int):
         self._n_threads = n_threads
@@ -61,6 +62,15 @@ class Workers:
             self._pool.shutdown()
 
     def share_out(self, tasks: Sequence[Task], work: Callable[[Any, Any], None], states: Any) -> None:
+        """Thread t does tasks t, t + T, ..., so that what a state adds up comes in a fixed order."""
+        self._run(tasks, [tasks[t :: self._n_threads] for t in range(self._n_threads)], work, states)
+
+    def hand_out(self, tasks: Sequence[Task], work: Callable[[Any, Any], None], states: Any) -> None:
+        """Each thread takes the next task when it is ready: cores are not equally fast, nor always their own."""
+        left = deque(tasks)
+        self._run(tasks, [_taken(left) for _ in range(self._n_threads)], work, states)
+
+    def _run(self, tasks: Sequence[Task], shares: list[Any], work: Callable[[Any, Any], None], states: Any) -> None:
         if len(tasks) < 2 or self._n_threads == 1:
             for task in tasks:
                 with threads_for(task.work):
@@ -73,7 +83,7 @@ class Workers:
             torch.set_num_threads(1)
             try:
                 with torch.no_grad():
-                    for task in tasks[thread :: self._n_threads]:
+                    for task in shares[thread]:
                         if self._stop:
                             return
                         work(task, states[thread])
@@ -82,3 +92,13 @@ class Workers:
 
         for future in [self._pool.submit(share, t) for t in range(self._n_threads)]:
             future.result()
+
+
+def _taken(left: deque[Any]) -> Iterator[Any]:
+    """What is left, as long as there is something; several threads may take from it."""
+    while True:
+        try:
+            task = left.popleft()
+        except IndexError:
+            return
+        yield task
