@@ -13,7 +13,7 @@ from torch import Tensor
 # Numbers that are compared with as many others at a time: row by row, narrow rows would leave most of a vector register
 # idle and wide ones the nearest cache. One thread so takes half the time that torch takes with two.
 LINE = 2**10
-STRETCH = 2**18  # numbers that are looked at twice while they are in a cache, for the smallest and for the largest
+STRETCH = 2**17  # numbers that are looked at twice while they are in a cache, for the smallest and for the largest
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,25 @@ def outermost(parts: Iterable[Ends], none: Ends) -> Ends:
 
 
 def _ends_of_array(rows: np.ndarray) -> Ends:
-    size = rows.shape[1]
-    step = max(1, STRETCH // max(1, size))
-    none = nowhere(size, torch.device("cpu"))
-    with np.errstate(invalid="ignore"):
-        return outermost((_ends_of_stretch(rows[i : i + step]) for i in range(0, len(rows), step)), none)
-
-
-def _ends_of_stretch(rows: np.ndarray) -> Ends:
-    low, high = _reduced(rows, np.minimum), _reduced(rows, np.maximum)
+    low, high = _reduced(rows, np.minimum, np.maximum)
     complete = not np.isnan(low).any()
     if not complete:
-        low, high = _reduced(rows, np.fmin), _reduced(rows, np.fmax)
-        low, high = np.where(np.isnan(low), np.inf, low), np.where(np.isnan(high), -np.inf, high)
-    return Ends(torch.from_numpy(low.astype(float)), torch.from_numpy(high.astype(float)), complete)
+        low, high = _reduced(rows, np.fmin, np.fmax)
+    return Ends(torch.from_numpy(low), torch.from_numpy(high), complete)
 
 
-def _reduced(rows: np.ndarray, smaller: Any) -> np.ndarray:
-    """The smaller (or larger) one of all rows in every column, several rows against as many others at a time."""
+def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest value of every column, several rows against as many others at a time."""
     n_rows, size = rows.shape
-    together = LINE // max(1, size)
-    if together < 2 or n_rows < 2 * together or not rows.flags.c_contiguous:
-        return smaller.reduce(rows, 0)
+    together = max(1, LINE // max(1, size)) if rows.flags.c_contiguous else 1
     even = n_rows - n_rows % together
-    lines = smaller.reduce(rows[:even].reshape(-1, together * size), 0).reshape(together, size)
-    return smaller.reduce(np.concatenate((lines, rows[even:])), 0)
+    lines = rows[:even].reshape(-1, together * size)
+    step = max(1, STRETCH // max(1, together * size))
+    low, high = np.full(together * size, np.inf), np.full(together * size, -np.inf)
+    with np.errstate(invalid="ignore"):
+        for start in range(0, len(lines), step):
+            stretch = lines[start : start + step]
+            smaller(low, smaller.reduce(stretch, 0), out=low)
+            larger(high, larger.reduce(stretch, 0), out=high)
+        lows, highs = (np.concatenate((found.reshape(together, size), rows[even:])) for found in (low, high))
+        return smaller.reduce(lows, 0), larger.reduce(highs, 0)

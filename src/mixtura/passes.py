@@ -214,18 +214,18 @@ class _Answering:
         return n_doubtful <= bearable_share(self.evaluator.product.n_monomials) * sample.n_rows
 
 
-def _place(output: Tensor, chunk: Chunk) -> Tensor | None:
-    """Where the answers for a chunk may be written at once: rows that lie side by side."""
-    return output[chunk.index] if isinstance(chunk.index, slice) else None
-
-
-def _put(output: Tensor, chunk: Chunk, values: Tensor, place: Tensor | None) -> None:
-    if values is place:
-        return
+def _place(output: Tensor, chunk: Chunk) -> Tensor:
+    """Memory for the answers for a chunk: where they belong if its rows lie side by side."""
     if isinstance(chunk.index, slice):
-        output[chunk.index] = values.to(output.dtype)
-    else:
+        return output[chunk.index]
+    return output.new_empty(len(chunk.rows), *output.shape[1:])
+
+
+def _put(output: Tensor, chunk: Chunk, values: Tensor, place: Tensor) -> None:
+    if not isinstance(chunk.index, slice):
         output.index_copy_(0, chunk.index, values.to(output.dtype))
+    elif values is not place:
+        output[chunk.index] = values.to(output.dtype)
 
 
 def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:

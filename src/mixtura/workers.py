@@ -59,7 +59,7 @@ class Workers:
     def __exit__(self, *exception: object) -> None:
         self._stop = True  # after Ctrl-C a thread ends with its chunk, not with its share
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=exception[0] is not None)  # otherwise all is done: their end need not be awaited
 
     def share_out(self, tasks: Sequence[Task], work: Callable[[Any, Any], None], states: Any) -> None:
         """Thread t does tasks t, t + T, ..., so that what a state adds up comes in a fixed order."""
