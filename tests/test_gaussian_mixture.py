@@ -648,3 +648,20 @@ def test_repairs_are_named():
     ) as caught:
         GaussianMixture(prior=Conjugate(1e-14, torch.ones(4, dtype=torch.float64))).fit(collinear)
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "laid_out",
+    [
+        lambda X: X[::-1].copy()[::-1],
+        lambda X: X[:, ::-1].copy()[:, ::-1],
+        np.asfortranarray,
+        lambda X: X.repeat(2, 0)[::2],
+    ],
+)
+def test_the_layout_of_an_array_does_not_matter(laid_out):
+    X = load_iris().data
+    model = GaussianMixture(2, random_state=0).fit(X)
+    again = GaussianMixture(2, random_state=0).fit(laid_out(X))
+    np.testing.assert_allclose(again.means_, model.means_, rtol=1e-9)
+    np.testing.assert_allclose(model.predict_proba(laid_out(X)), model.predict_proba(X), rtol=0, atol=1e-12)

@@ -14,7 +14,7 @@ LEVELS = [
     {"roles", "moments", "checks", "linalg", "scratch", "cached", "ends"},
     {"covariances", "objectives", "priors"},
     {
-        "passes", "evaluator", "pieces", "decisions", "frames", "workers", "fused", "shards", "mixture", "log_linear",
+        "passes", "evaluator", "pieces", "decisions", "frames", "workers", "shards", "mixture", "log_linear",
         "sparse_mixture", "bases", "initialise", "spreading", "warp",
     },
     {"solvers"},
@@ -164,7 +164,7 @@ def test_module_imports_or_lacks_only_an_optional_package(path):
         ("roles.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .mixture import Mixture"),
         ("covariances/tied.py", "from .diagonal import Diagonal\nfrom ..linalg import safe_cholesky"),
         ("covariances/__init__.py", "from .full import Full\nfrom mixtura.covariances import tied"),
-        ("passes.py", "def run():\n    from . import fused\n    from .mixture import Mixture"),
+        ("passes.py", "def run():\n    from . import evaluator\n    from .mixture import Mixture"),
         ("solvers/em.py", "from .loop import run\nfrom ..passes import summary\nfrom mixtura.priors import PRIORS"),
         ("estimators.py", "import sklearn.base\nfrom . import __version__\nfrom .solvers.em import EM"),
         ("estimators/base.py", "from sklearn.base import BaseEstimator\nfrom ..solvers import SOLVERS"),

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# By so many nats the others are so far behind, with posteriors below 1e-14, that they change the first class no more
+# By so many nats another class is so far behind, with a posterior below 1e-14, that it changes the first one no more
 # than the last digit of log p(x, c) = -100 does.
 SURE = 14 * math.log(10)
 # Single precision is not tried where its log joints may be off by more than this,
 LARGEST_ERROR = 8.0
-# nor where too many of a sample of so many rows would have to be looked at again.
+# nor where too many of a sample, of at most so many rows of a block, would have to be looked at again.
 SAMPLE = 128
 # What a row costs besides its product, in monomials of that; measured with 153 and 1326 of them.
 OTHER_COST = 320
@@ -52,15 +52,12 @@ class Decision:
     def screened(self, log_joint: Tensor, error: float, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What is decided, and the numbers of the rows in doubt, where log joints may be off by an error."""
         scores = self.scores(log_joint)
+        # As numbers: truth values take three times as long to make and to add.
         near = torch.gt(scores, scores.amax(0) - (self.lead + 4 * error), out=torch.empty_like(scores))
-        return self.finish(scores, out), (near.sum(0) != 1).nonzero()[:, 0]  # none is near NaN
+        # None is near NaN, nor where the lead is below the last digit.
+        return self.finish(scores, out), (near.sum(0) != 1).nonzero()[:, 0]
 
 
 def first(scores: Tensor, out: Tensor | None = None) -> Tensor:
     """The number of the first class of each row, (C, n) -> (n,), as numbers of the same type."""
     return scores.max(0).indices.to(scores.dtype)  # argmax takes 4 to 20 times as long along this side
-
-
-def single_error(errors: Tensor) -> float:
-    """How far log joints in single precision may be off, from bounds in units of eps (product-error)."""
-    return N_ROUNDINGS * torch.finfo(torch.float32).eps * float(errors.max())

@@ -54,9 +54,9 @@ def nowhere(size: int, device: torch.device) -> Ends:
     return Ends(infinite, -infinite, True)
 
 
-def outermost(parts: Iterable[Ends], none: Ends) -> Ends:
-    """The ends of several parts, beginning with those of no rows."""
-    low, high, complete = none.low, none.high, none.complete
+def outermost(parts: Iterable[Ends], start: Ends) -> Ends:
+    """The ends of several parts and of what came before them."""
+    low, high, complete = start.low, start.high, start.complete
     for part in parts:
         low, high = torch.minimum(low, part.low), torch.maximum(high, part.high)
         complete = complete and part.complete
@@ -68,16 +68,16 @@ def _ends_of_array(rows: np.ndarray) -> Ends:
     complete = not np.isnan(low).any()
     if not complete:
         low, high = _reduced(rows, np.fmin, np.fmax)
-    return Ends(torch.from_numpy(low), torch.from_numpy(high), complete)
+    return Ends(torch.from_numpy(low.astype(float)), torch.from_numpy(high.astype(float)), complete)
 
 
 def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every column, several rows against as many others at a time."""
     n_rows, size = rows.shape
-    together = max(1, LINE // max(1, size)) if rows.flags.c_contiguous else 1
+    together = max(1, LINE // size) if rows.flags.c_contiguous else 1
     even = n_rows - n_rows % together
     lines = rows[:even].reshape(-1, together * size)
-    step = max(1, STRETCH // max(1, together * size))
+    step = max(1, STRETCH // (together * size))
     low, high = np.full(together * size, np.inf), np.full(together * size, -np.inf)
     with np.errstate(invalid="ignore"):
         for start in range(0, len(lines), step):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.cached import cached_property
-from mixtura.decisions import LARGEST_ERROR, single_error
+from mixtura.decisions import LARGEST_ERROR, N_ROUNDINGS
 from mixtura.frames import Frame
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
@@ -96,14 +96,16 @@ class Evaluator:
         return scores
 
     def single_error(self, n_rows: float) -> float | None:
-        """How far log joints in single precision may be off; None where they are not worth the trouble, or too far."""
+        """How far log joints in single precision may be off (screening); None where that is too far or not worth it."""
         size = self.product.n_monomials
         if size < SCREENED_MONOMIALS or n_rows * self.mixture.n_components * size < SCREENED_WORK:
             return None
         if self.exact or self.dtype != torch.float64 or self.centre.device.type != "cpu":
             return None
         radii = torch.maximum(self.radii, (self.mixture.means - self.centre).abs().amax(0))  # means may lie elsewhere
-        error = single_error(self.product.errors(radii))
+        peaks = self.mixture.log_peaks
+        largest = float(self.product.errors(radii).max()) + float(peaks[peaks.isfinite()].abs().max())
+        error = N_ROUNDINGS * torch.finfo(torch.float32).eps * largest
         return error if error <= LARGEST_ERROR and float(radii.max()) < LARGEST_SINGLE else None
 
     @property
@@ -222,7 +224,7 @@ class Evaluator:
         return scores, accumulate
 
     def expected(self, chunk: Chunk) -> Tensor:
-        """E[x | observed cells] of rows with missing cells, (n, D)."""
+        """E[x | observed cells] of rows with missing cells, (n, D) (imputation)."""
         means = self.mixture.means
         if not self.has_marginals:
             log_joint, _, given = self.condition(chunk)

@@ -63,6 +63,17 @@ class Mixture:
         return torch.stack([self.log_weights[part].logsumexp(0) for part in self.class_slices])
 
     @property
+    def log_peaks(self) -> Tensor:
+        """Log joints at the means, the largest of every component, (K,)."""
+        constants = self.covariance.log_determinants + self.n_features * math.log(2 * math.pi)
+        return torch.sub(self.log_weights, constants, alpha=0.5)
+
+    def levelled(self) -> Mixture:
+        """With log joints that all differ by one number, so that the highest peak is at zero: it decides alike."""
+        peaks = self.log_peaks
+        return self.moved(self.log_weights - peaks[peaks.isfinite()].max(), self.means, self.covariance)
+
+    @property
     def n_parameters(self) -> int:
         """Free parameters: weights, means, covariances."""
         return self.n_components - 1 + self.means.numel() + self.covariance.n_parameters
@@ -91,7 +102,7 @@ class Mixture:
         )
 
     def log_joint(self, rows: Tensor) -> Tensor:
-        """Log joints of rows, NaN meaning missing, by the exact path: (n, D) -> (n, K). passes.py has the fast ones."""
+        """Log joints of rows, NaN meaning missing, by the exact path: (n, D) -> (n, K). Passes have fast ones."""
         observed = ~rows.isnan()
         deviations = torch.where(observed, rows - self.means.unsqueeze(1), 0.0)  # (K, n, D)
         given = self.covariance.condition(deviations, observed)

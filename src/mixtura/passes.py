@@ -1,9 +1,9 @@
 """The loops over rows: summaries for learning, scores and posteriors for predicting.
 
 Rows come in blocks, are grouped (by missing cells, and by label where only the components of the own class matter) and
-cut into chunks that fit the cache. On the CPU chunks are shared out among threads, each running single-threaded
-operations: no barrier per operation, and the sums of the threads are added in a fixed order. Nothing of size
-rows x components outlives a chunk.
+cut into chunks that fit the cache. On the CPU threads take them, each running single-threaded operations: no barrier
+per operation. For sums each thread has its fixed share, and they are added in a fixed order; for answers whoever is
+ready takes the next chunk. Nothing of size rows x components outlives a chunk.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def map_rows(
     """
     n_rows = math.inf if source.n_rows is None else source.n_rows
     with threads_for(mixture.n_components * mixture.n_features**3):
+        if isinstance(compute, Decision):
+            mixture = mixture.levelled()
         evaluator = Evaluator(mixture, frame, computing_dtype(source))
         error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
     n_threads = threads_on(source.device)
@@ -229,7 +231,7 @@ def _put(output: Tensor, chunk: Chunk, values: Tensor, place: Tensor) -> None:
 
 
 def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
-    """Rows with their missing cells replaced by E[x | observed cells] (imputation)."""
+    """Rows with their missing cells replaced by E[x | observed cells]."""
     evaluator = Evaluator(mixture, frame, computing_dtype(source))
     outputs = []
     for block in source.blocks():

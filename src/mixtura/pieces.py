@@ -118,8 +118,8 @@ def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int, scored_in: 
 
 
 def _evened(n_rows: int, at_once: int, n_products: int, n_threads: int) -> tuple[int, int]:
-    """Rows of a product, at most so many at once, and of a piece, at most so many products: as many pieces for every
-    thread, and all of about the same size.
+    """Rows of a product, at most so many at once, and of a piece, at most so many products: all pieces but the last
+    have the same size, and every thread gets as many of them, up to the rounding to tiles.
     """
     if at_once > TILE:
         at_once -= (at_once - TILE) % (2 * TILE)

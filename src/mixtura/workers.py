@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -96,9 +97,6 @@ class Workers:
 
 def _taken(left: deque[Any]) -> Iterator[Any]:
     """What is left, as long as there is something; several threads may take from it."""
-    while True:
-        try:
-            task = left.popleft()
-        except IndexError:
-            return
-        yield task
+    with suppress(IndexError):
+        while True:
+            yield left.popleft()

@@ -89,6 +89,8 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
 
 def _shared(array: np.ndarray) -> Tensor:
     """A tensor over the memory of an array. torch warns of arrays that may not be written, but rows are only read."""
+    if any(stride < 0 for stride in array.strides):  # which torch does not have
+        array = array.copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(array)

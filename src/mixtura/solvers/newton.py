@@ -47,7 +47,7 @@ class Evidence:
         return len(self.features) if self.maps is None else self.maps.shape[1]
 
     def columns(self, index: Tensor) -> Tensor:
-        """Some columns of the basis, (P, N): rows are the last axis here, as in passes.py, and for the same reason."""
+        """Some columns of the basis, (P, N): rows are the last axis, for the reason in roles.py."""
         return self.features[index] if self.maps is None else self.maps[:, index].T @ self.features
 
 
