@@ -589,13 +589,13 @@ def test_scores_are_the_same_however_many_rows_a_product_takes(case, dtype, rng)
 
     def scores(product_rows: int) -> torch.Tensor:
         chunk = Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, product_rows)
-        return evaluator.scores(chunk, scratch.of(dtype)).clone()
+        return evaluator.scores(chunk, scratch.retyped(dtype)).clone()
 
     whole = scores(50)
     assert whole.dtype == dtype
     for product_rows in (1, 7, 25, 49):
         torch.testing.assert_close(scores(product_rows), whole, rtol=0, atol=200 * torch.finfo(dtype).eps * 50)
-    evaluator.scores(Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, 50), scratch.of(None))
+    evaluator.scores(Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, 50), scratch.retyped(None))
     torch.testing.assert_close(scores(50), whole, rtol=0, atol=0)  # after another precision
 
 

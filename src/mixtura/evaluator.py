@@ -16,7 +16,7 @@ from mixtura.decisions import LARGEST_ERROR, N_ROUNDINGS
 from mixtura.frames import Frame
 from mixtura.mixture import Mixture
 from mixtura.moments import Moments
-from mixtura.roles import Conditioned, Covariance, Product
+from mixtura.roles import Conditioned, Covariance
 from mixtura.scratch import Scratch
 from mixtura.shards import Group, Source
 
@@ -59,7 +59,8 @@ class Evaluator:
         narrow = product.n_monomials <= MOST_MONOMIALS
         self.product, self.exact, self.radii = product, [], frame.radii
         if not narrow or not float(errors.max()) <= largest:
-            self.product, self.exact = self._split(product, (errors <= largest) & narrow)
+            fast = (errors <= largest) & narrow
+            self.product, self.exact = product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
         self.rounded_centre = frame.centre.to(dtype)
 
     @cached_property
@@ -71,10 +72,6 @@ class Evaluator:
     def log_weights(self) -> Tensor:
         """As a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
-
-    def _split(self, product: Product, fast: Tensor) -> tuple[Product, list[int]]:
-        """The product of the components that may take it, and the numbers of the others."""
-        return product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
 
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""

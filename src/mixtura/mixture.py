@@ -69,7 +69,9 @@ class Mixture:
         return torch.sub(self.log_weights, constants, alpha=0.5)
 
     def levelled(self) -> Mixture:
-        """With log joints that all differ by one number, so that the highest peak is at zero: it decides alike."""
+        """One number taken off all log joints, so that the highest peak is at zero. It decides alike, but its weights
+        no longer sum to one.
+        """
         peaks = self.log_peaks
         return self.moved(self.log_weights - peaks[peaks.isfinite()].max(), self.means, self.covariance)
 

@@ -173,7 +173,7 @@ class _Answering:
 
         def answer(piece: Piece, state: _State) -> None:
             chunk, compute = piece.load(evaluator.dtype), self.compute
-            scores, place = evaluator.scores(chunk, state.scratch.of(None)), _place(output, chunk)
+            scores, place = evaluator.scores(chunk, state.scratch.retyped(None)), _place(output, chunk)
             _put(output, chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
 
         def screen(piece: Piece, state: _State) -> None:
@@ -202,7 +202,7 @@ class _Answering:
         """What single precision says, and the numbers of the rows that it leaves in doubt."""
         assert isinstance(self.compute, Decision)
         assert self.error is not None
-        scores = self.evaluator.scores(chunk, state.scratch.of(torch.float32))
+        scores = self.evaluator.scores(chunk, state.scratch.retyped(torch.float32))
         return self.compute.screened(scores, self.error, place)
 
     def _worth_screening(self, block: Block, group: Group) -> bool:

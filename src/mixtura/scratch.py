@@ -19,7 +19,7 @@ class Scratch:
         self._shaped: dict[str, Tensor] = {}
         self._kept: dict[str, tuple[Tensor, Any]] = {}
 
-    def of(self, dtype: torch.dtype | None) -> Scratch:
+    def retyped(self, dtype: torch.dtype | None) -> Scratch:
         """Itself, and from now on all buffers have this type, whatever they are for: numbers are rounded on their way
         into them. None: the type of what they are for. What they held is lost.
         """
