@@ -32,12 +32,11 @@ from benchmarks.__main__ import machine
 from mixtura import MixtureClassifier
 from mixtura.covariances import DiagonalCovariance, FullCovariance
 from mixtura.datasets import make_ripley, make_waveform
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.estimators.classifier import make_prior
-from mixtura.frames import locate
-from mixtura.initialise import describe
-from mixtura.mixture import Mixture
+from mixtura.init.description import describe
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Marginal
-from mixtura.shards import TensorSource
 from mixtura.solvers import EM, BaumWelch, Gradient
 
 RESULTS = Path(__file__).parent / "results"

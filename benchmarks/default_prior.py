@@ -23,7 +23,7 @@ from sklearn.naive_bayes import GaussianNB
 from benchmarks.__main__ import machine
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_anisotropic, make_rings, make_ripley, make_waveform
-from mixtura.initialise import Description
+from mixtura.init.description import Description
 from mixtura.priors import PRIORS, Conjugate
 from mixtura.roles import Outlook
 

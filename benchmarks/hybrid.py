@@ -28,15 +28,14 @@ from torch import Tensor
 
 from benchmarks.__main__ import growth, machine
 from mixtura.covariances import LowRankCovariance
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.estimators.prediction import class_scores
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
-from mixtura.passes import map_rows
-from mixtura.roles import Targets
-from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient
 from mixtura.solvers.gradient import Training
+from mixtura.values.targets import Targets
 
 RESULTS = Path(__file__).parent / "results"
 COUNTS = (20, 4, 15, 12, 10, 8, 15, 13, 20, 15)  # of RPTP18 for MNIST (pca50)

@@ -19,14 +19,15 @@ from benchmarks.__main__ import machine
 from mixtura import AveragedMixture, GaussianMixture
 from mixtura.covariances import Full
 from mixtura.datasets import make_rings
-from mixtura.initialise import describe, starting_mixture
-from mixtura.mixture import Mixture
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import describe
+from mixtura.init.starts import starting_mixture
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint, Marginal
 from mixtura.priors import Conjugate
-from mixtura.selection import LARGEST, Ground, choose, penalties
-from mixtura.shards import TensorSource
+from mixtura.selection.search import LARGEST, Ground, choose, penalties
 from mixtura.solvers import EM, Task, first_update
-from mixtura.solvers.together import Together
+from mixtura.solvers.batched_em import Together
 
 RESULTS = Path(__file__).parent / "results"
 N_ROUNDS = 5

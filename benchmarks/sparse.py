@@ -27,12 +27,12 @@ import numpy as np
 import torch
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
-from mixtura.bases import Polynomial, standard_scaling
 from mixtura.datasets import load_ratsch, make_ripley
-from mixtura.estimators.sparse_problem import make_problem, starting_responsibilities
 from mixtura.solvers import run
-from mixtura.solvers.newton import SparseNewton, starting_state
-from mixtura.sparse_mixture import class_scores
+from mixtura.sparse.kernels import Polynomial, standard_scaling
+from mixtura.sparse.mixture import class_scores
+from mixtura.sparse.newton import SparseNewton, starting_state
+from mixtura.sparse.problem import make_problem, starting_responsibilities
 from reproduce.sparse_table import done, home, machine, run_one, splits
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
+from mixtura.engine.sources import TensorSource, locate
+from mixtura.init.label_spreading import Graph, graph_of, spread
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.priors import Conjugate
-from mixtura.shards import TensorSource
 from mixtura.solvers import EM, run, run_held_out
-from mixtura.spreading import Graph, graph_of, spread
 from reproduce import hybrid as base
 from reproduce.hybrid_search import END, class_log_joints, is_known
 

@@ -27,15 +27,14 @@ import mixtura
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.estimators.prediction import class_scores
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.passes import map_rows
 from mixtura.priors import Conjugate
-from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient, run
-from mixtura.solvers.free import Units
+from mixtura.solvers.unconstrained import Units
 
 RESULTS = Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"hybrid{os.environ.get('PART', '')}.json"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

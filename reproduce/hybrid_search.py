@@ -28,11 +28,10 @@ from typing import Any
 import torch
 
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.estimators.prediction import class_scores
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
-from mixtura.passes import map_rows
-from mixtura.shards import TensorSource
+from mixtura.model.mixture import Mixture
 from reproduce import hybrid as base
 from reproduce.hybrid import RESULTS, SEEDS, Settings
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
 
-from mixtura.bases import Polynomial, standard_scaling
 from mixtura.estimators.sparse import compact
-from mixtura.estimators.sparse_problem import Problem, make_problem, starting_responsibilities
 from mixtura.solvers import run, working_set
-from mixtura.solvers.newton import Evidence, SparseNewton, State, starting_state
-from mixtura.sparse_mixture import class_scores
+from mixtura.sparse.kernels import Polynomial, standard_scaling
+from mixtura.sparse.mixture import class_scores
+from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
+from mixtura.sparse.problem import SparseProblem, make_problem, starting_responsibilities
 from reproduce.sparse_removal import TRIAL_STEPS, simplifications
 from reproduce.sparse_table import RESULTS, done, machines, mean_and_error, one_thread, splits
 
@@ -51,7 +51,7 @@ def folds(name: str, n_splits: int, n_folds: int) -> Iterator[tuple[str, tuple[n
             yield f"{number}/{fold}", (X[fitted], y[fitted], X[held_out], y[held_out])
 
 
-def problem_of(X: np.ndarray, y: np.ndarray, working: bool, n_components: int = 3) -> Problem:
+def problem_of(X: np.ndarray, y: np.ndarray, working: bool, n_components: int = 3) -> SparseProblem:
     values = torch.from_numpy(np.asarray(X, float))
     classes, numbers = np.unique(y, return_inverse=True)
     scaling = standard_scaling(values, torch.ones(len(values), dtype=torch.float64))
@@ -60,7 +60,7 @@ def problem_of(X: np.ndarray, y: np.ndarray, working: bool, n_components: int = 
     return make_problem(values, labels, None, classes, scaling, Polynomial(), None, wanted, working, LIMIT)
 
 
-def judged(state: State, problem: Problem, parts: tuple, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+def judged(state: State, problem: SparseProblem, parts: tuple, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Log-loss and error of held-out rows, size, and the log evidence by either Hessian."""
     evidence, basis = parts
     rows, labels = torch.from_numpy(np.asarray(X, float)), torch.from_numpy(np.searchsorted(problem.classes, y))
@@ -93,7 +93,7 @@ def path(state: State, evidence: Evidence, solver: SparseNewton, score: Callable
     return found
 
 
-def fitted(problem: Problem, seed: int, solver: SparseNewton) -> State:
+def fitted(problem: SparseProblem, seed: int, solver: SparseNewton) -> State:
     assert problem.evidence is not None
     responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
     n_columns = problem.evidence.n_columns

@@ -24,7 +24,7 @@ from sklearn.datasets import make_moons
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_ripley, make_waveform
 from mixtura.estimators.sparse import ordinary
-from mixtura.sparse_mixture import class_scores
+from mixtura.sparse.mixture import class_scores
 from reproduce.sparse_settings import folds, row
 from reproduce.sparse_table import RESULTS, done, machines, one_thread
 

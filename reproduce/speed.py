@@ -10,19 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from mixtura.log_linear import LabeledRows, LogLinearMixture, labeled_rows
-from mixtura.solvers.multiplicative import Accelerated, Multiplicative
+from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, labeled_rows
+from mixtura.nonnegative.updates import Accelerated, Multiplicative
 
 
 def start_of(rows: LabeledRows, n_classes: int, n_bases: int, shared: bool, seed: int) -> LogLinearMixture:
     """As the estimator starts."""
-    from mixtura.estimators.nonnegative import Problem, random_start
+    from mixtura.estimators.nonnegative import NonnegativeProblem, random_start
 
     prior = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64).log()
     n_all = n_bases if shared else n_bases * n_classes
     one = torch.ones(rows.n_features, dtype=torch.float64)
     return random_start(
-        n_bases, shared, Problem(rows, rows, None, 0 * one, one, prior, n_all, torch.Generator().manual_seed(seed))
+        n_bases,
+        shared,
+        NonnegativeProblem(rows, rows, None, 0 * one, one, prior, n_all, torch.Generator().manual_seed(seed)),
     )
 
 

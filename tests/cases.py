@@ -13,16 +13,16 @@ import torch
 
 import reference
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
-from mixtura.evaluator import TOLERANCES
-from mixtura.frames import Frame
-from mixtura.mixture import Mixture
+from mixtura.engine.evaluator import TOLERANCES
+from mixtura.engine.sources import TensorSource
+from mixtura.model.mixture import Mixture
+from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.updates import Accelerated, Multiplicative
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate
-from mixtura.priors.shares import SparseShares
 from mixtura.roles import Objective, Structure
-from mixtura.shards import TensorSource
 from mixtura.solvers import EM
-from mixtura.solvers.multiplicative import Accelerated, Multiplicative
+from mixtura.values.extents import Frame
 
 CLASS_OF = np.array([0, 0, 1, 2, 2])
 N_FEATURES = 4

@@ -22,8 +22,8 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
+from mixtura.engine.sources import locate
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint
 from mixtura.priors import log_terms
 from mixtura.solvers import BaumWelch, Outcome, run, run_held_out

@@ -20,7 +20,7 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import UnlabeledWarning
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
 from mixtura.datasets import make_ripley
-from mixtura.mixture import Mixture
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.solvers import EM
 

@@ -22,14 +22,14 @@ from cases import (
     tensor,
     with_missing_cells,
 )
-from mixtura import linalg
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
-from mixtura.covariances.product import in_rows, pack, quadratics, unpack
 from mixtura.covariances.systems import Systems, blocks_of
-from mixtura.moments import Moments
-from mixtura.roles import PseudoMoments
-from mixtura.scratch import Scratch
+from mixtura.model.features import in_rows, pack, quadratics, unpack
+from mixtura.numerics import linalg
+from mixtura.numerics.buffers import Scratch
+from mixtura.values.moments import Moments
+from mixtura.values.pseudo_moments import PseudoMoments
 
 N_COMPONENTS, N_ROWS = len(CLASS_OF), 15
 
@@ -247,7 +247,7 @@ def test_threads_do_not_take_turns_at_missing_cells(rng, monkeypatch):
         return factorise(*arguments, **options)
 
     parts = [covariance.marginals(tensor(np.nan_to_num(rows), "cpu"), observed, means) for _ in range(2)]
-    monkeypatch.setattr("mixtura.linalg.safe_cholesky", meet)
+    monkeypatch.setattr("mixtura.numerics.linalg.safe_cholesky", meet)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda part: part.solved(), parts)
     assert_close(first[0], second[0], 0)

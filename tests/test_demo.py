@@ -90,7 +90,7 @@ def test_removed_cells_are_those_asked_for():
 def test_one_variance_is_the_mean_within_classes(rng):
     y = np.repeat([0, 1], 500)
     X = 100 * y[:, None] + rng.normal(size=(1000, 3)) * np.array([1.0, 2.0, 3.0])
-    prior = cli.one_variance(cli.Problem("made up", remove_cells(X, 0.2, 0), y, X, y))
+    prior = cli.one_variance(cli.DemoData("made up", remove_cells(X, 0.2, 0), y, X, y))
     np.testing.assert_allclose(prior.variances, (1 + 4 + 9) / 3, rtol=0.1)
     assert prior.strength == 3.0
 

@@ -10,9 +10,9 @@ import mixtura
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_cells
-from mixtura.estimators.growing import split, unexplained
-from mixtura.estimators.penalties import PULLS, SCALES, SMOOTHINGS, Found, Grid, Search
+from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
+from mixtura.selection.penalties import PULLS, SCALES, SMOOTHINGS, Found, Grid, Search
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")

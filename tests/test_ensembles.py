@@ -22,13 +22,12 @@ from cases import (
 )
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley
-from mixtura.frames import locate
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.objectives import Joint, Members
 from mixtura.priors import Conjugate
-from mixtura.reduction import reduced
-from mixtura.roles import Targets
-from mixtura.shards import TensorSource
+from mixtura.selection.merging import reduced
 from mixtura.solvers import Outcome, Stack, Task, run, run_together
+from mixtura.values.targets import Targets
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")

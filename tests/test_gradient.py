@@ -20,10 +20,9 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.frames import locate
+from mixtura.engine.passes import summarise
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
-from mixtura.passes import summarise
-from mixtura.shards import TensorSource
 from mixtura.solvers import Gradient, Outcome, run
 from mixtura.solvers.gradient import Training
 

@@ -6,9 +6,9 @@ import torch
 
 from cases import KINDS, Data, assert_close, every_covariance, every_kind, random_data, tensor
 from mixtura.covariances import Diagonal
-from mixtura.frames import locate
-from mixtura.initialise import cluster, describe, lloyd, nearest, plus_plus, starting_mixture
-from mixtura.shards import BatchSource, Block
+from mixtura.engine.sources import BatchSource, Block, locate
+from mixtura.init.description import describe
+from mixtura.init.starts import cluster, lloyd, nearest, plus_plus, starting_mixture
 
 N_CLASSES = 3
 

@@ -29,11 +29,12 @@ from cases import (
     updated_twin,
 )
 from mixtura.covariances import LowRank
-from mixtura.evaluator import computing_dtype
-from mixtura.frames import Frame, locate
-from mixtura.mixture import Mixture
+from mixtura.engine.evaluator import computing_dtype
+from mixtura.engine.sources import locate
+from mixtura.model.mixture import Mixture
 from mixtura.solvers import SOLVERS as REGISTRY
 from mixtura.solvers import run
+from mixtura.values.extents import Frame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,26 +10,34 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 
-# From the bottom up. A file may import from its own level and from those below it.
+# From the bottom up. A file may import from its own room and from levels below; late and type-only imports count.
 LEVELS = [
-    {"roles", "moments", "checks", "linalg", "scratch", "cached", "ends"},
+    {"numerics", "datasets"},
+    {"checks"},
+    {"values"},
+    {"roles"},
+    {"model"},
     {"covariances", "objectives", "priors"},
-    {
-        "passes", "evaluator", "pieces", "decisions", "frames", "workers", "shards", "mixture", "log_linear",
-        "sparse_mixture", "bases", "initialise", "spreading", "warp",
-    },
+    {"engine"},
+    {"init"},
     {"solvers"},
-    {"reduction"},
-    {
-        "estimators", "nn", "ensembles", "selection", "model_files", "datasets", "plotting", "cli",
-        "__init__", "__main__",
-    },
-]  # fmt: skip
-TOP = LEVELS[-1]
-ROLE_FOLDERS = {"covariances", "objectives", "priors", "solvers"}
+    {"sparse", "nonnegative"},
+    {"selection"},
+    {"plotting"},
+    {"estimators"},
+    {"nn"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
+]
+# At the door lie few files; everything else is in a room.
+MOST_FILES_AT_THE_DOOR = 6
 
 # Packages that only some parts may import.
-RESTRICTED = {"sklearn": TOP, "matplotlib": {"plotting"}}
+RESTRICTED = {
+    "sklearn": {"estimators", "selection", "plotting", "cli", "datasets"},
+    "matplotlib": {"plotting"},
+}
 
 # Packages that need not be installed: those of the extras, and the compiler of the fused kernels.
 OPTIONAL = {"matplotlib", "typer", "rich", "pandas", "pyarrow", "optuna", "dask", "distributed", "triton"}
@@ -42,20 +51,8 @@ def level_of(part: str) -> int | None:
 
 
 def part_of(path: Path) -> str:
-    """The first name below the package: `covariances` for `covariances/full.py`, `mixture` for `mixture.py`."""
+    """The first name below the package: `covariances` for `covariances/full.py`, `roles` for `roles.py`."""
     return path.parts[0].removesuffix(".py")
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-
-
-def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING:`, which nothing runs."""
-    yield node
-    children = node.orelse if is_type_checking(node) else ast.iter_child_nodes(node)
-    for child in children:
-        yield from runtime_nodes(child)
 
 
 def absolute_names(node: ast.Import | ast.ImportFrom, path: Path) -> Iterator[str]:
@@ -66,7 +63,7 @@ def absolute_names(node: ast.Import | ast.ImportFrom, path: Path) -> Iterator[st
     folder = ("mixtura", *path.parent.parts)
     base = ".".join(folder[: len(folder) - node.level + 1]) if node.level else ""
     module = ".".join(filter(None, [base, node.module]))
-    if module == "mixtura":  # `from mixtura import linalg` asks for a part, `from mixtura import load` for __init__
+    if module == "mixtura":  # `from mixtura import checks` asks for a room, `from mixtura import load` for __init__
         for alias in node.names:
             yield f"mixtura.{alias.name if level_of(alias.name) is not None else '__init__'}"
     else:
@@ -86,11 +83,9 @@ def complaint(name: str, path: Path) -> str | None:
     own_level, other_level = level_of(here), level_of(there)
     if other_level is None:
         return f"imports {name}, which has no level: give it one in LEVELS"
-    if own_level is not None and other_level > own_level:
-        return f"imports {name}, which is above it"
-    if here != there and {here, there} <= ROLE_FOLDERS and own_level == other_level:
-        return f"imports {name}, a part of another role"
-    return None
+    if own_level is None or here == there or other_level < own_level:
+        return None
+    return f"imports {name}, which is {'above' if other_level > own_level else 'beside'} it"
 
 
 def import_faults(source: str, path: Path) -> list[str]:
@@ -98,7 +93,7 @@ def import_faults(source: str, path: Path) -> list[str]:
     faults = []
     if level_of(part_of(path)) is None:
         faults.append(f"{path}: has no level: give it one in LEVELS")
-    for node in runtime_nodes(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             complaints = (complaint(name, path) for name in absolute_names(node, path))
             faults.extend(f"{path}:{node.lineno} {text}" for text in complaints if text)
@@ -157,18 +152,66 @@ def test_module_imports_or_lacks_only_an_optional_package(path):
     assert module.__name__ == name
 
 
+def test_files_do_not_import_each_other():
+    """No circles, late and type-only imports counted."""
+    graph = {path: imported_files(path) - {path} for path in source_files()}
+    while True:  # take away what imports nothing that is left
+        done = {path for path, others in graph.items() if not others & graph.keys()}
+        if not done:
+            break
+        graph = {path: others for path, others in graph.items() if path not in done}
+    assert not graph, f"files in circles, or above one: {sorted(map(str, graph))}"
+
+
+def imported_files(path: Path) -> set[Path]:
+    found = set()
+    for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mixtura"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("mixtura")]
+        else:
+            continue
+        found |= {file_of(name) for name in names}
+    return found
+
+
+def file_of(name: str) -> Path:
+    """The file that a dotted name of a module, or of something in one, leads to."""
+    parts = name.split(".")[1:]
+    while parts:
+        for file in (Path(*parts).with_suffix(".py"), Path(*parts, "__init__.py")):
+            if (PACKAGE / file).exists():
+                return file
+        parts = parts[:-1]
+    return Path("__init__.py")
+
+
+def test_class_names_are_unique():
+    names = Counter(
+        node.name
+        for path in source_files()
+        for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_few_files_lie_at_the_door():
+    assert sum(len(path.parts) == 1 for path in source_files()) <= MOST_FILES_AT_THE_DOOR
+
+
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("moments.py", "import math\nimport torch\nfrom . import linalg"),
-        ("roles.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .mixture import Mixture"),
-        ("covariances/tied.py", "from .diagonal import Diagonal\nfrom ..linalg import safe_cholesky"),
+        ("values/moments.py", "import math\nimport torch\nfrom mixtura.numerics import linalg"),
+        ("covariances/tied.py", "from .diagonal import Diagonal\nfrom ..numerics.linalg import safe_cholesky"),
         ("covariances/__init__.py", "from .full import Full\nfrom mixtura.covariances import tied"),
-        ("passes.py", "def run():\n    from . import evaluator\n    from .mixture import Mixture"),
-        ("solvers/em.py", "from .loop import run\nfrom ..passes import summary\nfrom mixtura.priors import PRIORS"),
-        ("estimators.py", "import sklearn.base\nfrom . import __version__\nfrom .solvers.em import EM"),
+        ("engine/passes.py", "def run():\n    from . import evaluator\n    from ..model.mixture import Mixture"),
+        ("solvers/em.py", "from .loop import run\nfrom ..engine.passes import x\nfrom mixtura.priors import PRIORS"),
         ("estimators/base.py", "from sklearn.base import BaseEstimator\nfrom ..solvers import SOLVERS"),
-        ("plotting.py", "import matplotlib.pyplot as plt"),
+        ("cli.py", "from . import __version__\nfrom .solvers.em import EM"),
+        ("plotting/figures.py", "import matplotlib.pyplot as plt"),
     ],
 )
 def test_checker_accepts_imports_that_point_down(path, source):
@@ -179,57 +222,43 @@ def test_checker_accepts_imports_that_point_down(path, source):
     ("path", "source", "fault"),
     [
         (
-            "linalg.py",
-            "import torch\nfrom .mixture import Mixture",
-            "linalg.py:2 imports mixtura.mixture, which is above it",
+            "numerics/linalg.py",
+            "import torch\nfrom ..model.mixture import Mixture",
+            "2 imports mixtura.model.mixture, above",
         ),
-        ("mixture.py", "from mixtura import solvers", "mixture.py:1 imports mixtura.solvers, which is above it"),
-        ("mixture.py", "import mixtura.solvers.em", "mixture.py:1 imports mixtura.solvers.em, which is above it"),
-        ("mixture.py", "from . import load", "mixture.py:1 imports mixtura.__init__, which is above it"),
-        ("mixture.py", "import mixtura", "mixture.py:1 imports mixtura, which is above it"),
-        (
-            "solvers/em.py",
-            "def late():\n    from ..estimators import GaussianMixture",
-            "solvers/em.py:2 imports mixtura.estimators, which is above it",
-        ),
-        (
-            "covariances/full.py",
-            "from ..priors.conjugate import Conjugate",
-            "covariances/full.py:1 imports mixtura.priors.conjugate, a part of another role",
-        ),
-        (
-            "objectives/hybrid.py",
-            "from .. import covariances",
-            "objectives/hybrid.py:1 imports mixtura.covariances, a part of another role",
-        ),
-        (
-            "priors/sparse.py",
-            "from ..solvers.newton import Newton",
-            "priors/sparse.py:1 imports mixtura.solvers.newton, which is above it",
-        ),
-        (
-            "cli.py",
-            "import matplotlib.pyplot",
-            "cli.py:1 imports matplotlib.pyplot, which is for plotting",
-        ),
-        (
-            "shards.py",
-            "from .strange import thing",
-            "shards.py:1 imports mixtura.strange, which has no level: give it one in LEVELS",
-        ),
-        ("strange.py", "import torch", "strange.py: has no level: give it one in LEVELS"),
-        (
-            "roles.py",
-            "if TYPE_CHECKING:\n    import sklearn\nelse:\n    from .mixture import Mixture",
-            "roles.py:4 imports mixtura.mixture, which is above it",
-        ),
+        ("model/mixture.py", "from mixtura import solvers", "1 imports mixtura.solvers, above"),
+        ("model/mixture.py", "import mixtura.solvers.em", "1 imports mixtura.solvers.em, above"),
+        ("model/mixture.py", "from mixtura import load", "1 imports mixtura.__init__, above"),
+        ("model/mixture.py", "import mixtura", "1 imports mixtura, above"),
+        ("solvers/em.py", "def late():\n    from ..estimators import X", "2 imports mixtura.estimators, above"),
+        ("covariances/full.py", "from ..priors.conjugate import X", "1 imports mixtura.priors.conjugate, beside"),
+        ("objectives/hybrid.py", "from .. import covariances", "1 imports mixtura.covariances, beside"),
+        ("sparse/newton.py", "from ..nonnegative.updates import X", "1 imports mixtura.nonnegative.updates, beside"),
+        ("roles.py", "if TYPE_CHECKING:\n    from .model.mixture import X", "2 imports mixtura.model.mixture, above"),
     ],
 )
 def test_checker_names_a_wrong_import(path, source, fault):
+    text, where = fault.rsplit(", ", 1)
+    assert import_faults(source, Path(path)) == [f"{path}:{text}, which is {where} it"]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "fault"),
+    [
+        ("cli.py", "import matplotlib.pyplot", "cli.py:1 imports matplotlib.pyplot, which is for plotting"),
+        (
+            "engine/x.py",
+            "from ..strange import y",
+            "engine/x.py:1 imports mixtura.strange, which has no level: give it one in LEVELS",
+        ),
+        ("strange.py", "import torch", "strange.py: has no level: give it one in LEVELS"),
+    ],
+)
+def test_checker_names_other_faults(path, source, fault):
     assert import_faults(source, Path(path)) == [fault]
 
 
-@pytest.mark.parametrize("path", ["initialise.py", "solvers/em.py", "checks/general.py"])
+@pytest.mark.parametrize("path", ["init/starts.py", "solvers/em.py", "checks/general.py"])
 def test_checker_keeps_scikit_learn_at_the_top(path):
     (fault,) = import_faults("from sklearn.cluster import KMeans", Path(path))
     assert fault.startswith(f"{path}:1 imports sklearn.cluster, which is for ")

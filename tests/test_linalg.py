@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import assert_close
-from mixtura import linalg
+from mixtura.numerics import linalg
 
 
 def positive_definite(n_matrices, size, generator, ridge=0.5):

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from cases import COVARIANCES, KINDS, Data, assert_same_mixture, em, random_data, random_mixture
-from mixtura.frames import locate
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.objectives import Joint
 from mixtura.roles import Step
-from mixtura.shards import TensorSource
 from mixtura.solvers import Outcome, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

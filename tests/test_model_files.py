@@ -223,7 +223,7 @@ def saved(path):
 
 def edited(path, change):
     """The file with its header and tensors changed and written anew; a checksum is made where none is left."""
-    from mixtura.model_files import _checksum
+    from mixtura.estimators.model_files import _checksum
 
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["mixtura"])

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from cases import assert_close, assert_same_moments, image, tensor
-from mixtura.moments import Dense, Diagonal, Moments, Projected, SignedMoments, Summary, concatenate
+from mixtura.values.moments import DenseForm, DiagonalForm, Moments, ProjectedForm, SignedMoments, Summary, concatenate
 
 SIZE, N_COMPONENTS, N_ROWS = 3, 2, 20
 
 FORMS = {
-    "dense": lambda rng: Dense(),
-    "diagonal": lambda rng: Diagonal(),
-    "projected": lambda rng: Projected(tensor(rng.normal(size=(N_COMPONENTS, SIZE, 2)))),
+    "dense": lambda rng: DenseForm(),
+    "diagonal": lambda rng: DiagonalForm(),
+    "projected": lambda rng: ProjectedForm(tensor(rng.normal(size=(N_COMPONENTS, SIZE, 2)))),
 }
 every_form = pytest.mark.parametrize("form", [make(np.random.default_rng(7)) for make in FORMS.values()], ids=FORMS)
 
@@ -44,20 +44,20 @@ def sample(rng):
 
 def test_dense_form_keeps_the_whole_matrix(rng):
     left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
-    (part,) = Dense().outer(tensor(left), tensor(right))
+    (part,) = DenseForm().outer(tensor(left), tensor(right))
     assert_close(part, [np.outer(a, b) for a, b in zip(left, right, strict=True)])
 
 
 def test_diagonal_form_keeps_the_diagonal(rng):
     left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
-    (part,) = Diagonal().outer(tensor(left), tensor(right))
+    (part,) = DiagonalForm().outer(tensor(left), tensor(right))
     assert_close(part, [np.diag(np.outer(a, b)) for a, b in zip(left, right, strict=True)])
 
 
 def test_projected_form_keeps_the_diagonal_and_the_matrix_times_its_projections(rng):
     left, right = rng.normal(size=(2, N_COMPONENTS, SIZE))
     projections = rng.normal(size=(N_COMPONENTS, SIZE, 2))
-    diagonals, projected = Projected(tensor(projections)).outer(tensor(left), tensor(right))
+    diagonals, projected = ProjectedForm(tensor(projections)).outer(tensor(left), tensor(right))
     matrices = [np.outer(a, b) for a, b in zip(left, right, strict=True)]
     assert_close(diagonals, [np.diag(m) for m in matrices])
     assert_close(projected, [m @ v for m, v in zip(matrices, projections, strict=True)])
@@ -125,8 +125,8 @@ def test_pooled_moments_are_sums_over_groups(form, sample):
 
 def test_concatenated_moments_keep_components_and_references(sample):
     rows, weights, common, own = sample
-    first = moments_by_loops(Dense(), rows, weights, common)
-    second = moments_by_loops(Dense(), rows, weights, own)
+    first = moments_by_loops(DenseForm(), rows, weights, common)
+    second = moments_by_loops(DenseForm(), rows, weights, own)
     together = concatenate([first, second])
     assert_close(together.counts, np.tile(weights.sum(1), 2))
     assert_close(together.reference, np.concatenate([np.broadcast_to(common, own.shape), own]))
@@ -135,13 +135,13 @@ def test_concatenated_moments_keep_components_and_references(sample):
 
 def signed(sample) -> SignedMoments:
     rows, weights, reference, _ = sample
-    sides = (moments_by_loops(Dense(), rows, side, reference) for side in (abs(weights), weights**2))
+    sides = (moments_by_loops(DenseForm(), rows, side, reference) for side in (abs(weights), weights**2))
     return SignedMoments(*sides)
 
 
 def test_net_moments_are_those_of_the_signed_weights(sample):
     rows, weights, reference, _ = sample
-    assert_same_moments(signed(sample).net, moments_by_loops(Dense(), rows, abs(weights) - weights**2, reference))
+    assert_same_moments(signed(sample).net, moments_by_loops(DenseForm(), rows, abs(weights) - weights**2, reference))
 
 
 def test_signed_moments_add_side_by_side(sample):

@@ -21,7 +21,7 @@ from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, PrunedHead, SparseMixtureHead, WarmUp
 from mixtura.objectives import Margin
-from mixtura.roles import Targets
+from mixtura.values.targets import Targets
 
 D, C = 5, 3
 QUADRATICS = ("full", "diagonal", "low_rank", "none")
@@ -618,7 +618,7 @@ def test_a_density_is_low_far_away(device):
 
 
 def test_an_evaluation_in_inference_mode_does_not_stop_training():
-    mixtura.covariances.product._triangle.cache_clear()
+    mixtura.model.features._triangle.cache_clear()
     head = MixtureHead(D, C, density=True)
     x, y = rows_and_labels()
     with torch.inference_mode():

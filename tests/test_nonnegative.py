@@ -14,8 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixtura
 from mixtura import NonnegativeMixtureClassifier, make_nonnegative_pipeline
+from mixtura.nonnegative.updates import Multiplicative
 from mixtura.solvers import Record
-from mixtura.solvers.multiplicative import Multiplicative
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

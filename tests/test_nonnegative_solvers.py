@@ -11,7 +11,7 @@ import reference_nonnegative as reference
 from cases import NONNEGATIVE_SOLVERS, assert_close
 from mixtura import checks
 from mixtura.estimators.nonnegative import _as_csr
-from mixtura.log_linear import (
+from mixtura.nonnegative.mixture import (
     LogLinearMixture,
     counts_of,
     labeled_rows,
@@ -19,10 +19,10 @@ from mixtura.log_linear import (
     losses_without,
     posterior,
 )
-from mixtura.priors.shares import SparseShares
+from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
+from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 from mixtura.solvers import Outcome, run, run_held_out
-from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS as REGISTRY
-from mixtura.solvers.multiplicative import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,7 +9,7 @@ from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labe
 from mixtura.objectives import OBJECTIVES as REGISTRY
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors, shares
 from mixtura.objectives.likelihood import exponentials
-from mixtura.roles import Targets
+from mixtura.values.targets import Targets
 
 N_ROWS, N_CLASSES = 12, 3
 KNOWLEDGE = ("nothing", "labels", "some", "none_labeled", "soft", "one_hot")

@@ -14,10 +14,10 @@ import reference
 from cases import COVARIANCES, Data, assert_close, em, random_data, random_mixture, tensor
 from cases import KINDS as DATA_KINDS
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
-from mixtura.frames import locate
-from mixtura.mixture import Mixture
+from mixtura.engine.passes import map_rows, summarise
+from mixtura.engine.sources import locate
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
-from mixtura.passes import map_rows, summarise
 from mixtura.solvers import run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

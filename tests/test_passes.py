@@ -30,18 +30,17 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.decisions import SAMPLE, SURE, Decision, bearable_share, first
-from mixtura.ends import ends_of
-from mixtura.evaluator import Chunk, Evaluator, computing_dtype
-from mixtura.frames import Frame, framed, locate
-from mixtura.mixture import Mixture
-from mixtura.moments import Moments
+from mixtura.engine.chunks import pieces
+from mixtura.engine.decisions import SAMPLE, SURE, Decision, bearable_share, first
+from mixtura.engine.evaluator import Chunk, Evaluator, computing_dtype
+from mixtura.engine.passes import impute, map_rows, summarise
+from mixtura.engine.sources import ArraySource, BatchSource, Block, Group, TensorSource, locate
+from mixtura.engine.threads import Workers
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.buffers import Scratch
 from mixtura.objectives import Conditional, Joint, Marginal, shares
-from mixtura.passes import impute, map_rows, summarise
-from mixtura.pieces import pieces
-from mixtura.scratch import Scratch
-from mixtura.shards import ArraySource, BatchSource, Block, Group, TensorSource
-from mixtura.workers import Workers
+from mixtura.values.extents import Frame, ends_of, framed
+from mixtura.values.moments import Moments
 
 
 def log_joint_of(mixture, source, frame) -> torch.Tensor:
@@ -228,7 +227,7 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
     mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng).source(device)
     frame = locate(source)
     expected = summarise(mixture, source, Joint(), frame)
-    monkeypatch.setattr("mixtura.evaluator.MOST_MONOMIALS", 2)
+    monkeypatch.setattr("mixtura.engine.evaluator.MOST_MONOMIALS", 2)
     assert Evaluator(mixture, frame, torch.float64).fast == []
     assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
 
@@ -378,7 +377,7 @@ def batch_source(data, device, sizes=(1, 0, 20, 3, 24)) -> BatchSource:
 @every_kind
 @pytest.mark.parametrize("objective", [Joint(), Marginal(), Conditional()], ids=lambda objective: objective.name)
 def test_memory_maps_and_batches_give_the_summary_of_a_tensor(kind, objective, rng, device, tmp_path, monkeypatch):
-    monkeypatch.setattr("mixtura.shards.STREAMED_BYTES", 7 * 8 * N_FEATURES)  # blocks of seven rows
+    monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", 7 * 8 * N_FEATURES)  # blocks of seven rows
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(kind, rng)
     expected = summarise(mixture, data.source(device), objective, locate(data.source(device)))
     for source in (array_source(data, device, tmp_path), batch_source(data, device)):
@@ -388,7 +387,7 @@ def test_memory_maps_and_batches_give_the_summary_of_a_tensor(kind, objective, r
 
 @pytest.mark.parametrize("name", ["complete", "missing"])
 def test_memory_maps_and_batches_give_rows_in_order(name, rng, device, tmp_path, monkeypatch):
-    monkeypatch.setattr("mixtura.shards.STREAMED_BYTES", 7 * 8 * N_FEATURES)
+    monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", 7 * 8 * N_FEATURES)
     mixture, data = random_mixture(COVARIANCES["tied_low_rank"], rng, device), random_data(KINDS[name], rng)
     whole = data.source(device)
     frame = locate(whole)
@@ -506,9 +505,9 @@ def screened(monkeypatch):
     """Single precision comes first, however small the problem and whatever a sample says; how many rows each chunk had
     (the sample is the first), and how many of them were looked at again.
     """
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
-    monkeypatch.setattr("mixtura.passes.bearable_share", lambda n_monomials: 1.0)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", 0)
+    monkeypatch.setattr("mixtura.engine.passes.bearable_share", lambda n_monomials: 1.0)
     return looked_at(monkeypatch)
 
 
@@ -540,7 +539,7 @@ def test_decisions_in_single_precision_are_those_in_double(case, lead, place, mi
     assert seen == n_complete
     assert doubted < n_complete
     assert doubted > 0 or lead == 0.0
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", math.inf)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", math.inf)
     torch.testing.assert_close(found, decided(apart, rows, lead), rtol=0, atol=1e-12)
     assert sum(seen for seen, _ in screened[1:]) == n_complete  # in double precision from the start
 
@@ -561,13 +560,13 @@ def test_close_decisions_do_not_depend_on_the_unit_of_the_rows(case, unit, rng, 
     rows = unit * (near[0] + 0.1 * tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu"))
     found = decided(close, rows, 0.0)
     assert sum(seen for seen, _ in screened[1:]) == 20_000
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", math.inf)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", math.inf)
     assert torch.equal(found, decided(close, rows, 0.0))
 
 
 def test_single_precision_is_given_up_where_a_sample_leaves_many_in_doubt(rng, monkeypatch):
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.evaluator.SCREENED_WORK", 0)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_MONOMIALS", 0)
+    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", 0)
     looked = looked_at(monkeypatch)
     mixture = random_mixture(COVARIANCES["full"], rng)
     rows = tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu")

@@ -23,14 +23,13 @@ from cases import (
 )
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import PriorWarning
-from mixtura.frames import locate
-from mixtura.initialise import describe
-from mixtura.mixture import Mixture
+from mixtura.engine.sources import TensorSource, locate
+from mixtura.init.description import describe
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.priors import PRIORS as REGISTRY
 from mixtura.priors import Conjugate, Shrinkage, default_strength, log_terms
 from mixtura.roles import Outlook
-from mixtura.shards import TensorSource
 from test_bad_input import refused
 
 proper_priors = pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from cases import COVARIANCES, assert_close, random_mixture
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier, selection
 from mixtura.covariances import Full, Tied
 from mixtura.datasets import make_ripley
-from mixtura.initialise import describe
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import describe
 from mixtura.objectives import Joint
 from mixtura.priors import Conjugate, Shrinkage
-from mixtura.reduction import one_fewer, reduced
-from mixtura.selection import Ground, choose, penalties
-from mixtura.shards import TensorSource
+from mixtura.selection.merging import one_fewer, reduced
+from mixtura.selection.search import Ground, choose, penalties
 from mixtura.solvers import EM, Stack
 from test_bad_input import refused
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cases import KINDS, every_kind, random_data, tensor
-from mixtura.shards import ArraySource, BatchSource, Block, TensorSource
+from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource
 
 
 def block_of(data, device) -> Block:
@@ -69,7 +69,7 @@ def test_a_tensor_is_one_block(rng, device, dtype):
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "int64", "float16", ">f8"])
 def test_an_array_is_read_in_blocks_of_bounded_size(kind, rng, device, tmp_path, monkeypatch):
-    monkeypatch.setattr("mixtura.shards.STREAMED_BYTES", 4 * 3 * 8)
+    monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", 4 * 3 * 8)
     rows = rng.integers(0, 100, (10, 3)).astype(kind)
     np.save(tmp_path / "rows.npy", rows)
     labels = torch.arange(10)

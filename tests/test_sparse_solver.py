@@ -8,24 +8,24 @@ import torch
 
 import reference_sparse as reference
 from cases import assert_close, tensor
-from mixtura.bases import (
+from mixtura.solvers.loop import Outcome, run
+from mixtura.sparse.curvature import DirectCurvature, FeatureCurvature, Share
+from mixtura.sparse.kernels import (
     RBF,
     Custom,
     KernelColumns,
-    Monomials,
+    MonomialBasis,
     Polynomial,
     feature_form,
     gram_factor,
     monomials,
     no_scaling,
 )
-from mixtura.estimators.sparse_problem import make_problem
-from mixtura.priors.sparse import Relevance
-from mixtura.solvers.curvature import DirectCurvature, FeatureCurvature, Share
-from mixtura.solvers.loop import Outcome, run
-from mixtura.solvers.newton import Evidence, SparseNewton, merged, starting_state, without_components
-from mixtura.solvers.working_set import Candidates, WorkingSet
-from mixtura.sparse_mixture import SparseMixture, class_scores
+from mixtura.sparse.mixture import SparseMixture, class_scores
+from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, without_components
+from mixtura.sparse.problem import make_problem
+from mixtura.sparse.relevance import Relevance
+from mixtura.sparse.working_set import Candidates, WorkingSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -227,7 +227,7 @@ class TestBases:
     def test_monomials(self):
         rows = torch.tensor([[2.0, 3.0]], dtype=torch.float64)
         assert monomials(rows, 2).tolist() == [[1, 2, 3, 4, 6, 9]]
-        assert Monomials(2, torch.tensor([0, 4])).evaluate(rows).tolist() == [[1, 6]]
+        assert MonomialBasis(2, torch.tensor([0, 4])).evaluate(rows).tolist() == [[1, 6]]
 
 
 class TestPrior:

@@ -7,9 +7,10 @@ import torch
 from cases import assert_close, tensor
 from mixtura import MixtureClassifier
 from mixtura.checks import RepairWarning
-from mixtura.initialise import SAMPLED_ROWS, describe, spread_samples
-from mixtura.shards import TensorSource
-from mixtura.spreading import graph_of, spread
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import SAMPLED_ROWS, describe
+from mixtura.init.label_spreading import graph_of, spread
+from mixtura.init.starts import spread_samples
 
 
 def dense_graph(rows, n_neighbours):
@@ -88,7 +89,7 @@ def test_without_unlabeled_rows_a_start_is_that_of_k_means(rng):
 
 
 def test_of_many_labels_a_part_is_spread_and_all_are_kept(rng, monkeypatch):
-    monkeypatch.setattr("mixtura.initialise.SAMPLED_ROWS", 40)
+    monkeypatch.setattr("mixtura.init.starts.SAMPLED_ROWS", 40)
     assert SAMPLED_ROWS > 40
     rows, labels = rings(rng)
     labels[100:110] = -1

@@ -14,9 +14,10 @@ import reference
 from cases import assert_close, tensor
 from mixtura import AveragedMixtureClassifier, MixtureClassifier
 from mixtura.datasets import make_rings
-from mixtura.initialise import describe
-from mixtura.shards import TensorSource
-from mixtura.warp import Warp, fit_warp
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import describe
+from mixtura.init.johnson import fit_warp
+from mixtura.model.warp import Warp
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")

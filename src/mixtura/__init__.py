@@ -1,6 +1,5 @@
 """Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
 
-from mixtura.ensembles import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
@@ -11,7 +10,8 @@ from mixtura.estimators import (
     SparseMixtureClassifier,
     make_nonnegative_pipeline,
 )
-from mixtura.model_files import load
+from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
+from mixtura.estimators.model_files import load
 
 __version__ = "0.1.0"
 __all__ = [

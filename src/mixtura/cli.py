@@ -76,7 +76,7 @@ def _seed(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Problem:
+class DemoData:
     """Rows to learn from, and rows to be judged on."""
 
     name: str
@@ -86,13 +86,13 @@ class Problem:
     y_test: np.ndarray
 
 
-def ripley(seed: int) -> Problem:
+def ripley(seed: int) -> DemoData:
     """250 training and 1000 test rows from the generator."""
     X, y = make_ripley(625, random_state=seed)
     return _split("Ripley", X, y, 250, seed)
 
 
-def digits(fraction: float, quick: bool, seed: int) -> Problem:
+def digits(fraction: float, quick: bool, seed: int) -> DemoData:
     """Half of scikit-learn's digits to learn from; cells removed in training and test rows alike."""
     X, y = (np.asarray(part) for part in load_digits(return_X_y=True))
     if quick:
@@ -101,13 +101,13 @@ def digits(fraction: float, quick: bool, seed: int) -> Problem:
     whole = _split(name, X, y, len(y) // 2, seed)
     cells = np.random.default_rng([seed, round(100 * fraction)])
     X_train, X_test = (remove_cells(part, fraction, cells) for part in (whole.X_train, whole.X_test))
-    return Problem(name, X_train, whole.y_train, X_test, whole.y_test)
+    return DemoData(name, X_train, whole.y_train, X_test, whole.y_test)
 
 
-def _split(name: str, X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> Problem:
+def _split(name: str, X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> DemoData:
     parts = train_test_split(X, y, train_size=n_train, stratify=y, random_state=seed)
     X_train, X_test, y_train, y_test = (np.asarray(part) for part in parts)
-    return Problem(name, X_train, y_train, X_test, y_test)
+    return DemoData(name, X_train, y_train, X_test, y_test)
 
 
 # ---- Methods ---------------------------------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ class Method:
     """A classifier made for a problem with a seed, and what the table says of it."""
 
     name: str
-    make: Callable[[Problem, int], Any]
+    make: Callable[[DemoData, int], Any]
     note: str
     ours: bool = False
 
 
-def one_variance(problem: Problem) -> Conjugate:
+def one_variance(problem: DemoData) -> Conjugate:
     """A prior that shrinks to one variance for all features: for features in the same units, such as pixels.
 
     One pseudo-row per feature: of 1/4 to 4 the best by cross-validated log-loss on the complete training digits.
@@ -146,14 +146,14 @@ def _searched(model: Any, **grid: list[Any]) -> GridSearchCV:
     return GridSearchCV(steps, grid, scoring="neg_log_loss", cv=3)
 
 
-def _qda(problem: Problem, seed: int) -> GridSearchCV:
+def _qda(problem: DemoData, seed: int) -> GridSearchCV:
     if VERSION < (1, 8):  # has no shrinkage yet
         return _searched(QuadraticDiscriminantAnalysis(), scale=EITHER, model__reg_param=[0.0, 0.1, 0.3, 0.5, 0.7])
     model: Any = QuadraticDiscriminantAnalysis(solver="eigen")
     return _searched(model, scale=EITHER, model__shrinkage=[0.01, 0.1, 0.3, 0.5, 0.7])
 
 
-def _svm(problem: Problem, seed: int) -> GridSearchCV:
+def _svm(problem: DemoData, seed: int) -> GridSearchCV:
     method: Any = "temperature" if VERSION >= (1, 8) else "sigmoid"  # one temperature suits several classes better
     return _searched(CalibratedClassifierCV(SVC(), method=method), scale=EITHER, model__estimator__C=[1.0, 10.0])
 
@@ -209,7 +209,7 @@ class Score:
     seconds: float
 
 
-def score(method: Method, problem: Problem, seed: int) -> Score:
+def score(method: Method, problem: DemoData, seed: int) -> Score:
     """Fit and judge a method; a search for settings is not counted in the seconds."""
     model = method.make(problem, seed)
     with warnings.catch_warnings():
@@ -251,7 +251,7 @@ def run_demo(options: argparse.Namespace) -> int:
     return 0
 
 
-def _heading(problems: Sequence[Problem], seed: int) -> str:
+def _heading(problems: Sequence[DemoData], seed: int) -> str:
     first, second = problems[0], problems[1]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, scikit-learn {sklearn.__version__}"
     n_classes, n_features = len(np.unique(second.y_train)), second.X_train.shape[1]
@@ -292,7 +292,7 @@ def _notes() -> str:
     )
 
 
-def _draw(problems: Sequence[Problem], scores: Scores, output: Path) -> str:
+def _draw(problems: Sequence[DemoData], scores: Scores, output: Path) -> str:
     """Write the picture; says what was written, or why nothing was."""
     try:
         from mixtura.plotting import Curve, demo_picture

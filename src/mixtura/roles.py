@@ -11,48 +11,17 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mixtura.cached import cached_property
-from mixtura.moments import Form, Moments, SignedMoments
-from mixtura.scratch import Scratch
-
-
-@dataclass(frozen=True)
-class PseudoMoments:
-    """What a prior adds before moments become parameters. They are not rows: each part has its own count.
-
-    (map-update)  weight_k ~ counts_k + weight_count,
-                  mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
-                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + scatter] / (counts_k + 1[mean_count > 0]
-                            + covariance_count) + ridge I.
-
-    Counts are numbers, or one number for each component; that of the covariances one for each distinct matrix (G,).
-    """
-
-    weight_count: float | Tensor
-    mean_count: float | Tensor
-    covariance_count: float | Tensor
-    mean: Tensor  # (D,) or (K, D)
-    scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
-    ridge: float = 0.0
-
-    @cached_property
-    def mean_counts(self) -> Tensor | None:
-        """As a column, () or (K, 1); None where no mean is pulled."""
-        counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
-        if not bool((counts > 0).any()):
-            return None
-        return counts.unsqueeze(-1) if counts.ndim else counts
-
-    @cached_property
-    def has_scatter(self) -> bool:
-        return bool((self.scatter != 0).any())
+from mixtura.numerics.buffers import Scratch
+from mixtura.values.moments import Form, Moments
+from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.targets import Evaluation, Targets
 
 
 @dataclass(frozen=True)
@@ -249,45 +218,6 @@ class Structure(Protocol):
     def from_tensors(self, tensors: dict[str, Tensor]) -> Covariance: ...
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What is known of the classes of some rows.
-
-    `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
-    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
-    With `overwrite` nobody will look at the log joints again: an objective that says `overwrites = True` may use their
-    memory.
-    """
-
-    class_of: Tensor
-    labels: Tensor | None = None
-    shares: Tensor | None = None
-    counts: Tensor | None = None
-    components: slice | None = None
-    known_classes: int | None = None  # their number, where it need not be read off class_of
-    overwrite: bool = False
-
-    @property
-    def n_classes(self) -> int:
-        return int(self.class_of.max()) + 1 if self.known_classes is None else self.known_classes
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
-    signed responsibilities, (K, n)."""
-
-    values: Tensor
-    numerator: Tensor
-    denominator: Tensor | None = None
-
-    @property
-    def signed(self) -> Tensor:
-        """A = d sum(values) / d log_joint, (K, n)."""
-        return self.numerator if self.denominator is None else self.numerator - self.denominator
-
-
 @runtime_checkable
 class Objective(Protocol):
     """A function of the log joints (K, n) of rows and of what is known of their classes."""
@@ -336,23 +266,3 @@ class Solver(Protocol):
     name: str
 
     def step(self, mixture: Any, rows: Any) -> Step: ...
-
-
-__all__ = [
-    "Conditioned",
-    "Covariance",
-    "Evaluation",
-    "Form",
-    "Iterator",
-    "Moments",
-    "Objective",
-    "Prior",
-    "Product",
-    "PseudoMoments",
-    "Quadratic",
-    "SignedMoments",
-    "Solver",
-    "Step",
-    "Structure",
-    "Targets",
-]

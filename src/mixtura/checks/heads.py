@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mixtura.linalg import recording
+from mixtura.numerics.linalg import recording
 
 
 def finite_rows(values: Tensor) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura import linalg
-from mixtura.covariances.product import LinearProduct, squares
-from mixtura.moments import Diagonal as DiagonalForm
-from mixtura.moments import Form, Moments, image
-from mixtura.roles import Conditioned, PseudoMoments, Quadratic
+from mixtura.model.features import LinearProduct, squares
+from mixtura.numerics import linalg
+from mixtura.roles import Conditioned, Quadratic
+from mixtura.values.moments import DiagonalForm, Form, Moments, image
+from mixtura.values.pseudo_moments import PseudoMoments
 
 DIAGONAL = DiagonalForm()
 # For optimisers, which meet columns of standard deviation one: a component is at most a thousand times as wide.

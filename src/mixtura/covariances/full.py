@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixtura import linalg
-from mixtura.cached import cached_property
-from mixtura.covariances.product import LinearProduct, pack, quadratics, unpack
-from mixtura.moments import Dense, Form, Moments, image
-from mixtura.roles import Conditioned, PseudoMoments, Quadratic
+from mixtura.model.features import LinearProduct, pack, quadratics, unpack
+from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Conditioned, Quadratic
+from mixtura.values.moments import DenseForm, Form, Moments, image
+from mixtura.values.pseudo_moments import PseudoMoments
 
-DENSE = Dense()
+DENSE = DenseForm()
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
 LARGEST_INFLATION = 1e6
 

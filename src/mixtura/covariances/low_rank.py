@@ -16,14 +16,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from mixtura import linalg
-from mixtura.cached import cached_property
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
-from mixtura.covariances.product import squares
-from mixtura.moments import Form, Moments, Projected, image
-from mixtura.roles import Conditioned, Covariance, PseudoMoments, Quadratic, Structure
-from mixtura.scratch import Scratch
+from mixtura.model.features import squares
+from mixtura.numerics import linalg
+from mixtura.numerics.buffers import Scratch
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
+from mixtura.values.moments import Form, Moments, ProjectedForm, image
+from mixtura.values.pseudo_moments import PseudoMoments
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
@@ -157,7 +158,7 @@ class LowRankCovariance:
 
     @property
     def form(self) -> Form:
-        return Projected(self.projections)
+        return ProjectedForm(self.projections)
 
     @property
     def n_parameters(self) -> int:
@@ -438,4 +439,4 @@ class LowRankProduct:
     def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
         totals, projected = sums
         counts, firsts, squared = totals.split((1, len(centre), len(centre)), 1)
-        return Moments(counts.squeeze(1), firsts, (squared, projected), Projected(self.projections), centre)
+        return Moments(counts.squeeze(1), firsts, (squared, projected), ProjectedForm(self.projections), centre)

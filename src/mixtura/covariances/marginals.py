@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixtura import linalg
-from mixtura.cached import cached_property
-from mixtura.covariances.systems import Block, Systems, blocks_of
-from mixtura.scratch import Scratch
+from mixtura.covariances.systems import MaskBlock, Systems, blocks_of
+from mixtura.numerics import linalg
+from mixtura.numerics.buffers import Scratch
+from mixtura.numerics.cached_property import cached_property
 
 # Numbers of the R x R systems that are held at once, on a CPU and on a GPU.
 MOST_IN_CACHE, MOST_TOGETHER = 2**17, 2**27
@@ -84,7 +84,7 @@ class Marginals:
         return linalg.safe_cholesky(inner, out=(factors, info))[0]
 
     @cached_property
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[MaskBlock]:
         return blocks_of(self.mask, self.loadings.shape[-1] + 1)
 
     @cached_property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixtura.scratch import Scratch
+from mixtura.numerics.buffers import Scratch
 
 # Numbers of a table up to which a product with the whole mask is cheap, however many cells are missing.
 SMALL_TABLE = 2**16
@@ -30,7 +30,7 @@ TILE_ROWS, TILE_COLUMNS = 4, 12
 
 
 @dataclass(frozen=True)
-class Block:
+class MaskBlock:
     """Rows whose systems are made together."""
 
     where: slice
@@ -39,14 +39,14 @@ class Block:
     missing: bool = False  # whether these are missing
 
 
-def blocks_of(mask: Tensor, side: int) -> list[Block]:
+def blocks_of(mask: Tensor, side: int) -> list[MaskBlock]:
     """Neighbours with few missing, with few observed, and with many cells of both kinds.
 
     Best for rows in the order of their numbers of missing cells.
     """
     n_rows, size = mask.shape
     if mask.device.type != "cpu" or size * _triangle(side) <= SMALL_TABLE:
-        return [Block(slice(0, n_rows), mask)]
+        return [MaskBlock(slice(0, n_rows), mask)]
     observed = mask.sum(1)
     kinds = torch.where(observed >= (1 - FEW) * size, 0, torch.where(observed <= FEW * size, 1, 2))
     found, start = [], 0
@@ -55,7 +55,7 @@ def blocks_of(mask: Tensor, side: int) -> list[Block]:
         for part in run.chunk(-(-len(run) // BLOCK_ROWS)):
             where = slice(start, start + len(part))
             cells = _positions(mask[where] == kind) if kind < 2 else None
-            found.append(Block(where, mask[where], cells, kind == 0))
+            found.append(MaskBlock(where, mask[where], cells, kind == 0))
             start = where.stop
     return found
 
@@ -86,7 +86,7 @@ class Systems:
         self._tables: Tensor | None = None
         self._complete: tuple[Tensor, Tensor, bool] | None = None
 
-    def of(self, block: Block) -> tuple[Tensor, Tensor]:
+    def of(self, block: MaskBlock) -> tuple[Tensor, Tensor]:
         """M_n (K, n', S - 1, S - 1) and the row beside it, (K, n', S - 1); good until the next are asked for."""
         if block.cells is None:
             return self._masked(block.mask)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.cached import cached_property
-from mixtura.moments import Form, Moments
-from mixtura.roles import Conditioned, Covariance, Product, PseudoMoments, Quadratic, Structure
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Conditioned, Covariance, Product, Quadratic, Structure
+from mixtura.values.moments import Form, Moments
+from mixtura.values.pseudo_moments import PseudoMoments
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The estimators."""
 
+from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
@@ -8,6 +9,8 @@ from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_no
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
 __all__ = [
+    "AveragedMixture",
+    "AveragedMixtureClassifier",
     "DiscriminativeMixtureClassifier",
     "GaussianMixture",
     "HybridMixtureClassifier",

@@ -15,21 +15,23 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
-from mixtura.decisions import SURE, Decision
-from mixtura.estimators.reading import Rows, is_batches, read_rows
-from mixtura.frames import locate
-from mixtura.initialise import Description
-from mixtura.mixture import Mixture
+from mixtura.engine.decisions import SURE, Decision
+from mixtura.engine.passes import impute, map_rows
+from mixtura.engine.sources import locate, threads_of
+from mixtura.estimators.input import Rows, is_batches, read_rows
+from mixtura.estimators.model_files import Savable, mixture_from, mixture_tensors
+from mixtura.init.description import Description
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors, shares
-from mixtura.passes import impute, map_rows
 from mixtura.roles import Covariance, Prior, Structure
-from mixtura.shards import threads_of
 
 
-class MixtureEstimator(BaseEstimator):
+class MixtureEstimator(Savable, BaseEstimator):
     """Fitted: `mixture_` (weights, means, covariances as dense views) and everything that follows from it."""
 
     mixture_: Mixture
+    warp_: Warp | None = None  # a transform of the features that the mixture describes
     n_features_in_: int
     # Arguments that every estimator takes.
     covariance_type: Any
@@ -57,7 +59,7 @@ class MixtureEstimator(BaseEstimator):
         check_is_fitted(self)
         if is_batches(X):
             raise ValueError("X is batches, which only fit takes; predict from each batch of rows by itself.")
-        return replace(read_rows(self, X, reset=False), warp=getattr(self, "warp_", None))
+        return replace(read_rows(self, X, reset=False), warp=self.warp_)
 
     def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
@@ -104,8 +106,7 @@ class MixtureEstimator(BaseEstimator):
         checks.count("n_samples", n_samples)
         _, generator = self._generator()
         rows, components = mixture.to("cpu").sample(int(n_samples), generator)
-        warp = getattr(self, "warp_", None)
-        return (rows if warp is None else warp.to("cpu").backward(rows)), components
+        return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
 
     @property
     def n_parameters_(self) -> int:
@@ -113,12 +114,12 @@ class MixtureEstimator(BaseEstimator):
         check_is_fitted(self)
         return self.mixture_.n_parameters
 
-    def save(self, path: Any) -> None:
-        """Write the fitted model to a file (safetensors with a JSON header); read it with `mixtura.load`."""
-        from mixtura.model_files import save
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return mixture_tensors(self.mixture_)
 
-        check_is_fitted(self)
-        save(self, path)
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.mixture_, _ = mixture_from(values, tensors)
+        self.n_features_in_ = self.mixture_.n_features
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import Full
+from mixtura.engine.sources import Source, threads_of
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
-from mixtura.estimators.prediction import ClassPredictions
-from mixtura.estimators.progress import watcher
-from mixtura.estimators.reading import (
+from mixtura.estimators.input import (
     Labels,
     Rows,
     batch_source,
@@ -27,16 +25,20 @@ from mixtura.estimators.reading import (
     read_labels,
     read_rows,
 )
-from mixtura.initialise import Description, describe, starting_mixture
-from mixtura.mixture import Mixture
+from mixtura.estimators.prediction import ClassPredictions
+from mixtura.estimators.progress import watcher
+from mixtura.init.description import Description, describe
+from mixtura.init.johnson import fit_warp
+from mixtura.init.starts import starting_mixture
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
 from mixtura.objectives import OBJECTIVES, Joint
-from mixtura.priors import PRIORS, Conjugate, Shrinkage
+from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import Objective, Prior, Structure
-from mixtura.selection import CRITERIA, Ground, Selection, choose, penalties
-from mixtura.shards import Source, threads_of
-from mixtura.solvers import EM, BaumWelch, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
-from mixtura.solvers.gradient import Progress
-from mixtura.warp import Warp, fit_warp
+from mixtura.selection.search import CRITERIA, Ground, choose, penalties
+from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
+from mixtura.solvers.gradient import GradientState
+from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
 
 # Solvers that can maximise an objective, the preferred one first.
 STARTS = ("kmeans", "k-means++", "random", "spread")
@@ -46,77 +48,8 @@ SOLVERS_OF = {
     "margin": ("gradient",),
     "hybrid": ("gradient", "baum_welch"),
 }
-# Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
-SMALLEST_VARIANCE = 1e-9
 # A log posterior of the labels above this, per row, is that of classes without a doubtful row.
 SEPARATED = -1e-3
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What a fit is about, once the input is checked."""
-
-    source: Source
-    classes: np.ndarray
-    description: Description
-    structure: Structure
-    n_components: list[int]
-    objective: Objective
-    prior: Prior | None
-    class_prior: Tensor | None
-    generator: torch.Generator
-    memory_limit: int
-    selection: Selection | None = None
-    warp: Warp | None = None  # that source and description have gone through
-    log_slope: float = 0.0  # what it adds to the log density of a row, on average
-
-    @property
-    def em_structure(self) -> Structure:
-        """What EM fits: the structure itself, or another where it has no closed update."""
-        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
-
-    def converted(self, mixture: Mixture) -> Mixture:
-        """A mixture that EM fitted, in the structure that was asked for."""
-        if not hasattr(self.structure, "for_em"):
-            return mixture
-        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
-
-    def warped(self, warp: Warp | None) -> Problem:
-        """The same problem of bent features."""
-        if warp is None:
-            return self
-        warp = warp.to(self.source.device)
-        source = warp.source(self.source)
-        description = describe(source, len(self.classes), self.generator)
-        rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: len(self.classes)], strict=True))
-        log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
-        return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
-
-    def em(self, objective: Objective) -> EM:
-        return EM(
-            objective,
-            self.description.frame,
-            floor=self.floor,
-            prior=self.prior,
-            class_prior=self.class_prior,
-            memory_limit=self.memory_limit,
-        )
-
-    def baum_welch(self) -> BaumWelch:
-        em = self.em(self.objective)
-        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
-
-    @property
-    def floor(self) -> Tensor:
-        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
-        within = self.description.within
-        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
-
-    def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
-        """Which variances ended at their floor, in words."""
-        low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
-        numbers = low.any(1).nonzero()[:, 0].tolist()
-        return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
 
 
 class MixtureClassifier(ClassPredictions):
@@ -332,7 +265,7 @@ class MixtureClassifier(ClassPredictions):
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
-        options, found = [problem.warped(warp) for warp in self._warps(description)], []
+        options, found = [problem.with_warp(warp) for warp in self._warps(description)], []
         state = generator.get_state()
         for option in options if len(options) > 1 or fixed is None or is_auto(prior) else ():
             generator.set_state(state)  # the same folds for all
@@ -345,7 +278,7 @@ class MixtureClassifier(ClassPredictions):
 
     def _warps(self, description: Description) -> list[Warp | None]:
         """What becomes of the features; more than one are compared."""
-        if self.warm_start and hasattr(self, "warp_"):
+        if self.warm_start and hasattr(self, "mixture_"):
             return [self.warp_]
         if self.warp is None:
             return [None]
@@ -452,7 +385,7 @@ class MixtureClassifier(ClassPredictions):
 
     def _follow(
         self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
-    ) -> tuple[Progress, FitResult]:
+    ) -> tuple[GradientState, FitResult]:
         """Epochs from a start; the history holds those of a checkpoint too."""
         progress = solver.start(start, problem.source)
         before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
@@ -496,6 +429,10 @@ class MixtureClassifier(ClassPredictions):
             )
         return fitted.mixture_
 
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super()._restored(values, tensors)
+        self.n_components_ = np.array([part.stop - part.start for part in self.mixture_.class_slices])
+
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         self.mixture_, self.warp_ = result.mixture, problem.warp
@@ -527,14 +464,6 @@ class MixtureClassifier(ClassPredictions):
             )
 
 
-ALSO = ', "auto", None or a prior object'
-
-
-def is_auto(value: Any) -> bool:
-    """Whether an argument is to be chosen."""
-    return isinstance(value, str) and value == "auto"
-
-
 def wanted_criterion(value: Any, usual: str) -> str:
     """The criterion that an argument asks for."""
     return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
@@ -546,16 +475,5 @@ def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any
         # A whole covariance matrix is a target only for structures that can follow it.
         return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
     if not isinstance(value, Prior | Shrinkage | None):
-        checks.one_of("prior", value, PRIORS, ALSO)
+        checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
     return [value]
-
-
-def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
-    """The prior that an argument asks for."""
-    if value is None:
-        return None
-    if not isinstance(value, Prior):
-        make = value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, ALSO)]
-        value = make(description.outlook(n_components))
-    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
-    return value.to(description.within.device) if isinstance(value, Conjugate) else value

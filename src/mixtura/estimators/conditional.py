@@ -12,9 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.estimators.model_files import Savable
 
 
-class ConditionalClassifier(ClassifierMixin, BaseEstimator):
+class ConditionalClassifier(ClassifierMixin, Savable, BaseEstimator):
     """A model of classes given rows; `classes_` is fitted."""
 
     classes_: np.ndarray
@@ -36,13 +37,6 @@ class ConditionalClassifier(ClassifierMixin, BaseEstimator):
         """Accuracy."""
         known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
         return float(accuracy_score(*known, sample_weight=sample_weight))
-
-    def save(self, path: Any) -> None:
-        """Write the fitted model to a file (safetensors with a JSON header); read it with `mixtura.load`."""
-        from mixtura.model_files import save
-
-        check_is_fitted(self)
-        save(self, path)
 
     def _column_name(self, column: int) -> str:
         names = getattr(self, "feature_names_in_", None)

@@ -21,20 +21,23 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura import checks, linalg
+from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.decisions import Decision, first
+from mixtura.engine.decisions import Decision, first
+from mixtura.engine.sources import Source, TensorSource, threads_of
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
-from mixtura.estimators.classifier import is_auto, make_prior, wanted_criterion, wanted_priors
-from mixtura.estimators.reading import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
-from mixtura.estimators.starts import given_start, with_given_parts
-from mixtura.initialise import SAMPLED_ROWS, Description, describe, starting_mixture, weighted_deviations
-from mixtura.mixture import Mixture
+from mixtura.estimators.classifier import wanted_criterion, wanted_priors
+from mixtura.estimators.given_start import given_start, with_given_parts
+from mixtura.estimators.input import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
+from mixtura.init.description import SAMPLED_ROWS, Description, describe
+from mixtura.init.starts import starting_mixture, weighted_deviations
+from mixtura.model.mixture import Mixture
+from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance, Prior
-from mixtura.selection import Ground, Selection, choose
-from mixtura.shards import Source, TensorSource, threads_of
+from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
+from mixtura.solvers.problem import is_auto, make_prior
 
 
 class GaussianMixture(DensityMixin, MixtureEstimator):
@@ -330,6 +333,11 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super()._restored(values, tensors)
+        self.lower_bounds_ = [record.objective for record in self.history_]
+        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
 
     def predict(self, X: Any) -> Any:
         """The most probable component of each row."""

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from mixtura import checks
-from mixtura.estimators.classifier import MixtureClassifier, Problem, is_auto
-from mixtura.estimators.penalties import (
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.model.mixture import Mixture
+from mixtura.objectives import Joint
+from mixtura.roles import Objective
+from mixtura.selection.penalties import (
     SMALLEST_HELD_OUT,
     SMOOTHINGS,
     Compared,
@@ -28,10 +31,8 @@ from mixtura.estimators.penalties import (
     stopped,
     with_prior,
 )
-from mixtura.mixture import Mixture
-from mixtura.objectives import Joint
-from mixtura.roles import Objective
 from mixtura.solvers import FitResult, Outcome
+from mixtura.solvers.problem import Problem, is_auto
 
 
 class DiscriminativeMixtureClassifier(MixtureClassifier):

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.classifier import MixtureClassifier, Problem
-from mixtura.estimators.reading import read_labels, read_rows
-from mixtura.mixture import Mixture
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import Block, TensorSource
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.input import read_labels, read_rows
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
-from mixtura.passes import map_rows
-from mixtura.roles import Objective, Targets
-from mixtura.shards import Block, TensorSource
+from mixtura.roles import Objective
 from mixtura.solvers import FitResult, Gradient, Outcome, best_of, run
 from mixtura.solvers.gradient import together
+from mixtura.solvers.problem import Problem
+from mixtura.values.targets import Targets
 
 # The trade-offs that "auto" compares, from describing to separating; 1 is the generative start itself.
 PATH = (0.5, 0.1, 0.01)

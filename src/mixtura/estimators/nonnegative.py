@@ -18,12 +18,20 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.conditional import ConditionalClassifier
+from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.progress import watcher
-from mixtura.estimators.reading import Rows, is_batches, read_labels, read_rows
-from mixtura.log_linear import LabeledRows, LogLinearMixture, chunk_rows, csr, in_parts, labeled_rows, log_likelihood
-from mixtura.priors.shares import SparseShares
+from mixtura.nonnegative.mixture import (
+    LabeledRows,
+    LogLinearMixture,
+    chunk_rows,
+    csr,
+    in_parts,
+    labeled_rows,
+    log_likelihood,
+)
+from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
-from mixtura.solvers.multiplicative import NONNEGATIVE_SOLVERS, Multiplicative, finished
 
 PENALTIES = ("shares", "sum")
 STORED = ("log_weights", "coefficients", "class_of", "basis_of")  # of a LogLinearMixture
@@ -33,7 +41,7 @@ START_SCALE = 0.1  # of the coefficients of columns with standard deviation one:
 
 
 @dataclass(frozen=True)
-class Problem:
+class NonnegativeProblem:
     """What a fit is about, once the input is checked; columns begin at zero and have standard deviation one."""
 
     rows: LabeledRows
@@ -169,7 +177,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             )
         return Multiplicative(sum_penalty=strength)
 
-    def _problem(self, features: Tensor, labels: Tensor, weights: Tensor) -> Problem:
+    def _problem(self, features: Tensor, labels: Tensor, weights: Tensor) -> NonnegativeProblem:
         n_classes, n_rows = len(self.classes_), features.shape[0]
         random_state = check_random_state(self.random_state)
         # One source for the starts and one for the rows kept out: how many rows there are must not change the starts.
@@ -195,7 +203,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         kept = rows if held_out is None else part(~kept_out)
         log_prior = torch.from_numpy(self.class_prior_).log().to(device)
         assert n_rows > 0
-        return Problem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
+        return NonnegativeProblem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
 
     def _held_out(self, labels: Tensor, weights: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
         """Which rows only say when to stop, (n,): the same part of every class."""
@@ -209,7 +217,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
                 chosen[own[order[: int(fraction * len(own))]]] = True
         return chosen if int(chosen.sum()) >= SMALLEST_HELD_OUT else torch.zeros_like(chosen)
 
-    def _fit_all(self, solver: Any, problem: Problem) -> list[Fitted]:
+    def _fit_all(self, solver: Any, problem: NonnegativeProblem) -> list[Fitted]:
         results = []
         for _ in range(checks.count("n_init", self.n_init)):
             start = random_start(self.n_components, bool(self.shared), problem)
@@ -218,7 +226,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
                 break
         return results
 
-    def _fit_once(self, solver: Any, start: LogLinearMixture, problem: Problem) -> Fitted:
+    def _fit_once(self, solver: Any, start: LogLinearMixture, problem: NonnegativeProblem) -> Fitted:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         held_out = problem.held_out
         with watcher(self.verbose, max_iter, type(self).__name__) as watch:
@@ -235,7 +243,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             result = run_held_out(solver, solver.start(start), problem.kept, score, max_iter, tol, watch)
         return Fitted(start, result, max((value for _, value in scores), default=-float("inf")), scores)
 
-    def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: Problem) -> None:
+    def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         result = best.result
         self.mixture_ = mixture.rescaled(problem.scales, problem.shifts)
@@ -431,7 +439,7 @@ class QuietNMF(NMF):
             return super().transform(X)
 
 
-def random_start(n_components: int, shared: bool, problem: Problem) -> LogLinearMixture:
+def random_start(n_components: int, shared: bool, problem: NonnegativeProblem) -> LogLinearMixture:
     """Random coefficients; at the mean row all bases count the same, and classes have nearly their prior."""
     n_classes, n_bases = len(problem.log_prior), problem.n_bases
     class_of = torch.arange(n_classes).repeat_interleave(n_components)

@@ -12,8 +12,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.decisions import SURE, Decision, first
+from mixtura.engine.decisions import SURE, Decision, first
 from mixtura.estimators.base import MixtureEstimator
+from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors, shares
 
 
@@ -21,6 +22,7 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
     """Predictions of a fitted classifier from `_scores`, the log p(x, c) of each class."""
 
     classes_: np.ndarray
+    class_prior_: np.ndarray
 
     def predict_joint_log_proba(self, X: Any) -> Any:
         """log p(x, c) of each row and class, (n_rows, n_classes)."""
@@ -91,6 +93,17 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
             parts.append((whole - self.predict_log_proba(without)).gather(1, best))
         # Rounding may differ where rows are grouped otherwise: a cell that was missing takes nothing away.
         return rows.answer(torch.cat(parts, 1).masked_fill(values.isnan().to(whole.device), 0.0))
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        values, tensors = super()._stored()
+        if self.warp_ is not None:
+            tensors |= {"warp.places": self.warp_.places, "warp.widths": self.warp_.widths}
+        return values, tensors
+
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super()._restored(values, tensors)
+        self.warp_ = Warp(tensors["warp.places"], tensors["warp.widths"]) if "warp.places" in tensors else None
+        self.class_prior_ = self.mixture_.log_class_prior.exp().numpy()
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
         """The function from log joints (K, n) to log p(x, c), (n, C)."""

@@ -15,22 +15,30 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.bases import Basis, KernelColumns, Monomials, Scaling, monomial_names, no_scaling, standard_scaling
 from mixtura.estimators.conditional import ConditionalClassifier
+from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.progress import watcher
-from mixtura.estimators.reading import Rows, read_labels, read_rows
-from mixtura.estimators.sparse_problem import (
+from mixtura.solvers import FitResult, Outcome, best_of, run
+from mixtura.sparse.kernels import (
+    Basis,
+    KernelColumns,
+    MonomialBasis,
+    Scaling,
+    monomial_names,
+    no_scaling,
+    standard_scaling,
+)
+from mixtura.sparse.mixture import SparseMixture, class_scores
+from mixtura.sparse.newton import SparseNewton, State, starting_state
+from mixtura.sparse.problem import (
     KERNELS,
-    Problem,
+    SparseProblem,
     make_kernel,
     make_problem,
     starting_responsibilities,
 )
-from mixtura.priors.sparse import Relevance
-from mixtura.solvers import FitResult, Outcome, best_of, run
-from mixtura.solvers.newton import SparseNewton, State, starting_state
-from mixtura.solvers.working_set import WorkingSet
-from mixtura.sparse_mixture import SparseMixture, class_scores
+from mixtura.sparse.relevance import Relevance
+from mixtura.sparse.working_set import WorkingSet
 
 # How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
 # on the scale of Jeffreys. This and the two variances were chosen by simulated sets and folds of training rows
@@ -244,7 +252,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         random_state = check_random_state(self.random_state)
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
-    def _fit_all(self, problem: Problem, solver: SparseNewton) -> FitResult:
+    def _fit_all(self, problem: SparseProblem, solver: SparseNewton) -> FitResult:
         """The start of the largest evidence; or one component per class, unless that is much less (component-trial).
 
         Both start with all columns or both with a few: what starts with all has more evidence.
@@ -268,7 +276,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         ones = torch.ones(len(values), dtype=torch.float64, device=values.device)
         return standard_scaling(values, ones if weights is None else weights.to(values.device))
 
-    def _fit_once(self, problem: Problem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
+    def _fit_once(self, problem: SparseProblem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
         # Many small calls: a tenth of their time would be bookkeeping for gradients.
         with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
@@ -280,7 +288,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             start = working.start(problem.class_of, responsibilities)
             return run(working, start, problem.rows_only, int(self.max_iter), 0.0, watch)
 
-    def _keep(self, result: FitResult, problem: Problem, solver: SparseNewton) -> None:
+    def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         state, evidence, basis = problem.settled(result.mixture)
         state = replace(state, mixture=ordinary(state.mixture))
@@ -303,7 +311,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 stacklevel=3,
             )
 
-    def _with_class_prior_alone(self, state: State, problem: Problem) -> State:
+    def _with_class_prior_alone(self, state: State, problem: SparseProblem) -> State:
         """Where no pair is left there is no constant either, and the class prior goes into the weights."""
         if state.mixture.n_pairs:
             return state
@@ -419,7 +427,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         model, mixture = self.model_, self.model_.mixture
         tensors = {f"mixture.{name}": getattr(mixture, name) for name in MIXTURE_PARTS}
         tensors |= {"centre": model.scaling.centre, "scale": model.scaling.scale, "covariance": model.covariance}
-        if isinstance(model.basis, Monomials):
+        if isinstance(model.basis, MonomialBasis):
             tensors["columns"] = model.basis.columns
         else:
             tensors["numbers"] = model.basis.numbers
@@ -431,7 +439,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         """Take back what `_stored` gave."""
         mixture = SparseMixture(**{name: tensors[f"mixture.{name}"] for name in MIXTURE_PARTS})
         if self.kernel is None:
-            basis = Monomials(int(self.degree), tensors["columns"])
+            basis = MonomialBasis(int(self.degree), tensors["columns"])
         else:
             kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
             basis = KernelColumns(kernel, tensors.get("points"), tensors["numbers"])
@@ -459,7 +467,7 @@ def _tensor(rows: Rows) -> Tensor:
 
 
 def _n_columns(basis: Basis) -> int:
-    return len(basis.columns if isinstance(basis, Monomials) else basis.numbers)
+    return len(basis.columns if isinstance(basis, MonomialBasis) else basis.numbers)
 
 
 class RelevanceVectorClassifier(SparseMixtureClassifier):

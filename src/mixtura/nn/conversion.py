@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +20,11 @@ from mixtura.covariances import (
     TiedCovariance,
 )
 from mixtura.estimators import MixtureClassifier
-from mixtura.linalg import safe_cholesky
-from mixtura.mixture import Mixture
-from mixtura.nn.followed import MOMENTUM, STRUCTURES
+from mixtura.model.mixture import Mixture
 from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
+from mixtura.nn.running_density import MOMENTUM, STRUCTURES
+from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
-
-if TYPE_CHECKING:
-    from mixtura.nn.heads import MixtureHead
 
 # Batches that a fit to all features counts for when training goes on: as many as are remembered.
 REMEMBERED = 1 / MOMENTUM
@@ -47,7 +44,7 @@ def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
     return rows.double(), labels, max(2, len(checks.distinct(labels)))
 
 
-def refit(head: MixtureHead, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> None:
+def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> None:
     """See MixtureHead.refit."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
@@ -66,7 +63,7 @@ def refit(head: MixtureHead, X: Any, y: Any, logits: bool, options: dict[str, An
             head.followed.n_batches.fill_(REMEMBERED)
 
 
-def _structure(head: MixtureHead) -> Structure:
+def _structure(head: Any) -> Structure:
     low_rank = LowRank(head.components.rank)
     if head.quadratic == "none":
         if head.density:
@@ -88,7 +85,7 @@ def _evened(mixture: Mixture, n_components: int) -> Mixture:
     return Mixture(log_weights, mixture.means[index], mixture.covariance.select(index), mixture.class_of[index])
 
 
-def _start(head: MixtureHead, mixture: Mixture) -> None:
+def _start(head: Any, mixture: Mixture) -> None:
     """Let a head begin at a mixture of the normalised features."""
     parts: Any = head.components
     if isinstance(parts, GaussianComponents):
@@ -159,7 +156,7 @@ def _before_softplus(values: Tensor) -> Tensor:
 # ---- to an estimator -------------------------------------------------------------------------------------------------
 
 
-def to_estimator(head: MixtureHead, classes: Any = None) -> MixtureClassifier:
+def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
     """See MixtureHead.to_estimator."""
     labels = np.arange(head.n_classes) if classes is None else np.asarray(classes)
     if len(np.unique(labels)) != head.n_classes or labels.ndim != 1:
@@ -180,7 +177,7 @@ def _fitted(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray) -> M
     return model
 
 
-def _mixture(head: MixtureHead) -> Mixture:
+def _mixture(head: Any) -> Mixture:
     """The mixture of the raw features, in float64 on the CPU, with the class probabilities of the head."""
     parts = head.components
     centre, scale = (part.double().cpu() for part in head.frame())

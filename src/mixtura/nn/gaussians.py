@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
 from mixtura.covariances.low_rank import LowRankProduct
-from mixtura.covariances.product import in_rows
-from mixtura.moments import Dense
+from mixtura.model.features import in_rows
 from mixtura.nn.logits import Monomials, component_scores
 from mixtura.roles import Covariance
+from mixtura.values.moments import DenseForm
 
 # In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
 SMALLEST_VARIANCE = 1e-3
@@ -72,7 +72,7 @@ def product_coefficients(
     """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
     product: Any = covariance.product(means, log_weights)
     if not isinstance(product, LowRankProduct):
-        dense = isinstance(product.form, Dense)
+        dense = isinstance(product.form, DenseForm)
         weights = (in_rows(product.weights, means.shape[1]) if dense else product.weights).to(means.dtype)
         return weights[:, 1:], weights[:, 0], None
     bias, weight = product.weights[:, 0], product.weights[:, 1:]

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.covariances import automatic_rank
-from mixtura.nn import fused
+from mixtura.nn import conversion, fused
 from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
-from mixtura.nn.followed import FollowedGaussians
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.logits import class_logits, in_autocast
 from mixtura.nn.pruned import PrunedHead, pruned
+from mixtura.nn.running_density import FollowedGaussians
 from mixtura.objectives import Conditional, Hybrid
-from mixtura.roles import Objective, Targets
+from mixtura.roles import Objective
+from mixtura.values.targets import Targets
 
 CONDITIONAL = Conditional()
 
@@ -225,10 +226,8 @@ class MixtureHead(nn.Module):
         "low_rank" or "diagonal" in high dimensions. In evaluation the head predicts what the mixture predicts.
         Options are those of the head (rank, density, threshold) and the arguments of MixtureClassifier.
         """
-        from mixtura.nn.conversion import read_features
-
         own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
-        rows, labels, n_classes = read_features(X, y)
+        rows, labels, n_classes = conversion.read_features(X, y)
         head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
         return head.refit(rows, labels, **options)
 
@@ -239,11 +238,9 @@ class MixtureHead(nn.Module):
         alone, and predictions stay as they are. Features as the network gives them in evaluation are narrower than
         those that the Gaussians could follow in training, with dropout and normalised by the batch.
         """
-        from mixtura.nn.conversion import refit
-
         if not checks.switch("logits", logits):
             self._check_density("refit with logits=False")
-        refit(self, X, y, logits, options)
+        conversion.refit(self, X, y, logits, options)
         return self
 
     def to_estimator(self, classes: Any = None) -> Any:
@@ -252,9 +249,7 @@ class MixtureHead(nn.Module):
         Without density=True the quadratic forms get a common one added that makes them Gaussian, which changes no
         probability of a class (head-gauge), but makes up the density.
         """
-        from mixtura.nn.conversion import to_estimator
-
-        return to_estimator(self, classes)
+        return conversion.to_estimator(self, classes)
 
     def extra_repr(self) -> str:
         text = f"{self.n_features}, {self.n_classes}, n_components={self.n_components}, quadratic={self.quadratic!r}"

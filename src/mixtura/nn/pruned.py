@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,6 @@ from torch.nn import functional
 
 from mixtura import checks
 from mixtura.nn.logits import at_least_single
-
-if TYPE_CHECKING:
-    from mixtura.nn.heads import MixtureHead, SparseMixtureHead
 
 
 class SparseMatrix(nn.Module):
@@ -59,7 +56,7 @@ class PrunedHead(nn.Module):
     owners: Tensor  # the component of each projection
     members: Tensor  # (C, M), the components of each class
 
-    def __init__(self, head: MixtureHead):
+    def __init__(self, head: Any):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
@@ -81,7 +78,7 @@ class PrunedHead(nn.Module):
         self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
         self.register_buffer("members", _members(class_of, self.n_classes))
 
-    def _keep_frame(self, head: MixtureHead, features: Tensor) -> None:
+    def _keep_frame(self, head: Any, features: Tensor) -> None:
         """What brings the features that are left to their units, with a constant one after them."""
         centre, scale = head.frame()
         one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
@@ -129,7 +126,7 @@ class PrunedHead(nn.Module):
         return at_least_single(scores.unflatten(1, self.members.shape)).logsumexp(-1)
 
 
-def pruned(head: SparseMixtureHead) -> PrunedHead:
+def pruned(head: Any) -> PrunedHead:
     """The head without the weights that evaluation does not use."""
     if head.n_weights_left == 0:
         raise ValueError(
@@ -141,7 +138,7 @@ def pruned(head: SparseMixtureHead) -> PrunedHead:
 
 
 def _merged(
-    head: MixtureHead, weight: Tensor, bias: Tensor, projection: Tensor | None
+    head: Any, weight: Tensor, bias: Tensor, projection: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Components with the weightless ones of a class made one, whose bias is logsumexp of theirs (head-merge)."""
     n_components = len(weight)
@@ -160,7 +157,7 @@ def _merged(
     return weight[kept], bias[kept], None if by_component is None else by_component[kept], class_of[kept]
 
 
-def _factors(head: MixtureHead) -> Tensor:
+def _factors(head: Any) -> Tensor:
     """The two factors of every monomial, (2, P): features, and the number after the last for a constant one."""
     linear = torch.arange(head.n_features, device=head.components.bias.device)
     single = torch.stack((linear, torch.full_like(linear, head.n_features)))

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mixtura.objectives.likelihood import Joint
 from mixtura.objectives.margin import Margin
-from mixtura.roles import Evaluation, Objective, Targets
+from mixtura.roles import Objective
+from mixtura.values.targets import Evaluation, Targets
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixtura.roles import Evaluation, Targets
+from mixtura.values.targets import Evaluation, Targets
 
 LOG2_E = math.log2(math.e)
 

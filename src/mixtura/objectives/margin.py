@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mixtura.objectives.likelihood import class_posteriors, posteriors
-from mixtura.roles import Evaluation, Targets
+from mixtura.values.targets import Evaluation, Targets
 
 
 @dataclass(frozen=True)

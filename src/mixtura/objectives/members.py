@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.objectives.likelihood import Joint, exponentials, largest_of
-from mixtura.roles import Evaluation, Targets
+from mixtura.values.targets import Evaluation, Targets
 
 
 @dataclass(frozen=True)

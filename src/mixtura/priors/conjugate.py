@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.roles import Covariance, Outlook, PseudoMoments
+from mixtura.roles import Covariance, Outlook
+from mixtura.values.pseudo_moments import PseudoMoments
 
 TARGETS = ("expected", "pooled", "covariance")
 

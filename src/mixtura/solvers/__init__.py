@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from mixtura.solvers.batched_em import Stack, Task, run_together, taken
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
-from mixtura.solvers.newton import SparseNewton
-from mixtura.solvers.together import Stack, Task, run_together, taken
 
-# Solvers of Gaussian mixtures; SparseNewton improves log-linear ones, and its laws are in tests/test_sparse_solver.py.
 SOLVERS = {"em": EM, "baum_welch": BaumWelch, "gradient": Gradient}
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "Gradient",
     "Outcome",
     "Record",
-    "SparseNewton",
     "Stack",
     "Task",
     "best_of",

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.cached import cached_property
-from mixtura.frames import Frame
-from mixtura.linalg import threads_for
-from mixtura.mixture import Mixture
-from mixtura.moments import Moments, Projected, Summary
-from mixtura.passes import DEFAULT_MEMORY_LIMIT, summarise
-from mixtura.roles import Objective, Prior, PseudoMoments, Step
-from mixtura.scratch import Scratch
-from mixtura.shards import Source
+from mixtura.engine.passes import DEFAULT_MEMORY_LIMIT, summarise
+from mixtura.engine.sources import Source
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.buffers import Scratch
+from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics.linalg import threads_for
+from mixtura.roles import Objective, Prior, Step
 from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
+from mixtura.values.extents import Frame
+from mixtura.values.moments import Moments, ProjectedForm, Summary
+from mixtura.values.pseudo_moments import PseudoMoments
 
 FIRST_FACTOR = 1.0  # E; speech recognisers, which do not look at the objective, take 2
 SMALLEST_FACTOR = 0.01
@@ -32,7 +33,7 @@ N_NEWTON = 100
 
 
 @dataclass(frozen=True)
-class Progress:
+class BaumWelchState:
     """A mixture, what a pass over the rows found of it, and the factor E that the next step tries first."""
 
     mixture: Mixture
@@ -64,7 +65,7 @@ class BaumWelch:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     name = "baum_welch"
 
-    def start(self, mixture: Mixture, rows: Source) -> Progress:
+    def start(self, mixture: Mixture, rows: Source) -> BaumWelchState:
         """One pass over the rows."""
         summary = summarise(
             mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch, count_denominator=True
@@ -72,9 +73,9 @@ class BaumWelch:
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
-        return Progress(mixture, summary, (summary.value + log_prior) / summary.weight)
+        return BaumWelchState(mixture, summary, (summary.value + log_prior) / summary.weight)
 
-    def step(self, mixture: Progress, rows: Source) -> Step:
+    def step(self, mixture: BaumWelchState, rows: Source) -> Step:
         """The first of ever shorter steps that does not lower the objective; the value is that of what came in.
 
         Momentum is dropped first, then E grows.
@@ -93,7 +94,7 @@ class BaumWelch:
             n_steps = 0
         return Step(replace(now, n_steps=0, iteration=now.iteration + 1), now.value)
 
-    def updated(self, now: Progress, factor: float, n_steps: int = 0) -> Mixture:
+    def updated(self, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
         """The mixture that the net moments and D times its own ask for, with momentum after some steps."""
         mixture, pseudo = now.mixture, self._pseudo_moments
         with threads_for(mixture.n_components * mixture.n_features**3):
@@ -103,17 +104,17 @@ class BaumWelch:
             covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
         return Mixture(self._log_weights(mixture, now.summary), means, covariance, mixture.class_of)
 
-    def anchor(self, now: Progress, n_steps: int) -> Moments:
+    def anchor(self, now: BaumWelchState, n_steps: int) -> Moments:
         """The model's own moments, each component counting one, carried on as the last step moved them (momentum)."""
         ones = torch.ones_like(now.mixture.log_weights)
         own = now.mixture.own_moments(ones)
-        if now.previous is None or n_steps == 0 or isinstance(own.form, Projected):
+        if now.previous is None or n_steps == 0 or isinstance(own.form, ProjectedForm):
             return own  # projections change with every step
         share = n_steps / (n_steps + 3)  # as Nesterov's
         before = now.previous.own_moments(ones).about(own.reference)
         return own.scaled(1 + share) + before.scaled(-share)
 
-    def constants(self, now: Progress, factor: float, anchor: Moments) -> Tensor:
+    def constants(self, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
         """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
         net, denominators = now.summary.moments.net, now.summary.denominator_counts
         assert denominators is not None

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.cached import cached_property
-from mixtura.frames import Frame
-from mixtura.linalg import threads_for
-from mixtura.mixture import Mixture
-from mixtura.moments import Moments
+from mixtura.engine.passes import DEFAULT_MEMORY_LIMIT, summarise
+from mixtura.engine.sources import Source, TensorSource
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.buffers import Scratch
+from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics.linalg import threads_for
 from mixtura.objectives import Assigned
-from mixtura.passes import DEFAULT_MEMORY_LIMIT, summarise
-from mixtura.roles import Covariance, Objective, Prior, PseudoMoments, Step
-from mixtura.scratch import Scratch
-from mixtura.shards import Source, TensorSource
+from mixtura.roles import Covariance, Objective, Prior, Step
+from mixtura.values.extents import Frame
+from mixtura.values.moments import Moments
+from mixtura.values.pseudo_moments import PseudoMoments
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "

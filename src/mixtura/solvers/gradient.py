@@ -19,16 +19,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mixtura.evaluator import computing_dtype
-from mixtura.frames import Frame, locate
-from mixtura.linalg import threads_for
-from mixtura.mixture import Mixture
+from mixtura.engine.evaluator import computing_dtype
+from mixtura.engine.passes import map_rows, summarise
+from mixtura.engine.sources import Block, Source, TensorSource, locate
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import threads_for
 from mixtura.objectives import Joint
 from mixtura.objectives.likelihood import class_posteriors
-from mixtura.passes import map_rows, summarise
-from mixtura.roles import Objective, Prior, Step, Targets
-from mixtura.shards import Block, Source, TensorSource
-from mixtura.solvers.free import FreeMixture, Penalty, Units
+from mixtura.roles import Objective, Prior, Step
+from mixtura.solvers.unconstrained import FreeMixture, Penalty, Units
+from mixtura.values.extents import Frame
+from mixtura.values.targets import Targets
 
 # Rows of which L-BFGS sees the gradient at once.
 CHUNK_ROWS = 4096
@@ -38,7 +39,7 @@ LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
 @dataclass(frozen=True)
-class Progress:
+class GradientState:
     """Where a fit stands after some epochs: the live training, and copies of what it was and of what was best."""
 
     training: Training
@@ -98,17 +99,17 @@ class Gradient:
     floor: float | None = None
     name = "gradient"
 
-    def start(self, mixture: Mixture, rows: Source) -> Progress:
+    def start(self, mixture: Mixture, rows: Source) -> GradientState:
         """The start itself is the first candidate; a checkpoint of the same fit is taken up where it is."""
         training = Training(self, mixture, rows)
         state = training.state()
-        first = Progress(training, 0, state, training.kept())
+        first = GradientState(training, 0, state, training.kept())
         if self.held_out is not None:
             score = training.score()
             first = replace(first, best_score=score, scores=(score,))
         return read_checkpoint(self.checkpoint, first) if self.checkpoint is not None else first
 
-    def step(self, mixture: Progress, rows: Source) -> Step:
+    def step(self, mixture: GradientState, rows: Source) -> Step:
         """One epoch; the value is the objective per unit of weight as the epoch met it."""
         now, training = mixture, mixture.training
         if training.epoch != now.epoch:
@@ -403,7 +404,7 @@ def together(rows: Source) -> Block:
 # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def write_checkpoint(path: Any, progress: Progress) -> None:
+def write_checkpoint(path: Any, progress: GradientState) -> None:
     """Everything a fit needs to go on; the old file is replaced in one move, so that there is always a whole one."""
     tensors = {f"state.{name}": part for name, part in progress.state.items()}
     tensors |= {f"best.{name}": part for name, part in progress.best.items()}
@@ -421,7 +422,7 @@ def write_checkpoint(path: Any, progress: Progress) -> None:
     os.replace(unfinished, path)  # noqa: PTH105 - the one call that replaces at once
 
 
-def read_checkpoint(path: Any, first: Progress) -> Progress:
+def read_checkpoint(path: Any, first: GradientState) -> GradientState:
     """The progress that a file holds, or the first where there is no file.
 
     Raises:
@@ -462,7 +463,7 @@ def read_checkpoint(path: Any, first: Progress) -> Progress:
     )
 
 
-def _settings(progress: Progress) -> list[Any]:
+def _settings(progress: GradientState) -> list[Any]:
     """What must be the same for a checkpoint to be of this fit: settings, shapes, rows and labels."""
     solver, training = progress.training.solver, progress.training
     optimiser = solver.optimiser if isinstance(solver.optimiser, str) else "another"

@@ -1,0 +1,255 @@
+"""Where rows come from: tensors, arrays, memory maps, re-iterables of batches. All give the same thing, blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.model.warp import Warp
+from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics.linalg import Threads, threads_for
+from mixtura.values.extents import Ends, Frame, ends_of, framed, nowhere, outermost
+
+# Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
+STREAMED_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of a block that are treated alike: one label (None: mixed), with or without missing cells."""
+
+    label: int | None
+    missing: bool
+    index: Tensor | None  # None: all rows of the block, in order
+    n_rows: int
+    largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed cells
+
+    def sample(self, n_rows: int, device: torch.device) -> Group:
+        """Rows at equal distances."""
+        places = torch.arange(0, self.n_rows, -(-self.n_rows // n_rows), device=device)
+        return self.part(places if self.index is None else self.index[places])
+
+    def part(self, index: Tensor) -> Group:
+        """Some of the rows, by their positions in the block."""
+        return Group(self.label, self.missing, index, len(index), self.largest_side)
+
+
+@dataclass
+class Block:
+    """Rows that are in memory together, with what is known of their classes and their weights."""
+
+    rows: Tensor
+    labels: Tensor | None = None  # (n,), -1 for unlabeled
+    shares: Tensor | None = None  # (n, C) soft labels
+    weights: Tensor | None = None  # (n,)
+    start: int = 0
+    counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
+    complete: bool = False  # whether it is known that no cell is missing
+    _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _n_missing(self) -> Tensor | None:
+        """Missing cells per row, or None where there are none at all."""
+        if self.complete:
+            return None
+        # One cheap look; a sum that is NaN for inf - inf only costs the next. A second thread would go on waiting for
+        # work, on the core that a pass needs next, for longer than the sum takes.
+        with threads_for(0):
+            complete = not bool(self.rows.sum().isnan())
+        if complete:
+            return None
+        counts = self.rows.isnan().sum(1)
+        return counts if bool(counts.any()) else None
+
+    def groups(self, by_label: bool) -> list[Group]:
+        """Rows with and without missing cells apart, and by label where asked."""
+        if by_label not in self._groups:
+            self._groups[by_label] = self._grouped(self.labels if by_label else None)
+        return self._groups[by_label]
+
+    def _grouped(self, labels: Tensor | None) -> list[Group]:
+        counts, n_rows = self._n_missing, len(self.rows)
+        if counts is None and labels is None:
+            return [Group(None, False, None, n_rows)]
+        key = torch.zeros(n_rows, dtype=torch.int64, device=self.rows.device)
+        width = 1
+        if counts is not None:  # sorted by missing cells, so that a chunk meets few different numbers of them
+            key, width = counts, self.rows.shape[1] + 1
+        if labels is not None:
+            key = key + (labels + 1) * width
+        order = self._by_pattern()
+        order = order[key[order].argsort(stable=True)]
+        parts = key[order]
+        found: dict[tuple[int | None, bool], list[tuple[int, Tensor]]] = {}
+        values, sizes = parts.unique_consecutive(return_counts=True)
+        for value, index in zip(values.tolist(), order.split(sizes.tolist()), strict=True):
+            label = None if labels is None else value // width - 1
+            n_missing = value % width
+            found.setdefault((label, n_missing > 0), []).append((min(n_missing, width - 1 - n_missing), index))
+        return [_group(label, missing, parts) for (label, missing), parts in found.items()]
+
+    def _by_pattern(self) -> Tensor:
+        """An order in which rows with the same missing cells are adjacent, so that they can share their algebra."""
+        if self._n_missing is None:
+            return torch.arange(len(self.rows), device=self.rows.device)
+        # Any code will do that rarely gives two patterns the same number: neighbours are compared cell by cell later.
+        generator = torch.Generator().manual_seed(0)
+        codes = torch.randint(2**62, (self.rows.shape[1],), generator=generator).to(self.rows.device)
+        return torch.where(self.rows.isnan(), codes, 0).sum(1).argsort(stable=True)
+
+
+def _group(label: int | None, missing: bool, parts: list[tuple[int, Tensor]]) -> Group:
+    index = torch.cat([index for _, index in parts])
+    return Group(label, missing, index, len(index), max(side for side, _ in parts))
+
+
+class Source(Protocol):
+    """Rows that can be gone through again and again."""
+
+    n_features: int
+
+    @property
+    def ends(self) -> Ends | None:
+        """Of all rows, or of others among which they are, where they are known."""
+        ...
+
+    @property
+    def n_rows(self) -> int | None:
+        """None where it is not known before all are read."""
+        ...
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    def blocks(self) -> Iterator[Block]: ...
+
+
+# Passes over the rows that a fit is taken to make, times components: below SMALL_WORK in all, threads are not worth it.
+PASSES = 400
+
+
+def threads_of(source: Source) -> Threads:
+    """For everything that is done with these rows: one thread where they are few."""
+    n_rows = math.inf if source.n_rows is None else source.n_rows
+    return threads_for(PASSES * n_rows * source.n_features**2)
+
+
+def _complete(ends: Ends | None) -> bool:
+    return ends is not None and ends.complete
+
+
+class TensorSource:
+    """Rows in memory, on any device: one block, whose groups are found once."""
+
+    def __init__(
+        self,
+        rows: Tensor,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        counts: Tensor | None = None,
+        *,
+        ends: Ends | None = None,
+    ):
+        self.n_rows, self.n_features = rows.shape
+        self.device = rows.device
+        self.dtype = rows.dtype
+        self.ends = ends
+        self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(ends))
+
+    def blocks(self) -> Iterator[Block]:
+        yield self._block
+
+
+class ArraySource:
+    """Rows in a memory-mapped array, read a block at a time."""
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        labels: Tensor | None = None,
+        shares: Tensor | None = None,
+        weights: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        counts: Tensor | None = None,
+        *,
+        ends: Ends | None = None,
+    ):
+        self.n_rows, self.n_features = rows.shape
+        self.ends = ends
+        self.device = torch.device(device)
+        self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
+        self._rows, self._known = rows, (labels, shares, weights, counts)
+
+    def blocks(self) -> Iterator[Block]:
+        step = max(1, STREAMED_BYTES // (8 * self.n_features))
+        native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may hold another byte order
+        for start in range(0, len(self._rows), step):
+            part = slice(start, start + step)
+            rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
+            labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
+            yield Block(rows, labels, shares, weights, start, counts, _complete(self.ends))
+
+
+class BatchSource:
+    """Rows from a re-iterable of batches, each turned into a block by `read`."""
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        read: Callable[[Any], Block],
+        n_features: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
+        self.n_rows, self.n_features, self.ends = None, n_features, None
+        self.device = device
+        self.dtype = dtype
+        self._batches, self._read = batches, read
+
+    def blocks(self) -> Iterator[Block]:
+        start = 0
+        for batch in self._batches:
+            block = self._read(batch)
+            block.start = start
+            start += len(block.rows)
+            yield block
+
+
+def warped(source: Source, warp: Warp) -> Source:
+    """The same rows, with their features transformed."""
+    if not isinstance(source, TensorSource):
+        return WarpedSource(source, warp)
+    (block,) = source.blocks()
+    return TensorSource(warp.forward(block.rows), block.labels, block.shares, block.weights, block.counts)
+
+
+class WarpedSource:
+    """A source that is read in parts, warped part by part."""
+
+    def __init__(self, source: Source, warp: Warp):
+        self.n_features, self.n_rows = source.n_features, source.n_rows
+        self.device, self.dtype = source.device, source.dtype
+        self.ends = None
+        self._source, self._warp = source, warp
+
+    def blocks(self) -> Iterator[Block]:
+        for block in self._source.blocks():
+            yield replace(block, rows=self._warp.forward(block.rows), _groups={})
+
+
+def locate(source: Source) -> Frame:
+    """Centre and radii of the observed cells, from their smallest and largest values."""
+    ends = source.ends
+    if ends is None:
+        parts = (ends_of(block.rows) for block in source.blocks())
+        ends = outermost(parts, nowhere(source.n_features, source.device))
+    return framed(ends.low.to(source.device), ends.high.to(source.device))

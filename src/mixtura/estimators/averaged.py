@@ -1,0 +1,486 @@
+"""Averages of mixtures that were trained on the same rows from other starts, on subsets or on bootstrap replicates."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import DensityMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import Source
+from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
+from mixtura.estimators.classifier import MixtureClassifier, is_auto
+from mixtura.estimators.density import GaussianMixture
+from mixtura.estimators.input import Rows, is_batches
+from mixtura.estimators.model_files import mixture_from
+from mixtura.estimators.prediction import ClassPredictions
+from mixtura.init.description import describe
+from mixtura.model.mixture import Mixture
+from mixtura.objectives import posteriors
+from mixtura.roles import Structure
+from mixtura.selection.merging import reduced
+from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.values.extents import Frame
+
+RESAMPLING = ("none", "subset", "bootstrap")
+# Rows whose scores by all members are held at a time.
+SCORED_ROWS = 16_384
+
+
+class _Averaged(MixtureEstimator):
+    """What the averaged density and the averaged classifier share."""
+
+    estimator: Any
+    n_estimators: Any
+    resampling: Any
+    fraction: Any
+    member_of_: Tensor
+    _default: Callable[[], Any]
+
+    @property
+    def _base(self) -> Any:
+        return self._default() if self.estimator is None else self.estimator
+
+    # Rows are read as the members read them.
+    @property
+    def device(self) -> Any:
+        return self._base.device
+
+    @property
+    def dtype(self) -> Any:
+        return self._base.dtype
+
+    @property
+    def memory_limit(self) -> Any:
+        return self._base.memory_limit
+
+    def _checked_base(self, X: Any, kind: type) -> Any:
+        checks.count("n_estimators", self.n_estimators)
+        checks.one_of("resampling", self.resampling, RESAMPLING)
+        checks.part("fraction", self.fraction)
+        if not isinstance(self._base, kind):
+            raise TypeError(
+                f"estimator must be a {kind.__name__}, or None for one with its defaults; got "
+                f"{type(self._base).__name__}."
+            )
+        if is_batches(X):
+            raise ValueError(
+                f"{type(self).__name__} needs all rows at once, to draw from them; pass an array, a tensor or a memory "
+                "map instead of batches."
+            )
+        base: Any = clone(self._base)
+        return base
+
+    def _take_features(self, base: Any) -> None:
+        self.n_features_in_ = base.n_features_in_
+        if hasattr(base, "feature_names_in_"):
+            self.feature_names_in_ = base.feature_names_in_
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _draws(self, strata: np.ndarray, random_state: np.random.RandomState) -> Tensor | None:
+        """How often each member sees each row, (n, B); every stratum is drawn from by itself. None: once."""
+        if self.resampling == "none":
+            return None
+        counts = np.zeros((len(strata), self.n_estimators), np.int16)
+        for stratum in np.unique(strata):
+            rows = np.flatnonzero(strata == stratum)
+            for b in range(self.n_estimators):
+                if self.resampling == "bootstrap":
+                    drawn = random_state.randint(len(rows), size=len(rows))
+                    counts[rows, b] = np.bincount(drawn, minlength=len(rows))
+                else:
+                    size = max(1, round(float(self.fraction) * len(rows)))
+                    counts[random_state.choice(rows, size, replace=False), b] = 1
+        return torch.from_numpy(counts)
+
+    def _train(self, structure: Structure, tasks: Sequence[Task], rows: Source, base: Any) -> list[FitResult]:
+        """The best fit of every member; the tasks of a member follow one another."""
+        results = run_together(structure, tasks, rows, base.max_iter, base.tol)
+        n_starts = len(tasks) // self.n_estimators
+        groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
+        return [max(group, key=lambda result: result.objective) for group in groups]
+
+    def _keep(self, results: Sequence[FitResult], structure: Structure, max_iter: int, tol: float) -> None:
+        self.mixtures_ = [result.mixture for result in results]
+        stack = Stack.of(structure, self.mixtures_)
+        self.member_of_ = stack.member_of
+        self.mixture_ = replace(stack.mixture, log_weights=stack.mixture.log_weights - math.log(len(results)))
+        self.n_iter_ = max(len(result.history) for result in results)
+        self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
+        self.history_ = _mean_history([result.history for result in results])
+        warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)), stacklevel=4)
+        if any(result.outcome is Outcome.INTERRUPTED for result in results):
+            raise KeyboardInterrupt
+        slow = sum(result.outcome is Outcome.LIMIT for result in results)
+        if slow and self.n_iter_ > 0:
+            warnings.warn(
+                f"{slow} of the {len(results)} members of {type(self).__name__} {Outcome.LIMIT.value} "
+                f"(max_iter={max_iter}, tol={tol}); increase max_iter or tol of the estimator.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _reduced(self, n_components: Any, n_classes: int) -> tuple[Mixture, list[tuple[int, float]]]:
+        check_is_fitted(self)
+        wanted = checks.count("n_components", n_components)
+        return reduced(self.mixture_, [wanted] * n_classes)
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        values, tensors = super()._stored()
+        return values, {**tensors, "member_of": self.member_of_}
+
+    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super()._restored(values, tensors)
+        self.member_of_ = tensors["member_of"]
+        self.mixtures_ = members_of(mixture_from(values, tensors)[1], self.mixture_, self.member_of_)
+
+    def _per_member(self, log_joint: Tensor) -> Tensor:
+        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
+        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
+
+    def _unseen(self, rows: Rows, counts: Tensor, frame: Frame, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """combine(log p_b(x, c) (C, B, n), members that did not see a row (B, n)) -> (n, ...), rows by rows."""
+        limit, found = checks.memory_limit(self.memory_limit), []
+        for first in range(0, len(rows), SCORED_ROWS):
+            part = slice(first, first + SCORED_ROWS)
+            chunk: Any = rows.values[part]
+            source = replace(rows, values=chunk).source()
+            scores = map_rows(self.mixture_, source, frame, lambda a: self._per_member(a).permute(2, 0, 1), limit)
+            found.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
+        return torch.cat(found)
+
+
+class AveragedMixture(DensityMixin, _Averaged):
+    """The average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
+
+    The members are trained together, in one pass over the rows per iteration. What one of them takes for a peak the
+    others do not confirm, so that the average is smoother and predicts new rows better (Ormoneit and Tresp 1995).
+
+    Parameters:
+        estimator: the GaussianMixture that every member is; None is `GaussianMixture(prior="default")`.
+        n_estimators: number of members.
+        resampling: "bootstrap" (rows drawn with replacement), "subset" (a part of the rows, without), or "none" (all
+            rows, from other starts).
+        fraction: of the rows in a subset.
+        random_state: of the draws and the starts.
+
+    Attributes:
+        mixture_ (the average, one mixture of all components), mixtures_ (the members), member_of_, n_iter_, converged_,
+        history_; oob_log_density_ (of every row, by the members that did not see it; NaN where all did), oob_score_
+        (its mean).
+
+    Examples:
+        >>> from mixtura import AveragedMixture, GaussianMixture
+        >>> from mixtura.datasets import make_rings
+        >>> X, _ = make_rings(random_state=0)
+        >>> model = AveragedMixture(GaussianMixture(8, prior="default"), random_state=0).fit(X)
+        >>> model.mixture_.n_components
+        160
+        >>> small = model.reduce(12)
+        >>> bool(small.score(X) > model.score(X) - 0.2)
+        True
+    """
+
+    _default = staticmethod(lambda: GaussianMixture(prior="default"))
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        n_estimators: int = 20,
+        *,
+        resampling: str = "bootstrap",
+        fraction: float = 0.7,
+        random_state: Any = None,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.resampling = resampling
+        self.fraction = fraction
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
+        """Fit all members."""
+        base = self._checked_base(X, GaussianMixture)
+        base._check_arguments()
+        rows, source = base._read_source(X, sample_weight)
+        self._take_features(base)
+        random_state = check_random_state(self.random_state)
+        counts = self._draws(np.zeros(len(rows), np.int64), random_state)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        with torch.no_grad():
+            description = describe(source, 1, torch.Generator().manual_seed(0))
+            checks.squareable(description.frame.centre, description.frame.radii)
+            if is_auto(base.n_components) or is_auto(base.prior):
+                base, self.selection_ = base._chosen(source, description, random_state)
+            solver = base._solver(description)
+            tasks = []
+            for b in range(self.n_estimators):
+                seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
+                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
+                for _ in range(base.n_init):
+                    start = base._start(seen, seen_source, about, solver, random_state)
+                    tasks.append(Task(solver, start, float(about.class_weights.sum()), b))
+            structure = base._structure(source.n_features)
+            results = self._train(structure, tasks, rows.source(weights=weights, counts=counts), base)
+        self._keep(results, structure, base.max_iter, base.tol)
+        if counts is not None:
+            with torch.no_grad():
+                unseen = self._unseen(rows, counts, description.frame, _mean_density)
+            self.oob_log_density_ = unseen.cpu().numpy()
+            self.oob_score_ = float(np.nanmean(self.oob_log_density_)) if unseen.isfinite().any() else math.nan
+        return self
+
+    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Mean log density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Rows drawn from the average, and their components."""
+        check_is_fitted(self)
+        rows, components = self._draw(self.mixture_, n_samples)
+        return rows.numpy(), components.numpy()
+
+    def to_mixture(self) -> GaussianMixture:
+        """The average as a fitted GaussianMixture of all components."""
+        check_is_fitted(self)
+        return _as_density(self, self.mixture_)
+
+    def reduce(self, n_components: int) -> GaussianMixture:
+        """A fitted GaussianMixture of so many components, with the mean and covariance of the average (merge-loss).
+
+        Pairs are merged, the cheapest first. Covariances that are diagonal stay so, all others become full.
+        """
+        mixture, _ = self._reduced(n_components, 1)
+        return _as_density(self, mixture)
+
+
+class AveragedMixtureClassifier(ClassPredictions, _Averaged):
+    """The average of several classifiers that are Gaussian mixtures.
+
+    The members are trained together, in one pass over the rows per iteration (see AveragedMixture). Rows are drawn
+    from every class by itself.
+
+    Parameters:
+        estimator: the MixtureClassifier that every member is; None is `MixtureClassifier()`. What it leaves to be
+            chosen ("auto") is compared once; then the members are as many of each candidate as its share in the average
+            of all candidates that predicts rows held out best (stacking).
+        n_estimators, resampling, fraction, random_state: as in AveragedMixture.
+        combine: "posterior" averages the class probabilities of the members, "density" their densities, as Ormoneit and
+            Tresp (1995) do; then the average is a mixture itself.
+
+    Attributes:
+        classes_, class_prior_, mixture_ (of all components), mixtures_ (the members), member_of_, n_iter_, converged_,
+        history_; oob_decision_function_ (class probabilities of every row by the members that did not see it; NaN where
+        all did), oob_score_ (their accuracy), oob_log_loss_.
+
+    Examples:
+        >>> from mixtura import AveragedMixtureClassifier, MixtureClassifier
+        >>> from mixtura.datasets import make_ripley
+        >>> X, y = make_ripley(125, random_state=0)
+        >>> model = AveragedMixtureClassifier(MixtureClassifier(3), random_state=0).fit(X, y)
+        >>> bool(model.oob_score_ > 0.85)
+        True
+    """
+
+    _default = staticmethod(lambda: MixtureClassifier())
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        n_estimators: int = 20,
+        *,
+        resampling: str = "bootstrap",
+        fraction: float = 0.7,
+        combine: str = "posterior",
+        random_state: Any = None,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.resampling = resampling
+        self.fraction = fraction
+        self.combine = combine
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
+        """Fit all members; X, y and sample_weight as in MixtureClassifier, but no batches."""
+        base = self._checked_base(X, MixtureClassifier)
+        checks.one_of("combine", self.combine, ("posterior", "density"))
+        objective = base._objective()
+        if (base._able_solvers(objective)[0] if base.solver == "auto" else base.solver) != "em":
+            raise ValueError(
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
+            )
+        rows, labels, weights = self._known(base, X, y, sample_weight)
+        self._take_features(base)
+        random_state = check_random_state(self.random_state)
+        counts = self._draws(_strata(labels), random_state)
+        with torch.no_grad():
+            source = rows.source(labels.numbers, labels.shares, weights)
+            base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+            problem = base._problem(source, labels.classes, objective)
+            problems = base._shared_out(problem, self.n_estimators)
+            rows, self.warp_ = replace(rows, warp=problem.warp), problem.warp
+            tasks = []
+            for b in range(self.n_estimators):
+                _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
+                for _ in range(base._n_starts()):
+                    base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                    tasks.append(base._task(problems[b], seen, b))
+            all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
+            results = self._train(problem.em_structure, tasks, all_rows, base)
+            results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
+        self.classes_ = labels.classes
+        if problem.selection is not None:
+            self.selection_ = problem.selection
+        self._keep(results, problem.structure, base.max_iter, base.tol)
+        self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+        if counts is not None:
+            self._keep_unseen(rows, labels, counts, problem.description.frame)
+        return self
+
+    def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
+        return base._read_known(X, y, sample_weight, base._objective())
+
+    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, frame: Frame) -> None:
+        combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
+        with torch.no_grad():
+            found = self._unseen(rows, counts, frame, combine).cpu().numpy()
+        self.oob_decision_function_ = found
+        numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
+        judged = (numbers >= 0) & ~np.isnan(found[:, 0])
+        own = found[judged, numbers[judged]]
+        right = found[judged].argmax(1) == numbers[judged]
+        self.oob_score_ = float(right.mean()) if judged.any() else math.nan
+        self.oob_log_loss_ = float(-np.log(own.clip(1e-300)).mean()) if judged.any() else math.nan
+
+    def _scores(self) -> Callable[[Tensor], Tensor]:
+        if self.combine == "density" or not hasattr(self, "mixture_"):
+            return super()._scores()
+
+        def scores(log_joint: Tensor) -> Tensor:
+            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (n, C)."""
+            posterior = self._per_member(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
+            return (posterior + posteriors(log_joint)[0]).T
+
+        return scores
+
+    def to_mixture(self) -> MixtureClassifier:
+        """The averaged densities as a fitted MixtureClassifier of all components (combine="density")."""
+        check_is_fitted(self)
+        return _as_classifier(self, self.mixture_)
+
+    def reduce(self, n_components: int) -> MixtureClassifier:
+        """A fitted MixtureClassifier with so many components in every class (see AveragedMixture.reduce)."""
+        check_is_fitted(self)
+        mixture, _ = self._reduced(n_components, len(self.classes_))
+        return _as_classifier(self, mixture)
+
+
+def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor, n_members: int) -> Tensor:
+    """log p_b(x, c) but for a constant, (K, n) -> (C, B, n); the components of a class are sorted by member."""
+    classes = []
+    for part in slices:
+        own, members = log_joint[part], member_of[part]
+        sizes = members.bincount(minlength=n_members).tolist()
+        classes.append(torch.stack([posteriors(piece)[0] for piece in own.split(sizes)]))
+    return torch.stack(classes)
+
+
+def members_of(structure: Structure, average: Mixture, member_of: Tensor) -> list[Mixture]:
+    """The mixtures of which this is the average."""
+    n_members = int(member_of.max()) + 1
+    whole = replace(average, log_weights=average.log_weights + math.log(n_members))
+    stack = Stack(structure, whole, member_of, n_members)
+    return [stack.member(b) for b in range(n_members)]
+
+
+def _mean_density(scores: Tensor, unseen: Tensor) -> Tensor:
+    """log of the mean density of the members that did not see a row: (1, B, n), (B, n) -> (n,)."""
+    n_members = len(unseen)
+    found = (scores[0] + math.log(n_members)).masked_fill(~unseen, -torch.inf).logsumexp(0)
+    return torch.where(unseen.any(0), found - unseen.sum(0).log(), torch.nan)
+
+
+def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:
+    posterior = torch.where(unseen, scores.softmax(0), 0.0).sum(1)  # (C, n)
+    return (posterior / unseen.sum(0)).T  # NaN where none is left
+
+
+def _posterior_of_mean(scores: Tensor, unseen: Tensor) -> Tensor:
+    return scores.masked_fill(~unseen, -torch.inf).logsumexp(1).softmax(0).T
+
+
+def _strata(labels: Any) -> np.ndarray:
+    """Rows that are drawn among one another: those of a class, and the unlabeled ones."""
+    if labels.shares is None:
+        return labels.numbers.cpu().numpy()
+    known = labels.shares.nan_to_num(nan=-1.0)
+    return torch.where(labels.unlabeled, -1, known.argmax(1)).cpu().numpy()
+
+
+def _seen(
+    rows: Rows, labels: Tensor | None, shares: Tensor | None, weights: Tensor | None, counts: Tensor | None
+) -> tuple[Rows, Source]:
+    """The rows that a member sees, with how often in their weights: for its start."""
+    if counts is None:
+        return rows, rows.source(labels, shares, weights)
+    index = counts.nonzero()[:, 0]
+    taken = [None if t is None else t[index.to(t.device)] for t in (labels, shares, weights)]
+    times = counts[index].double()
+    own = times if taken[2] is None else taken[2].cpu() * times
+    values: Any = rows.values[index.numpy()] if isinstance(rows.values, np.ndarray) else rows.values[index]
+    part = replace(rows, values=values)
+    return part, part.source(taken[0], taken[1], own)
+
+
+def _mean_history(histories: Sequence[Sequence[Record]]) -> list[Record]:
+    """The mean objective of all members at every iteration; one that has converged stays where it is."""
+    found: list[Record] = []
+    for number in range(max(len(history) for history in histories)):
+        now = [history[min(number, len(history) - 1)] for history in histories if history]
+        value = float(np.mean([record.objective for record in now]))
+        change = value - (found[-1].objective if found else -math.inf)
+        found.append(Record(number + 1, value, change, max(record.seconds for record in now)))
+    return found
+
+
+def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
+    """A copy of the estimator of the members with this mixture."""
+    model: Any = clone(averaged._base)
+    if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
+        model.set_params(covariance_type="full")
+    model.mixture_, model.warp_ = mixture, averaged.warp_
+    model.n_features_in_ = averaged.n_features_in_
+    if hasattr(averaged, "feature_names_in_"):
+        model.feature_names_in_ = averaged.feature_names_in_
+    model.n_iter_, model.converged_, model.history_ = averaged.n_iter_, averaged.converged_, list(averaged.history_)
+    return model
+
+
+def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
+    model = _fitted_copy(averaged, mixture).set_params(n_components=mixture.n_components)
+    model.lower_bounds_ = [record.objective for record in averaged.history_]
+    model.lower_bound_ = model.lower_bounds_[-1] if model.lower_bounds_ else -math.inf
+    return model
+
+
+def _as_classifier(averaged: AveragedMixtureClassifier, mixture: Mixture) -> MixtureClassifier:
+    model = _fitted_copy(averaged, mixture)
+    model.classes_ = averaged.classes_
+    model.class_prior_ = mixture.log_class_prior.exp().cpu().numpy()
+    model.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
+    model.n_components = dict(zip(model.classes_.tolist(), model.n_components_.tolist(), strict=True))
+    return model

@@ -1,0 +1,211 @@
+"""One look at the rows: where they lie, how they vary, and a sample of every class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.engine.sources import Source
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Outlook
+from mixtura.values.extents import Frame, ends_of, framed, nowhere, outermost
+
+# Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
+SAMPLED_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
+
+    `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
+    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the
+    others.
+    """
+
+    frame: Frame
+    class_weights: Tensor  # (C,)
+    unlabeled_weight: float
+    class_means: Tensor  # (C, D)
+    within: Tensor  # (D,)
+    total: Tensor  # (D,)
+    varies: Tensor  # (D,), false for a column of one value, or of none
+    samples: list[tuple[Tensor, Tensor]]
+    n_rows: int
+    n_missing: int
+
+    @property
+    def weight(self) -> float:
+        """Of all rows."""
+        return float(self.class_weights.sum()) + self.unlabeled_weight
+
+    def spread(self, n_components: float) -> Tensor:
+        """Variances that the components of a class may be expected to have, (D,) (default-prior):
+
+            sqrt(m4 / 3) * n_components^(-2 / D),
+
+        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so this is V where tails are Gaussian
+        and more where they are heavy; a class cut into n_components parts of equal volume has parts that much narrower.
+        """
+        scales = self.within.sqrt()
+        fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            deviations = (rows - mean) / scales
+            weight += weights @ (~rows.isnan()).double()
+            fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
+        # At least 1 by Jensen's inequality; less only where all rows of a class are equal and `within` is not theirs.
+        kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
+        expected = self.within * (kurtosis / 3).sqrt()
+        return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
+    def outlook(self, n_components: Sequence[int]) -> Outlook:
+        """What a prior may know of classes of this many components."""
+        counts = torch.tensor(list(n_components), device=self.within.device)
+        per_class = sum(n_components) / len(n_components)
+        return Outlook(
+            self.spread(per_class),
+            self.within,
+            self.class_means.repeat_interleave(counts, 0),
+            lambda: self.covariance * per_class ** (-2 / len(self.within)),
+        )
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """The covariance about the class means, pooled, (D, D): its variances are `within`.
+
+        Correlations are those of cells that are observed together, made a little smaller where rows are few or pairs of
+        cells rare, so that the matrix is positive definite.
+        """
+        scales, size = self.within.sqrt(), len(self.within)
+        products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
+        pairs, n_rows = torch.zeros_like(products), 0
+        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+            observed = (~rows.isnan()).double() * self.varies
+            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * observed
+            products += (deviations * weights.unsqueeze(-1)).T @ deviations
+            pairs += (observed * weights.unsqueeze(-1)).T @ observed
+            n_rows += len(rows)
+        moments = products / pairs.clamp_min(1e-300)
+        roots = moments.diagonal().clamp_min(1e-300).sqrt()
+        correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
+        lowest = float(torch.linalg.eigvalsh(correlations)[0])
+        kept = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
+        return (kept * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
+
+
+def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
+    """One look at all rows, in bounded memory; soft labels count by their shares."""
+    look = _Look(source, n_classes, generator)
+    for block in source.blocks():
+        look.at(block)
+    return look.description()
+
+
+class _Look:
+    """Accumulates counts, means and variances of observed cells by class, and samples of rows."""
+
+    def __init__(self, source: Source, n_classes: int, generator: torch.Generator):
+        size, device = source.n_features, source.device
+        self.n_classes, self.generator = n_classes, generator
+        self.reference: Tensor | None = None
+        self.ends = nowhere(size, device)
+        # Index n_classes is for unlabeled rows.
+        self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
+        self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
+        self.row_weights = torch.zeros(n_classes + 1, dtype=torch.float64, device=device)
+        self.samples: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(n_classes + 1)]
+        self.n_rows = self.n_missing = 0
+
+    def at(self, block) -> None:
+        rows = block.rows
+        if not len(rows):
+            return
+        self.ends = outermost([ends_of(rows)], self.ends)
+        if self.reference is None:
+            self.reference = framed(self.ends.low, self.ends.high).centre
+        self.n_rows += len(rows)
+        for part in range(0, len(rows), 65_536):
+            self._part(block, slice(part, part + 65_536))
+
+    def _part(self, block, part: slice) -> None:
+        rows = block.rows[part].double()
+        weights = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+        if block.weights is not None:
+            weights = block.weights[part].double()
+        shares = self._shares(block, part, rows) * weights.unsqueeze(-1)  # (n, C + 1)
+        observed = ~rows.isnan()
+        self.n_missing += int((~observed).sum())
+        centred = torch.where(observed, rows - self.reference, 0.0)
+        self.row_weights += shares.sum(0)
+        self.counts += shares.T @ observed.double()
+        self.firsts += shares.T @ centred
+        self.seconds += shares.T @ centred.square()
+        for c in range(self.n_classes + 1):
+            chosen = (shares[:, c] > 0).nonzero()[:, 0]
+            if len(chosen):
+                self._sample(c, rows[chosen], shares[chosen, c])
+
+    def _shares(self, block, part: slice, rows: Tensor) -> Tensor:
+        shares = torch.zeros(len(rows), self.n_classes + 1, dtype=torch.float64, device=rows.device)
+        if block.shares is not None:
+            soft = block.shares[part].double()
+            unlabeled = soft[:, 0].isnan()
+            shares[:, :-1] = torch.where(unlabeled.unsqueeze(-1), 0.0, soft)
+            shares[unlabeled, -1] = 1.0
+        elif block.labels is not None:
+            labels = block.labels[part]
+            shares[torch.arange(len(rows), device=rows.device), torch.where(labels < 0, self.n_classes, labels)] = 1.0
+        else:
+            shares[:, 0] = 1.0
+        return shares
+
+    def _sample(self, c: int, rows: Tensor, weights: Tensor) -> None:
+        """Keep the rows with the largest random keys: a uniform sample of everything seen so far."""
+        keys = torch.rand(len(rows), generator=self.generator, dtype=torch.float64).to(rows.device)
+        held = [*self.samples[c], (rows, weights, keys)]
+        if sum(len(k) for _, _, k in held) > 2 * SAMPLED_ROWS:
+            held = [_largest(held)]
+        self.samples[c] = held
+
+    def description(self) -> Description:
+        known = self.counts[:-1]
+        means = self.firsts[:-1] / known.clamp_min(1e-300)
+        scatter = (self.seconds[:-1] - known * means.square()).clamp_min(0)
+        all_counts = self.counts.sum(0).clamp_min(1e-300)
+        all_means = self.firsts.sum(0) / all_counts
+        total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
+        within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
+        reference = self.reference if self.reference is not None else torch.zeros_like(self.ends.low)
+        frame = framed(self.ends.low, self.ends.high)
+        # Below the rounding of the sums about the reference a variance is nothing but rounding.
+        noise = 1e-13 * (frame.radii.square() + 1e-300)
+        varies = total > noise
+        within = torch.where(within > noise, within, total)
+        means = torch.where(known > 0, means, all_means)
+        return Description(
+            frame=frame,
+            class_weights=self.row_weights[:-1],
+            unlabeled_weight=float(self.row_weights[-1]),
+            class_means=means + reference,
+            within=_filled(within, varies),
+            total=_filled(total, varies),
+            varies=varies,
+            samples=[_largest(held)[:2] if held else (means[:0], means[:0, 0]) for held in self.samples],
+            n_rows=self.n_rows,
+            n_missing=self.n_missing,
+        )
+
+
+def _filled(variances: Tensor, varies: Tensor) -> Tensor:
+    return torch.where(varies, variances, variances[varies].mean() if bool(varies.any()) else 1.0)
+
+
+def _largest(held: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    rows, weights, keys = (torch.cat(parts) for parts in zip(*held, strict=True))
+    if len(keys) <= SAMPLED_ROWS:
+        return rows, weights, keys
+    kept = keys.topk(SAMPLED_ROWS).indices.sort().values
+    return rows[kept], weights[kept], keys[kept]

@@ -1,0 +1,140 @@
+"""Starting mixtures: weighted k-means (k-means++ seeds) in every class, random rows, or rows that labels spread to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mixtura.init.description import Description
+from mixtura.init.label_spreading import graph_of, spread
+from mixtura.model.mixture import Mixture
+from mixtura.roles import Structure
+
+# Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
+SAMPLED_ROWS = 20_000
+LLOYD_ITERATIONS = 25
+
+
+def starting_mixture(
+    description: Description,
+    structure: Structure,
+    n_components: Sequence[int],
+    method: str,
+    generator: torch.Generator,
+) -> tuple[Mixture, list[tuple[Tensor, Tensor, Tensor]]]:
+    """A rough mixture, and the assigned rows (rows, weights, components) from which a first update makes a good one.
+
+    Arguments:
+        n_components: of each class.
+        method: "kmeans", "k-means++" (seeds alone), "random" (random rows as centres), or "spread" (k-means of the
+            rows to which the labels of a class spread along nearest neighbours).
+    """
+    scales, samples = description.within.sqrt(), description.samples
+    if method == "spread":
+        samples, method = spread_samples(description), "kmeans"
+    means, weights, assigned, first = [], [], [], 0
+    for c, count in enumerate(n_components):
+        rows, row_weights = samples[c]
+        # About the class mean, so that distances keep their digits far from zero; a missing cell is at the mean.
+        scaled = torch.nan_to_num((rows - description.class_means[c]) / scales, nan=0.0)
+        seeds = cluster(scaled, row_weights, count, method, generator)
+        components = nearest(scaled, seeds)
+        sizes = torch.zeros(count, dtype=torch.float64, device=rows.device).index_add_(0, components, row_weights)
+        means.append(description.class_means[c] + seeds * scales)
+        # Half a row for a centre that no row is nearest to, so that it can still win some.
+        weights.append(description.class_weights[c] * (sizes + 0.5) / (sizes + 0.5).sum())
+        assigned.append((rows, row_weights, components + first))
+        first += count
+    all_means, all_weights = torch.cat(means), torch.cat(weights)
+    class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(all_means.device)
+    variances = description.within.expand_as(all_means).contiguous()
+    covariance = structure.start(variances, *weighted_deviations(assigned, all_means), class_of)
+    log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
+    return Mixture(log_weights, all_means, covariance, class_of), assigned
+
+
+def spread_samples(description: Description) -> list[tuple[Tensor, Tensor]]:
+    """The sample of every class, with the unlabeled rows that its labels reach."""
+    *known, unlabeled = description.samples
+    if not len(unlabeled[0]):
+        return known
+    most = max(1, SAMPLED_ROWS // len(known))  # of a class: where labels are many, a part of them will do
+    seeds = [rows[:: -(-len(rows) // most) or 1] for rows, _ in known]
+    rows = torch.cat((*seeds, unlabeled[0]))
+    scaled = torch.nan_to_num((rows - description.frame.centre) / description.within.sqrt(), nan=0.0)
+    counts = torch.tensor([len(part) for part in seeds], device=rows.device)
+    labels = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
+    labels[: int(counts.sum())] = torch.repeat_interleave(counts)
+    found = spread(graph_of(scaled), labels, description.class_weights)[int(counts.sum()) :]
+    reached = [tuple(part[found == c] for part in unlabeled) for c in range(len(known))]
+    return [(torch.cat((a, c)), torch.cat((b, d))) for (a, b), (c, d) in zip(known, reached, strict=True)]
+
+
+def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows about the mean of their component, missing cells zero, and the components.
+
+    Each is multiplied by the root of its weight over the average weight in the component, so that a row of weight 2
+    counts as two.
+    """
+    rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
+    totals = weights.new_zeros(2, len(means)).index_add_(
+        1, components, torch.stack((weights, torch.ones_like(weights)))
+    )
+    averages = totals[0] / totals[1].clamp_min(1)
+    factors = (weights / averages[components]).sqrt().unsqueeze(-1)
+    return torch.nan_to_num(rows - means[components], nan=0.0) * factors, components
+
+
+def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generator: torch.Generator) -> Tensor:
+    """Centres (K, D) of weighted rows."""
+    if n_clusters == 1:
+        return (weights @ rows / weights.sum()).unsqueeze(0)
+    if method == "random":
+        chosen = torch.multinomial(weights.cpu(), min(n_clusters, len(rows)), generator=generator).to(rows.device)
+        return rows[chosen.repeat(n_clusters)[:n_clusters]]
+    centres = plus_plus(rows, weights, n_clusters, generator)
+    return centres if method == "k-means++" else lloyd(rows, weights, centres)
+
+
+def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
+    """Greedy k-means++ seeds: each new one the best of a few drawn with probability weight x squared distance."""
+    n_trials = 2 + int(math.log(n_clusters))
+
+    def draw(probabilities: Tensor, count: int) -> Tensor:
+        return torch.multinomial(probabilities.cpu(), count, replacement=True, generator=generator).to(rows.device)
+
+    chosen = [int(draw(weights, 1))]
+    closest = (rows - rows[chosen[0]]).square().sum(-1)
+    while len(chosen) < n_clusters:
+        potential = closest * weights
+        if not bool(potential.sum() > 0):  # fewer distinct rows than centres
+            chosen.extend(draw(weights, n_clusters - len(chosen)).tolist())
+            break
+        trials = draw(potential, n_trials)
+        candidates = torch.minimum(closest, torch.cdist(rows[trials], rows).square())  # (T, n)
+        best = int((candidates @ weights).argmin())
+        closest = candidates[best]
+        chosen.append(int(trials[best]))
+    return rows[chosen]
+
+
+def lloyd(rows: Tensor, weights: Tensor, centres: Tensor) -> Tensor:
+    """Weighted k-means from given centres; a centre that loses all its rows stays where it is."""
+    for _ in range(LLOYD_ITERATIONS):
+        components = nearest(rows, centres)
+        sizes = torch.zeros_like(centres[:, 0]).index_add_(0, components, weights)
+        sums = torch.zeros_like(centres).index_add_(0, components, rows * weights.unsqueeze(-1))
+        moved = torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def nearest(rows: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each row, in parts of bounded memory."""
+    step = max(1, 2**21 // len(centres))
+    return torch.cat([torch.cdist(part, centres).argmin(1) for part in rows.split(step)])

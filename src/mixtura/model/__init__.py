@@ -1,0 +1,1 @@
+"""The mixture itself, feature maps and transforms of features."""

@@ -1,0 +1,151 @@
+"""The mixture itself, as a frozen value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Covariance
+from mixtura.values.moments import Moments
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """K Gaussian components, each owned by a class: a[n, k] = log weight_k + log N(x_n; mean_k, Sigma_k) (log-joint).
+
+    The weights of all components sum to one, so that those of a class sum to its prior probability. Components are
+    sorted by class.
+    """
+
+    log_weights: Tensor  # (K,)
+    means: Tensor  # (K, D)
+    covariance: Covariance
+    class_of: Tensor  # (K,), sorted
+
+    @property
+    def n_components(self) -> int:
+        return self.means.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.means.shape[1]
+
+    @cached_property
+    def n_classes(self) -> int:
+        return int(self.class_of[-1]) + 1
+
+    @cached_property
+    def class_slices(self) -> list[slice]:
+        """The components of each class."""
+        edges = torch.searchsorted(
+            self.class_of, torch.arange(self.n_classes + 1, device=self.class_of.device)
+        ).tolist()
+        return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+    @property
+    def weights(self) -> Tensor:
+        """(K,), summing to one."""
+        return self.log_weights.exp()
+
+    @property
+    def covariances(self) -> Tensor:
+        """Dense view, (K, D, D)."""
+        return self.covariance.dense()
+
+    @property
+    def log_class_prior(self) -> Tensor:
+        """Log of the total weight of each class, (C,)."""
+        return torch.stack([self.log_weights[part].logsumexp(0) for part in self.class_slices])
+
+    @property
+    def log_peaks(self) -> Tensor:
+        """Log joints at the means, the largest of every component, (K,)."""
+        constants = self.covariance.log_determinants + self.n_features * math.log(2 * math.pi)
+        return torch.sub(self.log_weights, constants, alpha=0.5)
+
+    def levelled(self) -> Mixture:
+        """One number taken off all log joints, so that the highest peak is at zero. It decides alike, but its weights
+        no longer sum to one.
+        """
+        peaks = self.log_peaks
+        return self.moved(self.log_weights - peaks[peaks.isfinite()].max(), self.means, self.covariance)
+
+    @property
+    def n_parameters(self) -> int:
+        """Free parameters: weights, means, covariances."""
+        return self.n_components - 1 + self.means.numel() + self.covariance.n_parameters
+
+    def moved(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> Mixture:
+        """The same classes with other parameters: what is known of the classes is not looked up again."""
+        other = Mixture(log_weights, means, covariance, self.class_of)
+        other.__dict__.update(
+            {name: self.__dict__[name] for name in ("n_classes", "class_slices") if name in self.__dict__}
+        )
+        return other
+
+    def with_class_prior(self, class_prior: Tensor) -> Mixture:
+        """The same classes with other prior probabilities (C,)."""
+        change = class_prior.log() - self.log_class_prior
+        return Mixture(self.log_weights + change[self.class_of], self.means, self.covariance, self.class_of)
+
+    def select(self, components: slice | Tensor) -> Mixture:
+        """Some of the components, weights renormalised, as one class."""
+        log_weights = self.log_weights[components]
+        return Mixture(
+            log_weights - log_weights.logsumexp(0),
+            self.means[components],
+            self.covariance.select(components),
+            torch.zeros_like(self.class_of[components]),
+        )
+
+    def log_joint(self, rows: Tensor) -> Tensor:
+        """Log joints of rows, NaN meaning missing, by the exact path: (n, D) -> (n, K). Passes have fast ones."""
+        observed = ~rows.isnan()
+        deviations = torch.where(observed, rows - self.means.unsqueeze(1), 0.0)  # (K, n, D)
+        given = self.covariance.condition(deviations, observed)
+        constant = observed.sum(1, dtype=deviations.dtype) * math.log(2 * math.pi)
+        log_densities = -0.5 * (constant + given.log_determinants + given.squared_distances)
+        return (self.log_weights.unsqueeze(-1) + log_densities).T
+
+    def sample(self, n_rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Rows (n, D) and the components (n,) they came from."""
+        weights = self.weights.to(generator.device)
+        components = torch.multinomial(weights, n_rows, replacement=True, generator=generator).to(self.means.device)
+        return self.means[components] + self.covariance.sample(components, generator), components
+
+    def own_moments(self, counts: Tensor) -> Moments:
+        """The moments this mixture would see of its own rows, counts (K,) of them, about its means."""
+        seconds = self.covariance.own_moments()
+        scaled = Moments(
+            torch.ones_like(counts), torch.zeros_like(self.means), seconds, self.covariance.form, self.means
+        )
+        return scaled.scaled(counts)
+
+    def to(self, device: torch.device | str) -> Mixture:
+        """The same mixture on another device."""
+        if self.means.device == torch.device(device):
+            return self
+        return Mixture(
+            self.log_weights.to(device),
+            self.means.to(device),
+            _moved(self.covariance, device),
+            self.class_of.to(device),
+        )
+
+
+def _moved(covariance: Covariance, device: torch.device | str) -> Covariance:
+    from dataclasses import fields, replace
+
+    changes = {}
+    for field in fields(covariance):  # pyright: ignore[reportArgumentType]
+        value = getattr(covariance, field.name)
+        if isinstance(value, Tensor):
+            changes[field.name] = value.to(device)
+        elif isinstance(value, Covariance):
+            changes[field.name] = _moved(value, device)
+    return replace(covariance, **changes)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,113 @@
+"""Gaussians that follow the features of a network as it learns, for the density of a head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixtura.covariances import Diagonal, Full, LowRank, Tied
+from mixtura.model.mixture import Mixture
+from mixtura.nn.gaussians import SMALLEST_VARIANCE, product_coefficients
+from mixtura.nn.logits import Monomials, component_scores
+from mixtura.numerics.buffers import Scratch
+from mixtura.objectives import Joint
+from mixtura.roles import Structure
+from mixtura.solvers.em import placed, pseudo_moments_of
+from mixtura.values.targets import Targets
+
+# Of a batch in what is remembered: fifty batches. They must hold several times as many rows of every component as there
+# are features.
+MOMENTUM = 0.02
+SMALLEST_WEIGHT = 1e-12  # of a component that meets no rows any more
+FLOOR = 1e-3  # of variances before the smallest is added, relative to it, so that they stay positive
+STRUCTURES: dict[str, Structure] = {
+    "full": Full(),
+    "diagonal": Diagonal(),
+    "low_rank": LowRank(),
+    "none": Tied(Diagonal()),
+}
+
+
+class FollowedGaussians(nn.Module):
+    """A mixture of the normalised features that no loss moves: like running means, it follows the rows that come by.
+
+    A batch is a step of EM in which the mixture's own moments count 1 - rate, and those of the batch rate
+    (head-follows). The rate of batch t is 1 / (t + 2), so that the start counts as one batch, but at least `momentum`.
+    """
+
+    log_weights: Tensor  # (K,)
+    means: Tensor  # (K, D)
+    class_of: Tensor  # (K,)
+    n_batches: Tensor
+
+    def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int, n_members: int):
+        super().__init__()
+        self.quadratic, self.n_features, self.momentum = quadratic, n_features, MOMENTUM
+        self.monomials = Monomials(n_features, "diagonal" if quadratic == "none" else quadratic)
+        self.register_buffer("log_weights", torch.zeros(n_components).log_softmax(0))
+        self.register_buffer("means", torch.zeros(n_components, n_features))
+        self.register_buffer("class_of", torch.arange(n_components) // n_members, persistent=False)
+        self.register_buffer("n_batches", torch.zeros(()))
+        variances = torch.ones(1 if quadratic == "none" else n_components, n_features)
+        starts = {
+            "full": {"matrices": torch.diag_embed(variances)},
+            "diagonal": {"entries": variances},
+            "low_rank": {"uniquenesses": variances, "loadings": 0.1 * torch.randn(n_components, n_features, rank)},
+            "none": {"entries": variances, "groups": torch.zeros(n_components, dtype=torch.int64)},
+        }
+        self.parts = tuple(starts[quadratic])  # of the covariances
+        for name, values in starts[quadratic].items():
+            self.register_buffer(name, values)
+
+    def mixture(self, smallest: float = SMALLEST_VARIANCE) -> Mixture:
+        """The mixture of the normalised features, in float64, with this added to all variances."""
+        tensors = {name: self.get_buffer(name) for name in self.parts}
+        tensors = {name: part.double() if part.is_floating_point() else part for name, part in tensors.items()}
+        if "matrices" in tensors:
+            tensors["matrices"] = tensors["matrices"] + smallest * torch.eye(self.n_features).to(tensors["matrices"])
+        for name in ("entries", "uniquenesses"):
+            if name in tensors:
+                tensors[name] = tensors[name] + smallest
+        covariance = STRUCTURES[self.quadratic].from_tensors(tensors)
+        return Mixture(self.log_weights.double(), self.means.double(), covariance, self.class_of)
+
+    def keep(self, mixture: Mixture) -> None:
+        """Hold this mixture from now on."""
+        self.log_weights.copy_(mixture.log_weights)
+        self.means.copy_(mixture.means)
+        for name, part in mixture.covariance.tensors().items():
+            self.get_buffer(name).copy_(part)
+
+    @torch.no_grad()
+    def follow(self, x: Tensor, scores: Tensor, labels: Tensor) -> None:
+        """One step after normalised rows (n, D); scores (n, K) and labels, -1 meaning unknown, share them out.
+
+        (head-follows)
+        """
+        mixture, rows = self.mixture(0.0), x.double()
+        shares = Joint().evaluate(scores.T.double(), Targets(self.class_of, labels)).numerator  # (K, n)
+        product: Any = mixture.covariance.product(mixture.means, mixture.log_weights)
+        sums, centre = product.zeros(), torch.zeros_like(rows[0])
+        product.accumulate(sums, product.expand(rows, centre, slice(None), Scratch())[1], shares, slice(None))
+        batch = product.moments(sums, centre).about(mixture.means)
+        rate = (1 / (self.n_batches.double() + 2)).clamp_min(self.momentum)
+        moments = mixture.own_moments(mixture.weights * (1 - rate)) + batch.scaled(rate / len(rows))
+        floor = torch.full_like(rows[0], FLOOR * SMALLEST_VARIANCE)
+        pseudo = pseudo_moments_of(None, floor)
+        means, scatter = placed(mixture, moments, pseudo)
+        covariance = mixture.covariance.updated(scatter, pseudo, floor)
+        log_weights = moments.counts.clamp_min(SMALLEST_WEIGHT).log().log_softmax(0)
+        self.keep(Mixture(log_weights, means, covariance, self.class_of))
+        self.n_batches += 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log densities (n,) of normalised features (n, D)."""
+        mixture = self.mixture()
+        found = product_coefficients(mixture.covariance, mixture.means, mixture.log_weights)
+        weight, bias, projection = (None if part is None else part.to(self.means.dtype) for part in found)
+        assert weight is not None
+        assert bias is not None
+        with torch.autocast(x.device.type, enabled=False):
+            return component_scores(self.monomials, x.to(weight.dtype), weight, bias, projection).logsumexp(1)

@@ -1,0 +1,1 @@
+"""Mixtures of log-linear units on non-negative features (LZZ06)."""

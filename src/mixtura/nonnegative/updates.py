@@ -1,0 +1,306 @@
+"""Multiplicative updates of log-linear mixtures on non-negative rows, and an accelerated solver of the same problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.nonnegative.mixture import (
+    ClassChunk,
+    Counts,
+    LabeledRows,
+    LogLinearMixture,
+    Posterior,
+    counts_of,
+    log_likelihood,
+    losses_without,
+    net,
+    posterior,
+    sides,
+)
+from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.roles import Step
+
+# A log ratio beyond this is cut: every point on the way to the maximum of the bound raises it, and numbers stay finite.
+LARGEST_LOG_RATIO = 30.0
+SMALLEST_COUNT = 1e-300  # keeps logarithms of counts finite
+# Weights are removed only once the bases have parted: at a random start every one of them can be spared.
+FIRST_REMOVAL = 50  # plain steps
+REMOVAL_INTERVAL = 10
+# Plain steps before the accelerated ones: from a random start L-BFGS runs into poorer maxima than the plain rule.
+N_PLAIN = 10
+FIRST_FAST_REMOVAL = 15  # as far as the plain rule gets in far more than 50
+N_PAIRS = 10  # remembered by the accelerated solver, as is usual
+SUFFICIENT = 1e-4  # the part of the rise that the slope promises which a step must reach (Armijo)
+N_HALVINGS = 25
+
+
+@dataclass(frozen=True)
+class UpdateState:
+    """A mixture, and what the next step needs to know of the steps before it."""
+
+    mixture: LogLinearMixture
+    iteration: int = 0
+    value: float | None = None  # objective per unit of weight, and its gradient: of the accelerated solver
+    gradient: Tensor | None = None
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and the changes of the gradient they made
+
+
+@dataclass(frozen=True)
+class Multiplicative:
+    """Raises the conditional likelihood minus a penalty by alternating updates; never lowers it.
+
+        W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
+
+    with the posteriors taken anew in between and s = 1 / max_n sum_u x_nu (multiplicative-update).
+
+    Arguments:
+        penalty: on the class shares of bases; strength 0 is Saul & Lee's rule.
+        sum_penalty: the penalty of LZZ06 on the sum of the weights (eq. 16), kept for the record: it acts on the scale
+            of the weights alone (weight-scale).
+    """
+
+    penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
+    sum_penalty: float = 0.0
+    first_removal: int = FIRST_REMOVAL
+    name = "multiplicative"
+
+    def start(self, mixture: LogLinearMixture) -> UpdateState:
+        return UpdateState(mixture)
+
+    def step(self, mixture: UpdateState, rows: LabeledRows) -> Step:
+        """One alternating iteration; the value is that of the mixture given, per unit of row weight."""
+        before, alone = mixture.mixture, len(rows.chunks) == 1
+        counts, known = None, None
+        for chunk in rows.chunks:
+            scores = chunk.scores(before)
+            found = posterior(before, chunk, scores)
+            part = counts_of(before, chunk, found)
+            counts = part if counts is None else counts + part
+            known = (scores, found.gates) if alone else None  # more would be rows x bases that outlive a chunk
+        assert counts is not None
+        value = counts.value - self.cost(before)
+        if removal_is_due(self, mixture.iteration):
+            smaller = without_idle_weights(before, rows, self.penalty, value)
+            if (
+                smaller.n_components < before.n_components
+            ):  # and an update of what is left: a step that only removes may
+                return after_removal(self, mixture, smaller, rows, value / rows.weight)  # rise too little for the loop
+        after = self.with_weights(before, counts)
+        moved = None if known is None else Known(*known, after.log_totals - before.log_totals)
+        after = with_coefficients(after, rows, moved)
+        return Step(replace(mixture, mixture=after, iteration=mixture.iteration + 1), value / rows.weight)
+
+    def cost(self, mixture: LogLinearMixture) -> float:
+        """What the penalties take from the log-likelihood."""
+        total = self.sum_penalty * float(mixture.log_weights.exp().sum()) if self.sum_penalty else 0.0
+        return total + (self.penalty.value(mixture.shares) if self.penalty.strength else 0.0)
+
+    def with_weights(self, mixture: LogLinearMixture, counts: Counts) -> LogLinearMixture:
+        """The first half of an iteration."""
+        log_ratios = counts.numerators.sum(0).clamp_min(SMALLEST_COUNT).log()
+        log_divisors = counts.denominators.clamp_min(SMALLEST_COUNT).log() - mixture.log_totals  # (J,), of dL-/dW
+        if self.sum_penalty:  # eq. 16 of LZZ06
+            log_divisors = (log_divisors.exp() + self.sum_penalty).log()
+        shares = self.penalty.maximised(counts.numerators, mixture.shares)[mixture.class_of, mixture.basis_of]
+        log_weights = (log_ratios - log_divisors)[mixture.basis_of] + shares.clamp_min(SMALLEST_COUNT).log()
+        if not self.sum_penalty:  # the scale is free: weights on the simplex
+            log_weights = log_weights - log_weights.logsumexp(0)
+        return replace(mixture, log_weights=log_weights)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Scores and gates (n, J) of the only chunk at the weights before, and what their logs rose by since, (J,)."""
+
+    scores: Tensor
+    gates: Tensor
+    log_factors: Tensor
+
+    def posterior(self, mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
+        """That of the new weights, without another exponential."""
+        gates = self.gates * (self.log_factors - self.log_factors.max()).exp()
+        totals = gates.sum(1, keepdim=True)
+        if bool((totals < SMALLEST_COUNT).any()):
+            return posterior(mixture, chunk, self.scores + self.log_factors)
+        return posterior(mixture, chunk, self.scores, gates.div_(totals), self.log_factors)
+
+
+def with_coefficients(mixture: LogLinearMixture, rows: LabeledRows, known: Known | None = None) -> LogLinearMixture:
+    """The second half of an iteration."""
+    numerator, denominator = torch.zeros_like(mixture.coefficients), torch.zeros_like(mixture.coefficients)
+    for chunk in rows.chunks:
+        found = known.posterior(mixture, chunk) if known else posterior(mixture, chunk, chunk.scores(mixture))
+        above, below = sides(mixture, chunk, found)
+        numerator += above
+        denominator += below
+    ratios = (numerator.clamp_min(SMALLEST_COUNT) / denominator.clamp_min(SMALLEST_COUNT)).log()
+    ratios = ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    ratios = torch.where(denominator > 0, ratios, 0.0)  # a column without a positive cell says nothing
+    return replace(mixture, coefficients=mixture.coefficients + ratios / max(rows.largest_sum, SMALLEST_COUNT))
+
+
+def removal_is_due(solver: Any, iteration: int) -> bool:
+    """Every few iterations, where the penalty can gain by it."""
+    late = iteration >= solver.first_removal and (iteration - solver.first_removal) % REMOVAL_INTERVAL == 0
+    return late and solver.penalty.strength > 0
+
+
+def after_removal(solver: Any, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float) -> Step:
+    """The step that follows a removal, with the value of the mixture before it."""
+    after: UpdateState = solver.step(UpdateState(smaller, before.iteration + 1), rows).mixture
+    return Step(replace(after, iteration=before.iteration + 1), value)
+
+
+def finished(solver: Any, progress: UpdateState, rows: LabeledRows) -> LogLinearMixture:
+    """The mixture at the end of a fit: one that ended before the first removal gets it now."""
+    mixture = progress.mixture
+    if solver.penalty.strength == 0 or progress.iteration > solver.first_removal:
+        return mixture
+    value = log_likelihood(mixture, rows) - solver.penalty.value(mixture.shares)
+    return without_idle_weights(mixture, rows, solver.penalty, value)
+
+
+def without_idle_weights(
+    mixture: LogLinearMixture, rows: LabeledRows, penalty: SparseShares, value: float
+) -> LogLinearMixture:
+    """The mixture without the weights that cost more than they earn; never a lower objective (weight-removal).
+
+    The bound of the loss is for one weight at a time: several are tried together, then half of them, and so on.
+    """
+    gains = (penalty.savings(mixture.shares) - losses_without(mixture, rows))[mixture.class_of, mixture.basis_of]
+    order = gains.argsort(descending=True)
+    n_removed = int((gains > 0).sum())
+    while n_removed > 0:
+        chosen = torch.ones_like(gains, dtype=torch.bool)
+        chosen[order[:n_removed]] = False
+        for c in range(mixture.n_classes):  # a class keeps at least one basis
+            own = mixture.class_of == c
+            if not bool(chosen[own].any()):
+                chosen[own.nonzero()[gains[own].argmin()]] = True
+        smaller = mixture.kept(chosen)
+        if log_likelihood(smaller, rows) - penalty.value(smaller.shares) >= value:
+            return smaller
+        n_removed //= 2
+    return mixture
+
+
+@dataclass(frozen=True)
+class Accelerated:
+    """Maximises the same objective by L-BFGS on log weights and coefficients; a step that lowers it is never taken.
+
+    The first steps are plain ones, which choose the maximum; on USPS codes (48 shared bases) 14 steps more reach what
+    the plain rule reaches in 1000. The log weights are those at the mean row, log W_cj + theta_j . mean, so
+    that coefficients meet centred features.
+    """
+
+    penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
+    first_removal: int = FIRST_FAST_REMOVAL
+    name = "accelerated"
+
+    def start(self, mixture: LogLinearMixture) -> UpdateState:
+        return UpdateState(mixture)
+
+    def step(self, mixture: UpdateState, rows: LabeledRows) -> Step:
+        """One accepted step; the value is that of the mixture given."""
+        now = mixture
+        if now.iteration < N_PLAIN:
+            return Multiplicative(self.penalty, first_removal=self.first_removal).step(now, rows)
+        if now.value is None or now.gradient is None:
+            value, gradient = self.evaluate(now.mixture, rows)
+            now = replace(now, value=value, gradient=gradient)
+        assert now.value is not None
+        value = now.value
+        if removal_is_due(self, now.iteration):
+            smaller = without_idle_weights(now.mixture, rows, self.penalty, value * rows.weight)
+            if smaller.n_components < now.mixture.n_components:
+                return after_removal(self, now, smaller, rows, value)
+        return Step(replace(self._moved(now, rows), iteration=now.iteration + 1), value)
+
+    def _moved(self, now: UpdateState, rows: LabeledRows) -> UpdateState:
+        gradient, value = now.gradient, now.value
+        assert gradient is not None
+        assert value is not None
+        direction = _ascent(gradient, now.pairs)
+        slope = float(gradient @ direction)
+        if not 0 < slope < float("inf"):
+            direction, slope, now = gradient, float(gradient @ gradient), replace(now, pairs=())
+        length = 1.0 if now.pairs else min(1.0, 1.0 / max(float(direction.norm()), SMALLEST_COUNT))
+        here = packed(now.mixture, rows.means)
+        for _ in range(N_HALVINGS):
+            there = unpacked(now.mixture, here + length * direction, rows.means)
+            new_value, new_gradient = self.evaluate(there, rows)
+            if new_value >= value + SUFFICIENT * length * slope:
+                pairs = _remembered(now.pairs, length * direction, gradient - new_gradient)
+                return replace(now, mixture=there, value=new_value, gradient=new_gradient, pairs=pairs)
+            length *= max(0.1, min(0.5, _parabola(value, slope, new_value, length)))
+        return replace(now, pairs=())
+
+    def evaluate(self, mixture: LogLinearMixture, rows: LabeledRows) -> tuple[float, Tensor]:
+        """The objective per unit of weight, and its gradient by `packed` (conditional-gradient)."""
+        counts: Counts | None = None
+        by_coefficients = torch.zeros_like(mixture.coefficients)
+        for chunk in rows.chunks:
+            found = posterior(mixture, chunk, chunk.scores(mixture))
+            part = counts_of(mixture, chunk, found)
+            counts = part if counts is None else counts + part
+            by_coefficients += net(mixture, chunk, found)
+        assert counts is not None
+        by_weights = counts.numerators - mixture.shares * counts.denominators  # (C, J)
+        by_coefficients -= by_weights.sum(0).unsqueeze(1) * rows.means
+        value = counts.value
+        if self.penalty.strength:
+            value -= self.penalty.value(mixture.shares)
+            by_weights = by_weights - self.penalty.gradient(mixture.shares)
+        parts = by_weights[mixture.class_of, mixture.basis_of], by_coefficients.flatten()
+        return value / rows.weight, torch.cat(parts) / rows.weight
+
+
+def packed(mixture: LogLinearMixture, means: Tensor) -> Tensor:
+    """Log weights at the mean row (K,) and coefficients (J * D,) in one vector."""
+    at_mean = mixture.log_weights + (mixture.coefficients @ means)[mixture.basis_of]
+    return torch.cat([at_mean, mixture.coefficients.flatten()])
+
+
+def unpacked(mixture: LogLinearMixture, vector: Tensor, means: Tensor) -> LogLinearMixture:
+    """The inverse of `packed`, for a mixture of the same shape."""
+    at_mean, rest = vector.split([mixture.n_components, mixture.coefficients.numel()])
+    coefficients = rest.reshape(mixture.coefficients.shape)
+    log_weights = at_mean - (coefficients @ means)[mixture.basis_of]
+    return replace(mixture, log_weights=log_weights - log_weights.logsumexp(0), coefficients=coefficients)
+
+
+def _parabola(value: float, slope: float, new_value: float, length: float) -> float:
+    """The factor of the step at which the parabola through both values is highest."""
+    fall = value + slope * length - new_value
+    return slope * length / (2 * fall) if fall > 0 else 0.5  # also where the new value is not a number
+
+
+def _remembered(
+    pairs: tuple[tuple[Tensor, Tensor], ...], step: Tensor, change: Tensor
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """With one more pair, unless the objective is not concave along it."""
+    if float(step @ change) <= 1e-10 * float(step.norm() * change.norm()):
+        return pairs
+    return (*pairs, (step, change))[-N_PAIRS:]
+
+
+def _ascent(gradient: Tensor, pairs: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
+    """The inverse Hessian that the pairs suggest, times the gradient (Nocedal & Wright 2006, algorithm 7.4)."""
+    direction, factors = gradient.clone(), []
+    for step, change in reversed(pairs):
+        factor = (step @ direction) / (step @ change)
+        direction -= factor * change
+        factors.append(factor)
+    if pairs:
+        step, change = pairs[-1]
+        direction *= (step @ change) / (change @ change)
+    for (step, change), factor in zip(pairs, reversed(factors), strict=True):
+        direction += step * (factor - (change @ direction) / (step @ change))
+    return direction
+
+
+NONNEGATIVE_SOLVERS = {"accelerated": Accelerated, "multiplicative": Multiplicative}

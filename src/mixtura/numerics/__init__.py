@@ -1,0 +1,1 @@
+"""Linear algebra that does not fail, and other numerical tools."""

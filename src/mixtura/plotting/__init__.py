@@ -1,0 +1,25 @@
+"""Pictures of mixtures and of fits. The only room that imports matplotlib."""
+
+from mixtura.plotting.figures import (
+    Curve,
+    demo_picture,
+    plot_bases,
+    plot_classifier,
+    plot_density,
+    plot_features,
+    plot_history,
+    plot_selection,
+    save_moving_features,
+)
+
+__all__ = [
+    "Curve",
+    "demo_picture",
+    "plot_bases",
+    "plot_classifier",
+    "plot_density",
+    "plot_features",
+    "plot_history",
+    "plot_selection",
+    "save_moving_features",
+]

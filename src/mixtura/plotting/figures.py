@@ -1,0 +1,396 @@
+"""Pictures of mixtures with two features, and of the course of a fit. The only file that imports matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse, Patch, Polygon
+from sklearn.utils.validation import check_is_fitted
+
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
+
+# Okabe and Ito's colours, told apart with any kind of colour vision; markers tell the same without colours.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
+GREY = "#777777"
+GRID_POINTS = 240  # of the surface along each axis
+MARGIN = 0.08  # of the range of the rows, left free around them
+TINT = 0.32  # how much of a class colour the surface shows at probability one
+
+
+def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
+    """Class probabilities and boundaries of a classifier with two features, its components, and rows.
+
+    The ground takes the colour of a class as much as the class is probable; on the black lines the most probable class
+    changes. A component is a cross and two ellipses, one and two standard deviations from its mean. Rows with a
+    missing cell have no place in the plane and are left out; rows whose label is not a class (unlabeled ones) are grey.
+
+    Arguments:
+        model: a fitted MixtureClassifier of two features.
+        X, y: rows and their labels.
+        ax: where to draw; None makes a new figure.
+    """
+    mixture = _checked_mixture(model)
+    rows, labels = _checked_rows(X, y)
+    ax = plt.subplots()[1] if ax is None else ax
+    complete = rows[~np.isnan(rows).any(1)]
+    box = _box(complete if len(complete) else mixture.means.cpu().numpy())
+    _draw_surface(ax, model, box)
+    _draw_components(ax, mixture, getattr(model, "warp_", None))
+    _draw_rows(ax, rows, labels, model.classes_)
+    names = getattr(model, "feature_names_in_", ("feature 0", "feature 1"))
+    ax.set(xlim=box[0], ylim=box[1], xlabel=str(names[0]), ylabel=str(names[1]))
+    return ax
+
+
+def plot_history(model: Any, ax: Axes | None = None) -> Axes:
+    """The objective per row at every iteration of the last fit.
+
+    Arguments:
+        model: a fitted MixtureClassifier or GaussianMixture.
+        ax: where to draw; None makes a new figure.
+    """
+    check_is_fitted(model)
+    if not getattr(model, "history_", None):
+        raise ValueError(
+            f"plot_history draws the iterations of a fit; this {type(model).__name__} has none. Fit it with max_iter=1 "
+            f"or more."
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    iterations = [record.iteration for record in model.history_]
+    ax.plot(iterations, [record.objective for record in model.history_], color=COLOURS[0], marker="o", markersize=3)
+    ax.set(xlabel="iteration", ylabel="objective per row")
+    ax.locator_params(axis="x", integer=True)
+    return ax
+
+
+def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
+    """The criterion of everything that was compared: a line for each prior over the number of components.
+
+    A bar is a standard error, the ring is what was chosen.
+
+    Arguments:
+        model: fitted with n_components="auto" or prior="auto".
+        ax: where to draw; None makes a new figure.
+    """
+    check_is_fitted(model)
+    selection = getattr(model, "selection_", None)
+    if selection is None:
+        raise ValueError(
+            f"plot_selection draws what was compared; this {type(model).__name__} has compared nothing. Fit it with "
+            'n_components="auto" or prior="auto".'
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for candidate in selection.candidates:
+        place = sum(candidate.n_components) / len(candidate.n_components)
+        lines.setdefault(str(candidate.prior), []).append((place, candidate.score, candidate.error))
+    for number, (name, points) in enumerate(lines.items()):
+        across, scores, errors = np.array(sorted(points)).T
+        style: Any = ("-", "--", ":")[number // len(COLOURS) % 3]
+        look: dict[str, Any] = {
+            "marker": MARKERS[number % len(MARKERS)],
+            "markersize": 4,
+            "capsize": 2,
+            "linewidth": 1.2,
+        }
+        ax.errorbar(across, scores, errors, color=_colour(number), linestyle=style, label=name, **look)
+    best = selection.best
+    place = sum(best.n_components) / len(best.n_components)
+    ax.plot(place, best.score, "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.5)
+    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " "))
+    return ax
+
+
+def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | None = None) -> Axes:
+    """Density of a model with two features, in shades, and rows.
+
+    Arguments:
+        model: a fitted model with `score_samples`.
+        X: rows.
+        ax: where to draw; None makes a new figure.
+        highest: the density that is black; None is the highest that is drawn.
+    """
+    check_is_fitted(model)
+    rows = np.asarray(X.cpu() if isinstance(X, torch.Tensor) else X, dtype=float)
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"plot_density draws models of 2 features; X has the shape {rows.shape}.")
+    ax = plt.subplots()[1] if ax is None else ax
+    box = _box(rows[~np.isnan(rows).any(1)])
+    across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    density = np.exp(np.asarray(model.score_samples(torch.from_numpy(grid)).cpu())).reshape(GRID_POINTS, GRID_POINTS)
+    top = density.max() if highest is None else highest
+    ax.imshow(density, extent=(*box[0], *box[1]), origin="lower", aspect="auto", cmap="Greys", vmin=0, vmax=top)
+    ax.plot(*rows.T, ".", color=COLOURS[1], markersize=3)
+    ax.set(xlim=box[0], ylim=box[1], xlabel="feature 0", ylabel="feature 1")
+    return ax
+
+
+def _checked_mixture(model: Any) -> Mixture:
+    check_is_fitted(model)
+    mixture = getattr(model, "mixture_", None)
+    if mixture is None or not hasattr(model, "classes_"):
+        raise TypeError(f"plot_classifier draws a fitted MixtureClassifier; got {type(model).__name__}.")
+    if mixture.n_features != 2:
+        raise ValueError(
+            f"plot_classifier draws models of 2 features; this one has {mixture.n_features}. Fit a model on "
+            f"two columns, or on two principal components."
+        )
+    return mixture
+
+
+def _checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    rows, labels = (
+        part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in (X, y)
+    )
+    if rows.ndim != 2 or rows.shape[1] != 2:
+        raise ValueError(f"X must have 2 columns, as the model has; got shape {rows.shape}.")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (len(rows),):
+        raise ValueError(
+            f"y must hold one label for each of the {len(rows)} rows of X; got shape {labels.shape}. "
+            f"For soft labels pass the most probable class of each row."
+        )
+    return rows.astype(float), labels
+
+
+def _box(rows: np.ndarray) -> np.ndarray:
+    """Limits of the two axes, (2, 2): the range of the rows and a margin."""
+    low, high = rows.min(0), rows.max(0)
+    margin = np.where(high > low, MARGIN * (high - low), 1.0)
+    return np.stack((low - margin, high + margin), 1)
+
+
+def _draw_surface(ax: Axes, model: Any, box: np.ndarray) -> None:
+    across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
+    grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+    # As a tensor, so that a model that knows column names does not ask for them.
+    probabilities = np.asarray(model.predict_proba(torch.from_numpy(grid)).cpu())
+    colours = np.array([to_rgb(_colour(c)) for c in range(probabilities.shape[1])])
+    ground = 1 - TINT * (1 - probabilities @ colours)  # white where nothing, the colour's tint at one
+    extent = (*box[0], *box[1])
+    picture = ground.clip(0, 1).reshape(GRID_POINTS, GRID_POINTS, 3)
+    ax.imshow(picture, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", zorder=0)
+    for ahead in _leads(probabilities):
+        if ahead.min() < 0 < ahead.max():
+            ahead = ahead.reshape(GRID_POINTS, GRID_POINTS)
+            ax.contour(across, up, ahead, levels=[0.0], colors="black", linewidths=1.3, zorder=3)
+
+
+def _leads(probabilities: np.ndarray) -> list[np.ndarray]:
+    """By how much each class is ahead of the best other one; of two classes, the first says all."""
+    n_classes = probabilities.shape[1]
+    wanted = range(1) if n_classes == 2 else range(n_classes)
+    return [probabilities[:, c] - np.delete(probabilities, c, 1).max(1) for c in wanted]
+
+
+def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
+    parts = (mixture.means, mixture.covariances, mixture.class_of)
+    around = np.linspace(0, 2 * np.pi, GRID_POINTS)
+    circle = np.stack((np.cos(around), np.sin(around)), 1)
+
+    def bent(points: np.ndarray) -> np.ndarray:
+        return points if warp is None else warp.to("cpu").backward(torch.tensor(points)).numpy()
+
+    for mean, covariance, c in zip(*(part.cpu().numpy() for part in parts), strict=True):
+        lengths, axes = np.linalg.eigh(covariance)
+        angle = float(np.degrees(np.arctan2(axes[1, 1], axes[0, 1])))
+        for n_scales, style in ((1, "-"), (2, "--")):
+            height, width = 2 * n_scales * np.sqrt(lengths)
+            place = (float(mean[0]), float(mean[1]))
+            outline: Patch = Ellipse(place, width, height, angle=angle)
+            if warp is not None:
+                outline = Polygon(bent(mean + n_scales * (circle * np.sqrt(lengths)) @ axes.T))
+            outline.set(fill=False, edgecolor=_colour(c), linewidth=1.6, linestyle=style, zorder=4)
+            ax.add_patch(outline)
+        ax.plot(*bent(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
+
+
+def _draw_rows(ax: Axes, rows: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> None:
+    # White edges keep rows apart from one another and from the ground of their own colour.
+    look: dict[str, Any] = {"s": 20, "edgecolors": "white", "linewidths": 0.5, "alpha": 0.9}
+    unlabeled = ~np.isin(labels, classes)
+    if unlabeled.any():
+        ax.scatter(*rows[unlabeled].T, color=GREY, marker=".", zorder=1, label="unlabeled", **look)
+    for c, label in enumerate(classes):
+        chosen = labels == label
+        ax.scatter(
+            *rows[chosen].T, color=_colour(c), marker=MARKERS[c % len(MARKERS)], zorder=2, label=str(label), **look
+        )
+
+
+def _colour(number: int) -> str:
+    return COLOURS[int(number) % len(COLOURS)]
+
+
+# ---- The picture of the demo -----------------------------------------------------------------------------------------
+
+OWN_COLOURS = ("#000000", "#0072B2", "#D55E00")
+OTHER_COLOURS = ("#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#777777")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Errors in per cent of one method, one for each fraction of removed cells."""
+
+    name: str
+    errors: Sequence[float]
+    ours: bool
+
+
+def demo_picture(model: Any, X: Any, y: Any, fractions: Sequence[float], curves: Sequence[Curve]) -> Figure:
+    """Left a classifier of two features with its components; right errors against the fraction of removed cells."""
+    figure = Figure(figsize=(11, 4.6), dpi=100, layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.12))
+    plot_classifier(model, X, y, left)
+    left.set_title("Boundary, and components at 1 and 2 standard deviations")
+    left.legend(title="class", loc="upper left", framealpha=0.9)
+    _draw_curves(right, fractions, curves)
+    right.set_title("Digits: test error as cells are removed at random")
+    return figure
+
+
+def _draw_curves(ax: Axes, fractions: Sequence[float], curves: Sequence[Curve]) -> None:
+    per_cent = [100 * fraction for fraction in fractions]
+    own, others = iter(OWN_COLOURS * len(curves)), iter(OTHER_COLOURS * len(curves))
+    colours = [next(own if curve.ours else others) for curve in curves]
+    for curve, colour in zip(curves, colours, strict=True):
+        look: dict[str, Any] = {"linewidth": 2.4, "marker": "o"} if curve.ours else {"linewidth": 1.4, "marker": "s"}
+        ax.plot(per_cent, curve.errors, color=colour, linestyle="-" if curve.ours else "--", markersize=5, **look)
+    highest = max(max(curve.errors) for curve in curves)
+    heights = _apart([curve.errors[-1] for curve in curves], 0.055 * highest)
+    for curve, colour, height in zip(curves, colours, heights, strict=True):
+        # From the left edge of the name, so that the line crosses no other name.
+        line: dict[str, Any] = {"arrowstyle": "-", "color": colour, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 3}
+        look = {"weight": "bold", "color": "black"} if curve.ours else {"color": "#444444"}
+        end, place = (per_cent[-1], curve.errors[-1]), (per_cent[-1] + 5, height)
+        ax.annotate(curve.name, end, place, va="center", fontsize=9, arrowprops=line, **look)
+    ax.set(xlabel="cells removed from training and test rows, %", ylabel="test error, %", xticks=per_cent)
+    ax.set_ylim(0, 1.06 * max(highest, *heights))
+    ax.set_xlim(-2, per_cent[-1] + 38)  # room for the names
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", color="#dddddd", linewidth=0.6)
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights moved up or down as little as it takes to be a gap apart, in the same order."""
+    order = np.argsort(heights, kind="stable")
+    placed = np.array(heights, dtype=float)[order]
+    for _ in range(1000):  # overlapping neighbours push each other away in equal parts
+        lacking = gap - np.diff(placed)
+        if (lacking <= 1e-9 * gap).all():
+            break
+        push = lacking.clip(0) / 2
+        placed[:-1] -= push
+        placed[1:] += push
+    placed += max(0.0, gap / 2 - placed.min())  # none below the axis
+    result = np.empty_like(placed)
+    result[order] = placed
+    return result.tolist()
+
+
+def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
+    """Bases of a NonnegativeMixtureClassifier on codes of images: parts of the code, bases as images, and weights.
+
+    A basis is shown as the image sum_u theta_u part_u, with coefficients per standard deviation of a code, from which
+    their mean over the bases is taken (it changes no probability), and parts of height one: what the basis looks for is
+    dark, what speaks against it is red. The last picture shows the share of every class in every basis.
+
+    Arguments:
+        model: a fitted NonnegativeMixtureClassifier of codes.
+        codes: the rows it was fitted to, (n_rows, n_features).
+        parts: the images that code columns stand for, (n_features, height * width).
+        shape: height and width.
+        n_shown: how many parts and how many bases are shown.
+    """
+    check_is_fitted(model)
+    shares = model.mixture_.shares.cpu().numpy()  # (C, J)
+    order = np.lexsort((-shares.max(0), shares.argmax(0)))[:n_shown]
+    parts = parts / parts.max(1, keepdims=True).clip(1e-300)
+    bases = (model.bases_ - model.bases_.mean(0)) * codes.std(0)
+    figure = plt.figure(figsize=(10, 9), layout="constrained")
+    upper, middle, lower = np.asarray(figure.subfigures(3, 1))
+    _draw_images(upper, parts[:n_shown], shape, "parts that the codes count", "Greys", centred=False)
+    names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
+    title = "bases, and the class that uses each most"
+    _draw_images(middle, bases[order] @ parts, shape, title, "RdGy", True, names)
+    ax = lower.subplots()
+    image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    ax.set(xlabel="basis", ylabel="class")
+    ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
+    figure.colorbar(image, ax=ax, label="share of the class in the basis")
+    return figure
+
+
+def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
+    """Two-dimensional features of a network, a colour per class and the number of the class where its middle is.
+
+    Arguments:
+        features: (n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        ax: where to draw; None makes a new figure.
+    """
+    rows, labels = np.asarray(features, float), np.asarray(labels)
+    if rows.ndim != 2 or rows.shape[1] != 2 or labels.shape != (len(rows),):
+        raise ValueError(
+            f"plot_features draws features of shape (n_rows, 2) with a label each; got {rows.shape} and {labels.shape}."
+        )
+    ax = plt.subplots()[1] if ax is None else ax
+    colours = plt.get_cmap("tab10")
+    ax.scatter(*rows.T, s=2, c=colours(labels % 10), linewidths=0, rasterized=True)
+    for number in np.unique(labels):
+        middle = np.median(rows[labels == number], axis=0)
+        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colours(number % 10), "alpha": 0.9}
+        ax.text(middle[0], middle[1], str(number), fontsize=8, ha="center", va="center", bbox=box)
+    ax.set(xlabel="feature 0", ylabel="feature 1")
+    return ax
+
+
+def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
+    """An animated picture (GIF) of features that move, one panel beside the other.
+
+    Arguments:
+        path: where to write.
+        panels: title -> features (n_moments, n_rows, 2).
+        labels: whole numbers from 0, (n_rows,).
+        captions: a text for every moment.
+    """
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
+
+    def draw(moment: int) -> None:
+        for ax, (title, moving) in zip(axes[0], panels.items(), strict=True):
+            ax.clear()
+            plot_features(moving[moment], labels, ax)
+            ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
+        figure.suptitle(captions[moment], fontsize=10)
+
+    moments = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last one stays for a while
+    FuncAnimation(figure, draw, moments).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
+    plt.close(figure)
+
+
+def _draw_images(
+    place: Any, images: np.ndarray, shape: tuple[int, int], title: str, colours: str, centred: bool, names: Any = None
+) -> None:
+    place.suptitle(title, fontsize=10)
+    n_columns = 12
+    axes = place.subplots(-(-len(images) // n_columns), n_columns, squeeze=False).ravel()
+    for ax in axes:
+        ax.axis("off")
+    for number, (ax, values) in enumerate(zip(axes, images, strict=False)):
+        limit = np.abs(values).max() or 1.0
+        ax.imshow(values.reshape(shape), cmap=colours, vmin=-limit if centred else 0, vmax=limit)
+        if names is not None:
+            ax.set_title(names[number], fontsize=8)

@@ -1,0 +1,1 @@
+"""Choosing among models: candidates, criteria, folds, searches, merging."""

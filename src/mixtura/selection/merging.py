@@ -1,0 +1,199 @@
+"""Fewer components: merging those whose union is most nearly a Gaussian again, with the moments kept (merge-loss)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.covariances import DiagonalCovariance, FullCovariance
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import log_determinants, safe_cholesky
+from mixtura.roles import Covariance, Structure
+from mixtura.solvers.batched_em import Stack
+
+# Matrices of pairs that are held at a time, in numbers.
+PAIR_NUMBERS = 2**22
+
+
+@dataclass
+class _Parts:
+    """Components of one class: weights (K,), means (K, D), matrices (K, D, D) or variances (K, D)."""
+
+    weights: Tensor
+    means: Tensor
+    spreads: Tensor
+
+    @property
+    def dense(self) -> bool:
+        return self.spreads.ndim == 3
+
+    def log_determinants(self, spreads: Tensor) -> Tensor:
+        return log_determinants(safe_cholesky(spreads)[0]) if self.dense else spreads.log().sum(-1)
+
+    def unions(self, first: int, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The moments of component `first` and each of the others together: weights, means, spreads."""
+        weights, means, spreads = self.weights, self.means, self.spreads
+        return _union(weights[first], weights[others], means[first], means[others], spreads[first], spreads[others])
+
+    def losses(self, first: int, others: Tensor, known: Tensor) -> Tensor:
+        """By how much more the mixture may differ from the present one when they are merged (merge-loss), (m,):
+
+        1/2 [(w_i + w_j) log |Sigma_ij| - w_i log |Sigma_i| - w_j log |Sigma_j|].
+        """
+        found = []
+        for part in others.split(max(1, PAIR_NUMBERS // self.spreads[0].numel())):
+            total, _, spreads = self.unions(first, part)
+            kept = self.weights[first] * known[first] + self.weights[part] * known[part]
+            found.append(0.5 * (total * self.log_determinants(spreads) - kept))
+        return torch.cat(found)
+
+    def all_losses(self) -> Tensor:
+        """(K, K), infinite on and below the diagonal."""
+        n, known = len(self.weights), self.log_determinants(self.spreads)
+        table = torch.full((n, n), torch.inf, dtype=self.means.dtype, device=self.means.device)
+        for i in range(n - 1):
+            table[i, i + 1 :] = self.losses(i, torch.arange(i + 1, n, device=table.device), known)
+        return table
+
+    def merge(self, i: int, j: int) -> None:
+        """Put the union of i and j in the place of i, and leave j out."""
+        weight, mean, spread = self.unions(i, torch.tensor([j], device=self.means.device))
+        self.weights[i], self.means[i], self.spreads[i] = weight[0], mean[0], spread[0]
+        kept = torch.arange(len(self.weights), device=self.means.device) != j
+        self.weights, self.means, self.spreads = self.weights[kept], self.means[kept], self.spreads[kept]
+
+
+def _union(
+    weight: Tensor, weights: Tensor, mean: Tensor, means: Tensor, spread: Tensor, spreads: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weight, mean and spread of two components together, for any number of pairs."""
+    total = weight + weights
+    share = (weights / total.clamp_min(1e-300)).unsqueeze(-1)
+    off = means - mean
+    dense = spreads.ndim > means.ndim
+    apart = off.unsqueeze(-1) * off.unsqueeze(-2) if dense else off.square()
+    part = share.unsqueeze(-1) if dense else share
+    return total, mean + share * off, spread + part * (spreads - spread) + part * (1 - part) * apart
+
+
+def _parts_of(mixture: Mixture, part: slice) -> _Parts:
+    covariance = mixture.covariance
+    inner = getattr(covariance, "inner", covariance)
+    spreads = covariance.variances() if isinstance(inner, DiagonalCovariance) else covariance.dense()
+    return _Parts(mixture.weights[part].clone(), mixture.means[part].clone(), spreads[part].clone())
+
+
+def reduced(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, list[tuple[int, float]]]:
+    """A mixture with at most so many components in each class, and the merges: what was left in the class, the loss.
+
+    Greedy: the pair with the smallest loss goes first. Weights, mean and covariance of every class are kept exactly.
+    Covariances that are diagonal stay so, all others become full.
+    """
+    classes, merges = [], []
+    for part, wanted in zip(mixture.class_slices, n_components, strict=True):
+        parts = _parts_of(mixture, part)
+        table = parts.all_losses() if len(parts.weights) > wanted else parts.means
+        while len(parts.weights) > wanted:
+            i, j = divmod(int(table.argmin()), len(table))
+            merges.append((len(parts.weights) - 1, float(table[i, j])))
+            parts.merge(i, j)
+            kept = torch.arange(len(table), device=table.device) != j
+            table = table[kept][:, kept]
+            _refresh(table, parts, i)
+        classes.append(parts)
+    spreads = torch.cat([parts.spreads for parts in classes])
+    counts = torch.tensor([len(parts.weights) for parts in classes])
+    return Mixture(
+        torch.cat([parts.weights for parts in classes]).log(),
+        torch.cat([parts.means for parts in classes]),
+        FullCovariance.safe(spreads) if spreads.ndim == 3 else DiagonalCovariance(spreads),
+        torch.repeat_interleave(counts).to(mixture.class_of.device),
+    ), merges
+
+
+def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
+    """The losses of component i, which is new, with all others."""
+    n = len(table)
+    others = torch.tensor([j for j in range(n) if j != i], dtype=torch.int64, device=table.device)
+    if not len(others):
+        return
+    found = parts.losses(i, others, parts.log_determinants(parts.spreads))
+    table[i, i + 1 :] = found[i:]
+    table[:i, i] = found[:i]
+
+
+def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
+    """The members of a stack, with the cheapest pair merged in every class that has more than so many components.
+
+    All members have the same numbers of components. Matrices and variances become those of the union; factors, and
+    matrices that components share, stay those of the heavier one of the pair. A fit sets them right.
+    """
+    mixture, n_members = stack.mixture, stack.n_members
+    inner = getattr(mixture.covariance, "inner", mixture.covariance)
+    diagonal = isinstance(inner, DiagonalCovariance)
+    spreads = mixture.covariance.variances() if diagonal else mixture.covariance.dense()
+    parts, chosen = [], []
+    for part, wanted in zip(mixture.class_slices, n_components, strict=True):
+        place = torch.arange(part.start, part.stop, device=mixture.means.device).unflatten(0, (n_members, -1))
+        own = [t[part].unflatten(0, (n_members, -1)) for t in (mixture.weights, mixture.means, spreads)]
+        if place.shape[1] > wanted:
+            own, kept = _merged(*own)
+            place = place.gather(1, kept)
+        parts.append([t.flatten(0, 1) for t in own])
+        chosen.append(place.flatten())
+    weights, means, united = (torch.cat(group) for group in zip(*parts, strict=True))
+    index = torch.cat(chosen)
+    covariance = _in_structure(stack.structure, mixture.covariance, index, united)
+    smaller = Mixture(weights.log(), means, covariance, mixture.class_of[index])
+    left = Stack(stack.structure, smaller, stack.member_of[index], n_members)
+    return [left.member(b) for b in range(n_members)]
+
+
+def _merged(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Weights (B, K), means (B, K, D) and spreads with the cheapest pair of each of B mixtures merged, (B, K - 1, ...),
+    and from which component each of them took its place."""
+    n_members, n = weights.shape
+    first, second = torch.triu_indices(n, n, 1, device=weights.device)
+    known = _log_determinants(spreads)
+    pairs = []
+    for i, j in zip(first.split(_at_a_time(spreads)), second.split(_at_a_time(spreads)), strict=True):
+        total, _, united = _union(weights[:, i], weights[:, j], means[:, i], means[:, j], spreads[:, i], spreads[:, j])
+        kept = weights[:, i] * known[:, i] + weights[:, j] * known[:, j]
+        pairs.append(total * _log_determinants(united) - kept)
+    best = torch.cat(pairs, 1).argmin(1)  # (B,)
+    i, j, members = first[best], second[best], torch.arange(n_members, device=weights.device)
+    at_i, at_j = (members, i), (members, j)
+    united = _union(weights[at_i], weights[at_j], means[at_i], means[at_j], spreads[at_i], spreads[at_j])
+    heavier = torch.where(weights[at_i] >= weights[at_j], i, j)
+    whole = [t.clone() for t in (weights, means, spreads)]
+    place = torch.arange(n, device=weights.device).repeat(n_members, 1)
+    for tensor, value in zip((*whole, place), (*united, heavier), strict=True):
+        tensor[at_i] = value
+    left = place.new_ones(n_members, n, dtype=torch.bool)
+    left[at_j] = False
+    return [t[left].unflatten(0, (n_members, n - 1)) for t in whole], place[left].unflatten(0, (n_members, n - 1))
+
+
+def _at_a_time(spreads: Tensor) -> int:
+    return max(1, PAIR_NUMBERS // spreads[:, 0].numel())
+
+
+def _log_determinants(spreads: Tensor) -> Tensor:
+    """Of matrices (B, K, D, D) or variances (B, K, D)."""
+    return log_determinants(safe_cholesky(spreads)[0]) if spreads.ndim == 4 else spreads.log().sum(-1)
+
+
+def _in_structure(structure: Structure, covariance: Covariance, chosen: Tensor, spreads: Tensor) -> Covariance:
+    tensors = covariance.tensors()
+    if "groups" in tensors:
+        return structure.from_tensors({**tensors, "groups": tensors["groups"][chosen]})
+    tensors = {name: part[chosen] for name, part in tensors.items()}
+    if "matrices" in tensors:
+        tensors["matrices"] = spreads
+    if "entries" in tensors:
+        one = structure.name == "spherical"
+        tensors["entries"] = spreads.mean(-1, keepdim=True).expand_as(spreads).contiguous() if one else spreads
+    return structure.from_tensors(tensors)

@@ -1,0 +1,110 @@
+"""What a fit of Gaussian mixtures is about, once the input is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.sources import Source, warped
+from mixtura.init.description import Description, describe
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
+from mixtura.priors import PRIORS, Conjugate, Shrinkage
+from mixtura.roles import Objective, Prior, Structure
+from mixtura.solvers.baum_welch import BaumWelch
+from mixtura.solvers.em import EM
+
+# Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
+SMALLEST_VARIANCE = 1e-9
+OTHER_PRIORS = ', "auto", None or a prior object'
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a fit is about, once the input is checked."""
+
+    source: Source
+    classes: np.ndarray
+    description: Description
+    structure: Structure
+    n_components: list[int]
+    objective: Objective
+    prior: Prior | None
+    class_prior: Tensor | None
+    generator: torch.Generator
+    memory_limit: int
+    selection: Any = None  # what a search compared, where there was one
+    warp: Warp | None = None  # that source and description have gone through
+    log_slope: float = 0.0  # what it adds to the log density of a row, on average
+
+    @property
+    def em_structure(self) -> Structure:
+        """What EM fits: the structure itself, or another where it has no closed update."""
+        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
+
+    def converted(self, mixture: Mixture) -> Mixture:
+        """A mixture that EM fitted, in the structure that was asked for."""
+        if not hasattr(self.structure, "for_em"):
+            return mixture
+        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
+
+    def with_warp(self, warp: Warp | None) -> Problem:
+        """The same problem of bent features."""
+        if warp is None:
+            return self
+        warp = warp.to(self.source.device)
+        source = warped(self.source, warp)
+        description = describe(source, len(self.classes), self.generator)
+        rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: len(self.classes)], strict=True))
+        log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
+        return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
+
+    def em(self, objective: Objective) -> EM:
+        return EM(
+            objective,
+            self.description.frame,
+            floor=self.floor,
+            prior=self.prior,
+            class_prior=self.class_prior,
+            memory_limit=self.memory_limit,
+        )
+
+    def baum_welch(self) -> BaumWelch:
+        em = self.em(self.objective)
+        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
+
+    @property
+    def floor(self) -> Tensor:
+        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
+        within = self.description.within
+        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
+
+    def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
+        """Which variances ended at their floor, in words."""
+        low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
+        numbers = low.any(1).nonzero()[:, 0].tolist()
+        return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an argument is to be chosen."""
+    return isinstance(value, str) and value == "auto"
+
+
+def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
+    """The prior that an argument asks for."""
+    if value is None:
+        return None
+    if not isinstance(value, Prior):
+        make = (
+            value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
+        )
+        value = make(description.outlook(n_components))
+    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+    return value.to(description.within.device) if isinstance(value, Conjugate) else value

@@ -1,0 +1,253 @@
+"""A mixture as numbers that an optimiser may move freely, and the gradient of an objective by them (free-form).
+
+Columns are standardised inside, so that one step size suits all of them. Log joints of complete rows are products,
+
+    a = [linear | bias] [x; 1] + squares x^2 - sign / 2 |[factors; -mean' factors]' [x; 1]|^2,
+
+and the products of the signed responsibilities with the same rows - their moments - are the gradient by the
+coefficients; autograd only goes from there to the free numbers, past no row. Rows with missing cells give the
+same moments by Fisher's identity (gradient-moments).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.model.mixture import Mixture
+from mixtura.roles import Objective, Prior, Quadratic
+from mixtura.values.moments import DenseForm, Moments
+from mixtura.values.targets import Targets
+
+LOWEST_LOGIT = -60.0  # of a component without weight: its gradient is nothing, and still a number
+
+
+@dataclass(frozen=True)
+class Units:
+    """Columns as the optimiser sees them: (x - centre) / scales."""
+
+    centre: Tensor  # (D,)
+    scales: Tensor  # (D,)
+
+    def of(self, mixture: Mixture) -> Mixture:
+        return replace(
+            mixture,
+            means=(mixture.means - self.centre) / self.scales,
+            covariance=mixture.covariance.scaled(1 / self.scales),
+        )
+
+    def back(self, mixture: Mixture) -> Mixture:
+        means = mixture.means * self.scales + self.centre
+        return replace(mixture, means=means, covariance=mixture.covariance.scaled(self.scales))
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """weight * log prior, from the pseudo-moments of the prior (map-update)."""
+
+    prior: Prior | None
+    weight: float
+    units: Units
+
+    def value(self, log_weights: Tensor, means: Tensor, quadratic: Quadratic, copies: Tensor) -> Tensor | None:
+        """copies (K,): how many components share the matrix of each; a shared one meets the prior once."""
+        if self.prior is None or self.weight == 0:
+            return None
+        scales = self.units.scales
+        pseudo = self.prior.pseudo_moments(len(scales))
+        units = scales.square() if pseudo.scatter.ndim == 1 else torch.outer(scales, scales)
+        trace = _traced(quadratic, (pseudo.scatter / units).to(means.dtype))
+        spread = pseudo.covariance_count * quadratic.log_determinants - trace
+        total = 0.5 * (spread / copies).sum() + pseudo.weight_count * log_weights.sum()
+        # The determinants of covariances in the units of the rows, as the prior itself counts them.
+        total = total - pseudo.covariance_count * scales.log().sum() * (1 / copies).sum()
+        if pseudo.mean_count > 0:
+            off = means - ((pseudo.mean - self.units.centre) / scales).to(means.dtype)
+            raw = quadratic.log_determinants - 2 * scales.log().sum()
+            total = total - 0.5 * (pseudo.mean_count * _distances(quadratic, off) - raw).sum()
+        return self.weight * total
+
+
+def _traced(quadratic: Quadratic, scatter: Tensor) -> Tensor:
+    """tr(Lambda_k scatter), (K,), of a diagonal matrix (D,) or any matrix (1, D, D)"""
+    of_matrix = scatter.ndim == 3
+    total = torch.zeros_like(quadratic.log_determinants)
+    if quadratic.diagonals is not None:
+        total = total + (quadratic.diagonals * (scatter.diagonal(dim1=1, dim2=2) if of_matrix else scatter)).sum(-1)
+    if quadratic.factors is not None:
+        along = scatter @ quadratic.factors if of_matrix else scatter.unsqueeze(-1) * quadratic.factors
+        total = total + quadratic.sign * (quadratic.factors * along).sum((1, 2))
+    return total
+
+
+def _times(quadratic: Quadratic, vectors: Tensor) -> Tensor:
+    """Lambda_k v_k, (K, D)"""
+    total = torch.zeros_like(vectors)
+    if quadratic.diagonals is not None:
+        total = total + quadratic.diagonals * vectors
+    if quadratic.factors is not None:
+        along = quadratic.factors.mT @ vectors.unsqueeze(-1)
+        total = total + quadratic.sign * (quadratic.factors @ along).squeeze(-1)
+    return total
+
+
+def _distances(quadratic: Quadratic, vectors: Tensor) -> Tensor:
+    return (vectors * _times(quadratic, vectors)).sum(-1)
+
+
+class FreeMixture:
+    """The leaves - logits of the weights, means, unconstrained covariances - and what is computed from them."""
+
+    def __init__(
+        self,
+        mixture: Mixture,
+        units: Units,
+        penalty: Penalty,
+        class_prior: Tensor | None,
+        dtype: torch.dtype,
+        floor: float | None = None,
+    ):
+        standard = units.of(mixture)
+        self.units, self.penalty, self.dtype = units, penalty, dtype
+        self._template: Any = standard.covariance
+        if floor is not None and hasattr(self._template, "smallest"):
+            self._template = replace(self._template, smallest=floor)
+        self.class_of, self.n_classes = mixture.class_of, mixture.n_classes
+        self._log_class_prior = None if class_prior is None else class_prior.to(dtype).log()
+        self._members = (torch.arange(self.n_classes, device=self.class_of.device).unsqueeze(-1) == self.class_of).to(
+            dtype
+        )
+        groups = getattr(mixture.covariance, "groups", None)
+        ones = torch.ones_like(standard.log_weights, dtype=dtype)
+        self._copies = ones if groups is None else torch.zeros_like(ones).index_add_(0, groups, ones)[groups]
+        self._constant = float(-0.5 * mixture.n_features * math.log(2 * math.pi) - units.scales.log().sum())
+        start = {"logits": standard.log_weights.clamp_min(LOWEST_LOGIT), "means": standard.means}
+        start |= self._template.unconstrained()
+        self.leaves = {
+            name: part.detach().to(dtype, copy=True).contiguous().requires_grad_() for name, part in start.items()
+        }
+
+    # ---- parameters --------------------------------------------------------------------------------------------
+
+    def log_weights(self) -> Tensor:
+        """(K,), from logits: a softmax over all components, or within each class where class priors are fixed."""
+        logits = self.leaves["logits"]
+        if self._log_class_prior is None:
+            return logits.log_softmax(0)
+        largest = logits.detach().max()
+        totals = (self._members @ (logits - largest).exp()).log() + largest
+        return logits - totals[self.class_of] + self._log_class_prior[self.class_of]
+
+    def _quadratic(self) -> Quadratic:
+        return self._template.quadratic({k: v for k, v in self.leaves.items() if k not in ("logits", "means")})
+
+    def mixture(self) -> Mixture:
+        """In the units of the rows, in double precision."""
+        with torch.no_grad():
+            return self.units.back(self.standard_mixture())
+
+    def standard_mixture(self) -> Mixture:
+        """On standardised columns."""
+        with torch.no_grad():
+            free = {k: v.detach().double() for k, v in self.leaves.items() if k not in ("logits", "means")}
+            covariance = self._template.constrained(free)
+            means = self.leaves["means"].detach().double()
+            return Mixture(self.log_weights().double(), means, covariance, self.class_of)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, leaf in self.leaves.items():
+                leaf.copy_(snapshot[name])
+
+    # ---- complete rows -----------------------------------------------------------------------------------------
+
+    def coefficients(self) -> tuple[list[Tensor], Quadratic, Tensor]:
+        """[linear | bias] (K, D + 1), squares (K, D), factors (K R, D + 1) as far as there are; differentiable."""
+        quadratic, log_weights, means = self._quadratic(), self.log_weights(), self.leaves["means"]
+        bias = log_weights + 0.5 * quadratic.log_determinants + self._constant
+        diagonals, factors = quadratic.diagonals, quadratic.factors
+        parts = []
+        if diagonals is not None:
+            linear = diagonals * means
+            bias = bias - 0.5 * (linear * means).sum(-1)
+            parts.append(torch.cat((linear, bias.unsqueeze(-1)), 1))
+            parts.append(-0.5 * diagonals)
+        else:
+            parts.append(bias.unsqueeze(-1))
+        if factors is not None:
+            rows = factors.mT  # (K, R, D)
+            offsets = torch.linalg.vecdot(rows, means.unsqueeze(1))  # (K, R)
+            parts.append(torch.cat((rows, -offsets.unsqueeze(-1)), 2).flatten(0, 1))
+        return parts, quadratic, log_weights
+
+    def scores(
+        self, parts: list[Tensor], quadratic: Quadratic, rows: Tensor
+    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
+        """Log joints (K, n) of standardised rows [x; 1] (D + 1, n), with what the gradient needs again."""
+        features = [rows] if quadratic.diagonals is not None else [rows[-1:]]
+        log_joint = parts[0] @ features[0]
+        if quadratic.diagonals is not None:
+            features.append(rows[:-1].square())
+            log_joint.addmm_(parts[1], features[1])
+        if quadratic.factors is None:
+            return log_joint, features, None
+        along = (parts[-1] @ rows).unflatten(0, (len(log_joint), -1))  # (K, R, n)
+        log_joint.add_(torch.linalg.vecdot(along, along, dim=1), alpha=-0.5 * quadratic.sign)
+        return log_joint, features, along
+
+    def add_gradient(
+        self, objective: Objective, rows: Tensor, targets: Targets, weights: Tensor, divisor: float, prior_share: float
+    ) -> Tensor:
+        """Add the gradient of -(objective of the rows + prior_share * log prior) / divisor; the value of the rows."""
+        with torch.enable_grad():
+            parts, quadratic, log_weights = self.coefficients()
+            log_prior = self.penalty.value(log_weights, self.leaves["means"], quadratic, self._copies)
+        with torch.no_grad():
+            log_joint, features, along = self.scores([part.detach() for part in parts], quadratic, rows)
+            found = objective.evaluate(log_joint, targets)
+            signed = found.signed * (weights / -divisor)
+            gradients = [signed @ feature.T for feature in features]
+            if along is not None:
+                along.mul_((-quadratic.sign * signed).unsqueeze(1))
+                gradients.append(along.flatten(0, 1) @ rows.T)
+            value = (found.values * weights).sum()
+        roots = list(parts)
+        if log_prior is not None:
+            roots.append(log_prior)
+            gradients.append(torch.full_like(log_prior, -prior_share / divisor))
+            value = value + prior_share * log_prior.detach()
+        torch.autograd.backward(roots, gradients)
+        return value
+
+    # ---- rows with missing cells -------------------------------------------------------------------------------
+
+    def add_gradient_of_moments(self, moments: Moments, divisor: float, prior_share: float) -> Tensor:
+        """The same from moments of the signed responsibilities about the current means; returns the log prior's part.
+
+        The gradient of sum A log f is that of counts (log w + log|Lambda| / 2) + mean . Lambda firsts - tr(Lambda C)
+        / 2, with firsts, C and the first Lambda held (gradient-moments).
+        """
+        counts, firsts = moments.counts.to(self.dtype), moments.firsts.to(self.dtype)
+        seconds = [part.to(self.dtype) for part in moments.seconds]
+        dense = isinstance(moments.form, DenseForm)
+        with torch.enable_grad():
+            quadratic, log_weights, means = self._quadratic(), self.log_weights(), self.leaves["means"]
+            total = counts @ (log_weights + 0.5 * quadratic.log_determinants)
+            total = total + (means * _times(quadratic, firsts).detach()).sum()
+            if quadratic.diagonals is not None:
+                total = total - 0.5 * (quadratic.diagonals * seconds[0]).sum()
+            if quadratic.factors is not None:
+                spread = seconds[0] @ quadratic.factors.detach() if dense else seconds[1]
+                total = total - quadratic.sign * (quadratic.factors * spread).sum()
+            log_prior = self.penalty.value(log_weights, means, quadratic, self._copies)
+            if log_prior is not None:
+                total = total + prior_share * log_prior
+            (-total / divisor).backward()
+        return torch.zeros_like(counts[0]) if log_prior is None else prior_share * log_prior.detach()

@@ -1,0 +1,1 @@
+"""Sparse Bayesian learning of discriminative mixtures (HU21)."""

@@ -1,0 +1,220 @@
+"""Curvature of the conditional likelihood of a log-linear mixture plus the precisions, factored in the smaller space.
+
+DirectCurvature works with the active columns, FeatureCurvature with the features that span them; both give the same
+numbers (feature-form).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mixtura.numerics.linalg import safe_cholesky
+from mixtura.sparse.mixture import SparseMixture
+
+
+@dataclass(frozen=True)
+class Share:
+    """Posteriors (K, N) at the mode; with responsibilities (K, N) the exact Hessian is meant, else the complete one."""
+
+    posteriors: Tensor
+    responsibilities: Tensor | None = None
+
+
+class Factored(Protocol):
+    """A = precisions + Hessian, factored."""
+
+    @property
+    def is_positive(self) -> bool: ...
+
+    @property
+    def log_determinant(self) -> Tensor:
+        """log |A| - sum log precisions."""
+        ...
+
+    @property
+    def determined(self) -> Tensor:
+        """1 - precision * variance of every value, (P,)."""
+        ...
+
+    def solve(self, gradient: Tensor) -> Tensor: ...
+
+    def covariance(self) -> Tensor:
+        """A^-1, (P, P)."""
+        ...
+
+
+class Curvature(Protocol):
+    """Log joints from the values of pairs, and their gradients and Hessians; of use as long as the pairs stay."""
+
+    components: Tensor  # (P,), of the pairs
+
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        """(P,), (K, 1) -> (K, N)"""
+        ...
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        """Sums over rows by their weights: (K, N) -> (P,)"""
+        ...
+
+    def factored(self, share: Share, precisions: Tensor) -> Factored: ...
+
+
+class DirectCurvature:
+    """In the space of the pairs: one row and column for each."""
+
+    def __init__(self, mixture: SparseMixture, columns: Tensor, weights: Tensor):
+        self.components, self.columns = mixture.components, columns  # (P,), (P, N)
+        self.members = mixture.members.T.contiguous()  # (K, P)
+        self.same = mixture.members @ self.members  # (P, P), one for pairs of one component
+        self.weighted = (columns * weights).T  # (N, P)
+        size = len(columns)
+        self.places = mixture.components * size + torch.arange(size, device=columns.device)  # in (K, P)
+        self.rooted = columns * weights.sqrt()  # (P, N)
+
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.addmm(log_weights, self.members * values, self.columns)
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        return (residuals @ self.weighted).take(self.places)
+
+    def hessian(self, share: Share) -> Tensor:
+        """Minus second derivatives, (P, P).
+
+        (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
+        (exact-hessian)     minus the same with responsibilities in place of posteriors.
+        """
+        total = self._complete(share.posteriors)
+        return total if share.responsibilities is None else total - self._complete(share.responsibilities)
+
+    def _complete(self, posteriors: Tensor) -> Tensor:
+        mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); brackets would be slower
+        return torch.addmm(torch.mm(mixed, self.rooted.T).mul_(self.same), mixed, mixed.T, alpha=-1)
+
+    def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
+        return DirectFactored(self.hessian(share), precisions)
+
+
+class DirectFactored:
+    """A Cholesky factor of A."""
+
+    def __init__(self, matrix: Tensor, precisions: Tensor):
+        self.precisions = precisions
+        whole = matrix
+        whole.diagonal().add_(precisions)
+        self.factor, info = torch.linalg.cholesky_ex(whole)  # of the lower half: rounding of the other does not count
+        self.is_positive = int(info) == 0
+        if not self.is_positive:
+            self.factor, _ = safe_cholesky(whole + torch.diag((-whole.diagonal()).clamp_min(0) + 1e-12))
+
+    @property
+    def log_determinant(self) -> Tensor:
+        return (self.factor.diagonal().square() / self.precisions).log().sum()
+
+    @property
+    def determined(self) -> Tensor:
+        return 1 - self.precisions * self.covariance().diagonal()
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        return torch.cholesky_solve(gradient.unsqueeze(1), self.factor)[:, 0]
+
+    def covariance(self) -> Tensor:
+        return torch.cholesky_inverse(self.factor)
+
+
+class FeatureCurvature:
+    """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
+
+    def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor, weights: Tensor):
+        self.components, self.members = mixture.components, mixture.members
+        self.features, self.maps, self.weights = features, maps, weights  # (R, N), (R, P), (N,)
+        sizes = mixture.members.sum(0).long().tolist()
+        self.live = [k for k, size in enumerate(sizes) if size > 0]
+        edges = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        self.parts = [slice(edges[k], edges[k + 1]) for k in self.live]
+        self.places = torch.tensor(
+            [self.live.index(k) if k in self.live else 0 for k in range(len(sizes))], device=maps.device
+        )[mixture.components]  # (P,)
+
+    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        return torch.addmm(log_weights, ((self.maps * values) @ self.members).T, self.features)
+
+    def gradient(self, residuals: Tensor) -> Tensor:
+        return self.back(self.features @ (residuals * self.weights).T, self.components)
+
+    def back(self, vectors: Tensor, components: Tensor) -> Tensor:
+        """Derivatives by features (R, K) to derivatives by values (P,)."""
+        return (self.maps * vectors[:, components]).sum(0)
+
+    def spreads(self, precisions: Tensor) -> Tensor:
+        """U precisions^-1 U' of every live component, (K', R, R)."""
+        scaled = self.maps / precisions
+        return torch.stack([scaled[:, part] @ self.maps[:, part].T for part in self.parts])
+
+    def factored(self, share: Share, precisions: Tensor) -> FeatureFactored:
+        matrix = self._hessian(share.posteriors)
+        if share.responsibilities is not None:
+            matrix = matrix - self._hessian(share.responsibilities)
+        return FeatureFactored(self, matrix, precisions)
+
+    def _hessian(self, posteriors: Tensor) -> Tensor:
+        """(complete-hessian) of the features, (Q, Q) with Q = live components x features."""
+        size, n_rows = self.features.shape
+        p = (posteriors[self.live].unsqueeze(1) * self.features).view(-1, n_rows)  # (Q, N)
+        weighted = self.weights * p
+        total = -(weighted @ p.T)
+        own = (self.features @ weighted.T).view(size, len(self.live), size)
+        total.view(len(self.live), size, len(self.live), size).diagonal(dim1=0, dim2=2).add_(own.transpose(1, 2))
+        return total
+
+
+class FeatureFactored:
+    """T = (I + H S)^-1 H, with which A^-1 = P^-1 - P^-1 U' T U P^-1 for precisions P (feature-form)."""
+
+    def __init__(self, curvature: FeatureCurvature, matrix: Tensor, precisions: Tensor):
+        self.curvature, self.matrix, self.precisions = curvature, matrix, precisions
+        self.spreads = curvature.spreads(precisions)
+        n_live, size = len(curvature.live), len(curvature.features)
+        blocks = matrix.view(n_live * size, n_live, size).transpose(0, 1)  # (K', Q, R)
+        product = (blocks @ self.spreads).transpose(0, 1).reshape(n_live * size, n_live * size)
+        product.diagonal().add_(1)
+        self.factors, self.pivots = torch.linalg.lu_factor(product)
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether I + L' H L has a Cholesky factor, with L L' = S."""
+        spreads = self.spreads
+        lower, _ = safe_cholesky(spreads + 1e-12 * torch.diag_embed(spreads.diagonal(dim1=1, dim2=2) + 1e-300))
+        whole = torch.block_diag(*lower)
+        symmetric = whole.T @ self.matrix @ whole
+        symmetric.diagonal().add_(1)
+        return int(torch.linalg.cholesky_ex(symmetric)[1]) == 0
+
+    @property
+    def log_determinant(self) -> Tensor:
+        return self.factors.diagonal().abs().log().sum()
+
+    def solve(self, gradient: Tensor) -> Tensor:
+        scaled = gradient / self.precisions
+        up = ((self.curvature.maps * scaled) @ self.curvature.members)[:, self.curvature.live].T.reshape(
+            -1, 1
+        )  # (Q, 1)
+        down = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix @ up)
+        down = down.view(len(self.curvature.live), -1).T
+        return scaled - self.curvature.back(down, self.curvature.places) / self.precisions
+
+    @property
+    def determined(self) -> Tensor:
+        """u' T u / precision: no difference of nearly equal numbers."""
+        n_live, size = len(self.curvature.live), len(self.curvature.features)
+        inner = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix)
+        blocks = inner.view(n_live, size, n_live, size).diagonal(dim1=0, dim2=2)  # (R, R, K')
+        maps, parts = self.curvature.maps, self.curvature.parts
+        found = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
+        return torch.cat(found) / self.precisions
+
+    def covariance(self) -> Tensor:
+        raise NotImplementedError  # the posterior is asked for when few pairs are left, in their own space

@@ -1,0 +1,230 @@
+"""Functions of a row that a log-linear mixture weighs: monomials, or kernels at points of the data and a constant.
+
+Columns of a basis at rows are maps' features(rows) (feature-form): where a kernel has few features - polynomials by
+their monomials, any kernel by the rank of its Gram matrix - thousands of columns cost no more than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from math import comb, factorial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from scipy.linalg import lapack
+from torch import Tensor
+
+from mixtura import checks
+
+# What a pivoted Cholesky factor may leave of a Gram matrix, relative to its largest diagonal entry.
+GRAM_RESIDUE = 1e-11
+# A kernel is called not positive definite when more than this is left; rounding of well-behaved kernels leaves 1e-10.
+INDEFINITE = 1e-6
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Rows in the units of the basis, (row - centre) / scale (input-scaling)."""
+
+    centre: Tensor  # (D,)
+    scale: Tensor  # (D,)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return (rows.double() - self.centre) / self.scale
+
+
+def standard_scaling(rows: Tensor, weights: Tensor) -> Scaling:
+    """Z-scores divided by sqrt(D), so that squared lengths average one; a constant column becomes zero."""
+    rows = rows.double()
+    first = rows[:1]
+    total = weights.sum()
+    shift = weights @ (rows - first) / total
+    variances = weights @ (rows - first - shift).square() / total
+    noise = 1e-26 * rows.abs().amax(0).square()
+    scale = torch.where(variances > noise, variances, 1.0).sqrt() * rows.shape[1] ** 0.5
+    return Scaling(first[0] + shift, scale)
+
+
+def no_scaling(n_features: int, device: torch.device) -> Scaling:
+    """Rows as they are."""
+    zeros = torch.zeros(n_features, dtype=torch.float64, device=device)
+    return Scaling(zeros, torch.ones_like(zeros))
+
+
+def monomials(rows: Tensor, degree: int) -> Tensor:
+    """All products of at most `degree` columns, the constant first: (n, D) -> (n, R)."""
+    parts = [rows.new_ones(len(rows), 1)]
+    for size in range(1, degree + 1):
+        index = torch.tensor(_products(rows.shape[1], size), device=rows.device)  # (R', size)
+        parts.append(rows[:, index].prod(-1))
+    return torch.cat(parts, 1)
+
+
+def _products(n_columns: int, size: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(n_columns), size))
+
+
+def monomial_names(names: list[str], degree: int) -> list[str]:
+    """What the monomials are called, such as 1, x0, x0 x1."""
+    found = ["1"]
+    for size in range(1, degree + 1):
+        found.extend(" ".join(names[i] for i in product) for product in _products(len(names), size))
+    return found
+
+
+class Kernel(Protocol):
+    """A positive definite function of two rows."""
+
+    def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        """(n, D), (m, D) -> (n, m)"""
+        ...
+
+    def n_features(self, n_columns: int) -> int | None:
+        """How many features reproduce the kernel, or None where there are no finitely many."""
+        ...
+
+    def features(self, rows: Tensor) -> Tensor:
+        """gram(a, b) = features(a) @ features(b)', (n, R)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """(gamma x'z + coef0)^degree."""
+
+    degree: int = 2
+    gamma: float = 1.0
+    coef0: float = 1.0
+
+    def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        return (self.gamma * (left @ right.T) + self.coef0) ** self.degree
+
+    def n_features(self, n_columns: int) -> int | None:
+        return comb(n_columns + self.degree, self.degree)
+
+    def features(self, rows: Tensor) -> Tensor:
+        """MonomialBasis times the roots of multinomial coefficients, which HU21 eq. 2 lacks (polynomial-features)."""
+        factors = [self.coef0**self.degree]
+        for size in range(1, self.degree + 1):
+            power = self.gamma**size * self.coef0 ** (self.degree - size) / factorial(self.degree - size)
+            for product in _products(rows.shape[1], size):
+                repeats = [factorial(product.count(i)) for i in set(product)]
+                factors.append(power * factorial(self.degree) / float(np.prod(repeats)))
+        roots = torch.tensor(factors, dtype=rows.dtype, device=rows.device).sqrt()
+        return monomials(rows, self.degree) * roots
+
+
+@dataclass(frozen=True)
+class RBF:
+    """exp(-gamma |x - z|^2)."""
+
+    gamma: float = 1.0
+
+    def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        lengths = left.square().sum(1, keepdim=True) + right.square().sum(1)
+        return torch.addmm(lengths, left, right.T, alpha=-2).clamp_min_(0).mul_(-self.gamma).exp_()
+
+    def n_features(self, n_columns: int) -> int | None:
+        return None
+
+    def features(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A function of two NumPy arrays of rows."""
+
+    function: Callable[[np.ndarray, np.ndarray], Any]
+
+    def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        values = np.asarray(self.function(left.cpu().numpy(), right.cpu().numpy()), dtype=float)
+        checks.gram_shape(values, len(left), len(right))
+        return torch.from_numpy(values).to(left.device)
+
+    def n_features(self, n_columns: int) -> int | None:
+        return None
+
+    def features(self, rows: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MonomialBasis:
+    """The basis of the primal form (HU21 eq. 2)."""
+
+    degree: int
+    columns: Tensor  # (H,), which monomials
+
+    def evaluate(self, rows: Tensor) -> Tensor:
+        return monomials(rows, self.degree)[:, self.columns]
+
+    def select(self, columns: Tensor) -> MonomialBasis:
+        return replace(self, columns=self.columns[columns])
+
+
+@dataclass(frozen=True)
+class KernelColumns:
+    """A constant (number -1) and kernels at rows of the data, by their numbers there.
+
+    `points` holds these rows, and is None for a precomputed kernel, whose columns are the kernel values themselves.
+    """
+
+    kernel: Kernel | None
+    points: Tensor | None  # (H, D); the row of a constant is not looked at
+    numbers: Tensor  # (H,), -1 for the constant
+
+    def evaluate(self, rows: Tensor) -> Tensor:
+        constant = self.numbers < 0
+        if self.points is None or self.kernel is None:
+            values = rows[:, self.numbers.clamp_min(0)]
+        else:
+            values = self.kernel.gram(rows, self.points)
+        return torch.where(constant, 1.0, values)
+
+    def select(self, columns: Tensor) -> KernelColumns:
+        points = None if self.points is None else self.points[columns]
+        return KernelColumns(self.kernel, points, self.numbers[columns])
+
+
+Basis = MonomialBasis | KernelColumns
+
+
+def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (R, N) and maps (R, 1 + H) of a constant and kernels at the points; rows[n] equals points[places[n]].
+
+    Raises:
+        ValueError: the kernel is not positive definite.
+    """
+    n_features = kernel.n_features(rows.shape[1])
+    if n_features is not None and n_features < len(points):
+        at_points = kernel.features(points)
+    else:
+        at_points = gram_factor(kernel.gram(points, points))
+    constant = torch.zeros_like(at_points[:1])
+    if len(points) > 1 and bool((at_points[:, 0] == at_points[0, 0]).all()) and at_points[0, 0] != 0:
+        constant[0, 0] = 1 / at_points[0, 0]  # a polynomial with an offset has a constant among its features
+        return at_points[places].T.contiguous(), torch.cat((constant, at_points)).T.contiguous()
+    ones = at_points.new_ones(len(places), 1)
+    maps = torch.block_diag(ones[:1], at_points)  # (1 + H, 1 + R)
+    return torch.cat((ones, at_points[places]), 1).T.contiguous(), maps.T.contiguous()
+
+
+def gram_factor(gram: Tensor) -> Tensor:
+    """F with F F' = gram, of as few columns as its rank (gram-rank): (H, H) -> (H, R), by pivoted Cholesky.
+
+    Raises:
+        ValueError: gram is not symmetric and positive semidefinite.
+    """
+    matrix = gram.cpu().numpy()
+    checks.symmetric_gram(matrix)
+    largest = float(np.abs(np.diag(matrix)).max())
+    factor, pivots, rank, _ = lapack.dpstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)  # pyright: ignore
+    lower = np.tril(factor)[:, :rank]
+    found = np.empty_like(lower)
+    found[pivots - 1] = lower
+    checks.positive_definite(matrix, float(np.abs(matrix - found @ found.T).max()), INDEFINITE * largest)
+    return torch.from_numpy(found).to(gram.device)

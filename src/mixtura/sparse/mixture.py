@@ -1,0 +1,55 @@
+"""The sparse mixture as a frozen value: log-linear in a basis, few weights, class probabilities and no density."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.numerics.cached_property import cached_property
+
+
+@dataclass(frozen=True)
+class SparseMixture:
+    """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (sparse-mixture), HU21 eq. 1.
+
+    A pair is a component and a column of the basis; what is not a pair is zero. Weights sum to one within a class: the
+    class prior lives in the constant column. Components and pairs are sorted by class and by component.
+    """
+
+    log_weights: Tensor  # (K,)
+    class_of: Tensor  # (K,), sorted
+    components: Tensor  # (P,), sorted
+    columns: Tensor  # (P,), of the basis
+    values: Tensor  # (P,)
+    precisions: Tensor  # (P,), of the prior of each value
+
+    @property
+    def n_components(self) -> int:
+        return len(self.log_weights)
+
+    @property
+    def n_pairs(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def members(self) -> Tensor:
+        """Which component a pair belongs to, as 0 and 1, (P, K)."""
+        return torch.nn.functional.one_hot(self.components, self.n_components).to(self.values.dtype)
+
+    def coefficients(self, n_columns: int) -> Tensor:
+        """Dense view, (K, H)."""
+        dense = self.values.new_zeros(self.n_components, n_columns)
+        dense[self.components, self.columns] = self.values
+        return dense
+
+    def log_joint(self, columns: Tensor) -> Tensor:
+        """Log joints from the columns of the basis: (n, H) -> (K, n)."""
+        return self.log_weights.unsqueeze(1) + self.coefficients(columns.shape[1]) @ columns.T
+
+
+def class_scores(log_joint: Tensor, class_of: Tensor) -> Tensor:
+    """log p(x, c) up to a term of the row: (..., K, n) -> (..., n, C)."""
+    parts = [log_joint[..., class_of == c, :].logsumexp(-2) for c in range(int(class_of[-1]) + 1)]
+    return torch.stack(parts, -1)

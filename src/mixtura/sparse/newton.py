@@ -1,0 +1,331 @@
+"""Sparse Bayesian learning of log-linear mixtures (HU21): Newton to the mode, Laplace evidence, precision updates.
+
+One step is one update of the precisions: the mode of the values given precisions and weights (EM over the components,
+Newton inside), the curvature there, new precisions, new weights; then pairs and components that are not needed leave.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.roles import Step
+from mixtura.sparse.curvature import Curvature, DirectCurvature, Factored, FeatureCurvature, Share
+from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.relevance import Relevance
+
+# As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
+GRADIENT_TOLERANCE = 1e-5
+RESPONSIBILITY_TOLERANCE = 1e-3
+# A Newton step that lowers the gradient by this factor leaves its curvature good enough for another.
+STILL_GOOD = 1e-2
+# Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits rounding is all that moves.
+MOST_NEWTON_STEPS = 100
+MOST_ROUNDS = 200
+# A component of less weight within its class leaves.
+LOG_SMALLEST_WEIGHT = math.log(1e-5)
+# Components of a class whose log joints differ by less than this at every row are one; looked at now and then.
+EQUAL = 1e-2
+MERGE_INTERVAL = 20
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rows say: column h of the basis at the rows is maps[:, h] @ features; maps None means the identity."""
+
+    features: Tensor  # (R, N)
+    maps: Tensor | None  # (R, H)
+    labels: Tensor  # (N,)
+    weights: Tensor  # (N,)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.features) if self.maps is None else self.maps.shape[1]
+
+    def columns(self, index: Tensor) -> Tensor:
+        """Some columns of the basis, (P, N): rows are the last axis, for the reason in roles.py."""
+        return self.features[index] if self.maps is None else self.maps[:, index].T @ self.features
+
+
+@dataclass(frozen=True)
+class State:
+    """A mixture, the responsibilities (K, N) of the components of each row's own class, and steps so far."""
+
+    mixture: SparseMixture
+    responsibilities: Tensor
+    n_components_at_start: int
+    n_steps: int = 0
+    curvature: Curvature | None = None  # of the last step: still good while the pairs are the same
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Where Newton ended: values, log joints and posteriors there."""
+
+    values: Tensor  # (P,)
+    log_joint: Tensor  # (K, N)
+    posteriors: Tensor  # (K, N)
+    own: Tensor  # (K, N), whether a component belongs to the class of a row
+
+    def log_likelihood(self, weights: Tensor) -> Tensor:
+        """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
+        return weights @ (self.posteriors * self.own).sum(0).clamp_min_(1e-300).log_()
+
+
+@dataclass(frozen=True)
+class SparseNewton:
+    """The learning algorithm of HU21 (Algorithm 1), in the feature form where that is smaller.
+
+    Arguments:
+        prior: of the values.
+        exact: whether the Laplace approximation uses the Hessian of the likelihood itself instead of the paper's, which
+            holds the responsibilities fixed (complete-hessian).
+        tolerance: the squared change of all precisions at which steps end.
+        merge: whether components that have become equal are joined.
+    """
+
+    prior: Relevance = field(default_factory=Relevance)
+    exact: bool = False
+    tolerance: float = 1e-5
+    merge: bool = True
+    name = "newton"
+
+    def step(self, mixture: Any, rows: Any) -> Step:
+        state, evidence = mixture, rows
+        assert isinstance(state, State)
+        assert isinstance(evidence, Evidence)
+        if state.mixture.n_pairs == 0:
+            return Step(state, self._log_likelihood_without_pairs(state, evidence), converged=True)
+        curvature = state.curvature
+        if curvature is None or curvature.components is not state.mixture.components:
+            curvature = _curvature(state.mixture, evidence)
+        before = state.mixture
+        mode, responsibilities = self.mode(state, evidence, curvature)
+        found = self._laplace(mode, responsibilities, before.precisions, curvature)
+        likelihood = mode.log_likelihood(evidence.weights)
+        penalty = self.prior.log_density(mode.values, before.precisions)
+        log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
+        precisions = self.prior.updated(mode.values, before.precisions, found.determined)
+        moves = precisions - before.precisions
+        change = float(moves @ moves)
+        weights = _weights(responsibilities, evidence, before.class_of)
+        moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
+        after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
+        after = self._shrunk(after, evidence)
+        value = float(log_evidence) / float(evidence.weights.sum())
+        return Step(after, value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
+
+    def mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[Mode, Tensor]:
+        """EM over the components, Newton inside (posterior-mode): the mode and the responsibilities there."""
+        responsibilities, values = state.responsibilities, state.mixture.values
+        own = _own(evidence.labels, state.mixture.class_of)
+        for _ in range(MOST_ROUNDS):
+            mode = self._newton(values, responsibilities, state.mixture, own, curvature)
+            updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
+            change = float((updated - responsibilities).abs().sum())
+            responsibilities, values = updated, mode.values
+            if change <= RESPONSIBILITY_TOLERANCE * updated.shape[1] * state.n_components_at_start:
+                break
+        return mode, responsibilities  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    def _newton(
+        self,
+        start: Tensor,
+        responsibilities: Tensor,
+        mixture: SparseMixture,
+        own: Tensor,
+        curvature: Curvature,
+    ) -> Mode:
+        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved.
+
+        The curvature of a step serves the next one too if the gradient fell by so much that it can hardly have changed.
+        """
+        values, rate, previous, factored = start, 1.0, float("inf"), None
+        log_weights = mixture.log_weights.unsqueeze(1)
+        for _ in range(MOST_NEWTON_STEPS):
+            log_joint = curvature.log_joint(values, log_weights)
+            posteriors = log_joint.softmax(0)
+            pull = curvature.gradient(responsibilities - posteriors)
+            gradient = torch.addcmul(pull, mixture.precisions, values, value=-1)  # (newton-gradient), HU21 eq. 12, 14
+            norm = math.sqrt(float(gradient @ gradient))
+            if norm <= GRADIENT_TOLERANCE or not rate > 1e-9:
+                break
+            if norm > previous:
+                values, rate, previous, factored = start, 0.5 * rate, float("inf"), None
+                continue
+            if factored is None or norm > STILL_GOOD * previous:
+                factored = curvature.factored(Share(posteriors), mixture.precisions)
+            values = torch.add(values, factored.solve(gradient), alpha=rate)
+            previous = norm
+        return Mode(values, log_joint, posteriors, own)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+    def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
+        if self.exact:
+            found = curvature.factored(Share(mode.posteriors, responsibilities), precisions)
+            if found.is_positive:
+                return found
+        return curvature.factored(Share(mode.posteriors), precisions)
+
+    def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
+        mixture = state.mixture
+        log_joint = mixture.log_weights.unsqueeze(1)
+        mode = Mode(mixture.values, log_joint, log_joint.softmax(0), _own(evidence.labels, mixture.class_of))
+        return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
+
+    def _shrunk(self, state: State, evidence: Evidence) -> State:
+        """Without pairs of the largest precision, components of no weight, and components that equal others."""
+        mixture = state.mixture
+        if not self.prior.relevant(mixture.precisions.amax()):
+            kept = self.prior.relevant(mixture.precisions)
+            state = replace(state, mixture=with_pairs(mixture, kept))
+            state = merged_empty(state) if self.merge else state
+        light = state.mixture.log_weights <= LOG_SMALLEST_WEIGHT
+        if light.any():
+            state = without_components(state, light, evidence)
+        if self.merge and state.n_steps % MERGE_INTERVAL == 0:
+            state = merged_equal(state, evidence)
+        return state
+
+    def settled(self, state: State, evidence: Evidence) -> tuple[State, float]:
+        """The state at its mode, and the log evidence there."""
+        if state.mixture.n_pairs == 0:
+            return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
+        moved, found, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
+        penalty = self.prior.log_density(moved.mixture.values, moved.mixture.precisions)
+        return moved, float(likelihood + penalty - 0.5 * found.log_determinant)  # (laplace-evidence)
+
+    def posterior(self, state: State, evidence: Evidence) -> tuple[State, Tensor]:
+        """The state at its mode, and the covariance of its values (P, P)."""
+        mixture = state.mixture
+        if mixture.n_pairs == 0:
+            return state, mixture.values.new_zeros(0, 0)
+        direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
+        moved, found, _ = self._at_mode(state, evidence, direct)
+        return moved, found.covariance()
+
+    def _at_mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[State, Factored, Tensor]:
+        mode, responsibilities = self.mode(state, evidence, curvature)
+        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
+        mixture = replace(state.mixture, values=mode.values)
+        likelihood = mode.log_likelihood(evidence.weights)
+        return replace(state, mixture=mixture, responsibilities=responsibilities), found, likelihood
+
+
+def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
+    """In the space of the features, unless the pairs are few: their Cholesky factor is quicker than an LU."""
+    n_live = int((mixture.members.sum(0) > 0).sum())
+    if evidence.maps is None or mixture.n_pairs <= 1.5 * n_live * len(evidence.maps):
+        return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
+    return FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], evidence.weights)
+
+
+def _own(labels: Tensor, class_of: Tensor) -> Tensor:
+    """Whether a component belongs to the class of a row, (K, N)."""
+    return class_of.unsqueeze(1) == labels
+
+
+def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:
+    """Logs of the mean responsibilities within each class (component-weights), HU21 eq. 18."""
+    counts = responsibilities @ evidence.weights
+    totals = counts.new_zeros(int(class_of[-1]) + 1).index_add_(0, class_of, counts)
+    return (counts / totals[class_of]).clamp_min(1e-300).log()
+
+
+def with_pairs(mixture: SparseMixture, kept: Tensor) -> SparseMixture:
+    """Some of the pairs."""
+    return replace(
+        mixture,
+        components=mixture.components[kept],
+        columns=mixture.columns[kept],
+        values=mixture.values[kept],
+        precisions=mixture.precisions[kept],
+    )
+
+
+def without_components(state: State, gone: Tensor, evidence: Evidence) -> State:
+    """The state without some components, their rows shared among the others of the class."""
+    mixture = with_pairs(state.mixture, ~gone[state.mixture.components])
+    numbers = (~gone).cumsum(0) - 1
+    class_of = mixture.class_of[~gone]
+    mixture = replace(
+        mixture,
+        components=numbers[mixture.components],
+        class_of=class_of,
+        log_weights=normalised(mixture.log_weights[~gone], class_of),
+    )
+    responsibilities = state.responsibilities[~gone]
+    left = _own(evidence.labels, class_of) * (responsibilities + 1e-300)
+    return replace(state, mixture=mixture, responsibilities=left / left.sum(0))
+
+
+def normalised(log_weights: Tensor, class_of: Tensor) -> Tensor:
+    """Log weights that sum to one within each class."""
+    totals = log_weights.new_zeros(int(class_of[-1]) + 1).index_add_(0, class_of, log_weights.exp())
+    return log_weights - totals.log()[class_of]
+
+
+def merged_empty(state: State) -> State:
+    """Components of a class that have lost all their pairs are the same function: one of them stays."""
+    mixture = state.mixture
+    empty = mixture.members.sum(0) == 0
+    if int(empty.sum()) < 2:
+        return state
+    target = torch.arange(mixture.n_components, device=empty.device)
+    for c in mixture.class_of[empty].unique():
+        same = (empty & (mixture.class_of == c)).nonzero()[:, 0]
+        target[same] = same[-1]
+    return merged(state, target)
+
+
+def merged_equal(state: State, evidence: Evidence) -> State:
+    """Components of a class that differ by less than EQUAL at every row become one."""
+    mixture = state.mixture
+    predictors = (mixture.values.unsqueeze(1) * mixture.members).T @ evidence.columns(mixture.columns)  # (K, N)
+    target = torch.arange(mixture.n_components, device=predictors.device)
+    for k in range(mixture.n_components):
+        for other in range(k + 1, mixture.n_components):
+            if mixture.class_of[k] == mixture.class_of[other] and int(target[k]) == k:
+                distance = (predictors[k] - predictors[other]).abs().max()
+                if float(distance) < EQUAL:
+                    target[k] = other
+    return merged(state, target)
+
+
+def merged(state: State, target: Tensor) -> State:
+    """Every component joins its target: weights and responsibilities add, the pairs of the target stay."""
+    stays = target == torch.arange(len(target), device=target.device)
+    if bool(stays.all()):
+        return state
+    while not torch.equal(target, target[target]):
+        target = target[target]
+    mixture = with_pairs(state.mixture, stays[state.mixture.components])
+    numbers = stays.cumsum(0) - 1
+    weights = mixture.log_weights.new_zeros(len(target)).index_add_(0, target, mixture.log_weights.exp())
+    mixture = replace(
+        mixture,
+        components=numbers[mixture.components],
+        class_of=mixture.class_of[stays],
+        log_weights=weights[stays].log(),
+    )
+    responsibilities = torch.zeros_like(state.responsibilities).index_add_(0, target, state.responsibilities)
+    return replace(state, mixture=mixture, responsibilities=responsibilities[stays])
+
+
+def starting_state(
+    n_columns: int, class_of: Tensor, responsibilities: Tensor, precisions: Tensor | None = None
+) -> State:
+    """All values zero, precisions one unless given (H,); the last component, the reference, has no pairs."""
+    n_components = len(class_of)
+    device = class_of.device
+    counts = torch.bincount(class_of)
+    components = torch.arange(n_components - 1, device=device).repeat_interleave(n_columns)
+    columns = torch.arange(n_columns, device=device).repeat(n_components - 1)
+    values = torch.zeros(len(columns), dtype=torch.float64, device=device)
+    log_weights = -counts[class_of].double().log()
+    start = torch.ones_like(values) if precisions is None else precisions[columns]
+    mixture = SparseMixture(log_weights, class_of, components, columns, values, start)
+    return State(mixture, responsibilities, n_components)

@@ -1,0 +1,168 @@
+"""From checked input to what the sparse solvers need: bases, evidence, starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.init.starts import cluster, nearest
+from mixtura.numerics.cached_property import cached_property
+from mixtura.sparse.kernels import (
+    RBF,
+    Basis,
+    Custom,
+    Kernel,
+    KernelColumns,
+    MonomialBasis,
+    Polynomial,
+    Scaling,
+    feature_form,
+    gram_factor,
+    monomials,
+)
+from mixtura.sparse.newton import Evidence, State
+from mixtura.sparse.working_set import Candidates, WorkingState
+
+# Beyond this many rows of a Hessian a start with all columns takes ten seconds and more, and columns are added as the
+# evidence asks for them, which takes less than one (reproduce/results/sparse_settings.md).
+LARGEST_HESSIAN = 1000
+KERNELS = ("polynomial", "rbf", "precomputed")
+
+
+def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
+    """The kernel that arguments ask for; None for monomials and for precomputed values."""
+    if name == "polynomial":
+        return Polynomial(
+            checks.count("degree", degree), checks.positive("gamma", gamma), checks.non_negative("coef0", coef0)
+        )
+    if name == "rbf":
+        return RBF(checks.positive("gamma", gamma))
+    return Custom(name) if callable(name) else None
+
+
+@dataclass(frozen=True)
+class SparseProblem:
+    """What a fit is about, once the input is checked; rows of weight zero are left out.
+
+    Kernels stand at distinct rows only: equal rows are equal columns, and would share one weight among copies. One
+    column stands for all of them if it starts at their common precision (equal-columns).
+    """
+
+    rows: Tensor  # (N, D), scaled; for a precomputed kernel the values themselves
+    evidence: Evidence | None  # None where columns are to be added one by one
+    basis: Basis
+    labels: Tensor  # (N,)
+    weights: Tensor  # (N,)
+    classes: np.ndarray
+    scaling: Scaling
+    n_components: list[int]
+    memory_limit: int
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it
+    start_variance: float | None = None  # the most that their inverses add up to
+
+    @cached_property
+    def class_of(self) -> Tensor:
+        return torch.repeat_interleave(torch.tensor(self.n_components)).to(self.rows.device)
+
+    @cached_property
+    def class_weights(self) -> Tensor:
+        totals = torch.zeros(len(self.classes), dtype=torch.float64, device=self.rows.device)
+        return totals.index_add_(0, self.labels, self.weights)
+
+    @property
+    def rows_only(self) -> Evidence:
+        """Labels and weights without columns, which a working set brings itself."""
+        return Evidence(self.rows.new_zeros(0, len(self.rows)), None, self.labels, self.weights)
+
+    def candidates(self) -> Candidates:
+        return Candidates(self.basis, self.rows, self.precisions, self.start_variance)
+
+    def settled(self, found: Any) -> tuple[State, Evidence, Basis]:
+        """A solver's result with the evidence and the basis that its columns are numbers of."""
+        if isinstance(found, WorkingState):
+            return found.state, replace(self.rows_only, features=found.features), self.basis.select(found.columns)
+        assert self.evidence is not None
+        return found, self.evidence, self.basis
+
+
+def make_problem(
+    values: Tensor,
+    numbers: Tensor,
+    weights: Tensor | None,
+    classes: np.ndarray,
+    scaling: Scaling,
+    kernel: Kernel | None,
+    primal_degree: int | None,
+    n_components: list[int],
+    working_set: bool | None,
+    memory_limit: int,
+) -> SparseProblem:
+    """The problem of scaled rows with positive weights."""
+    weights = torch.ones(len(values), dtype=torch.float64) if weights is None else weights
+    present = ((weights > 0) & (numbers >= 0)).nonzero()[:, 0]
+    weights, labels = weights[present].to(values.device), numbers[present].to(values.device)
+    rows = scaling(values)[present.to(values.device)]
+    checks.finite_scaled(rows)
+    n_live = sum(n_components) - 1
+    precisions = None
+    if primal_degree is not None:
+        columns = monomials(rows, primal_degree)  # (N, H)
+        basis: Basis = MonomialBasis(primal_degree, torch.arange(columns.shape[1], device=rows.device))
+        if columns.shape[1] > len(rows):  # more monomials than rows: the rows themselves span the columns
+            evidence = Evidence(torch.eye(len(rows), dtype=rows.dtype, device=rows.device), columns, labels, weights)
+        else:
+            evidence = Evidence(columns.T.contiguous(), None, labels, weights)
+    elif kernel is None:
+        rows = rows[:, present.to(rows.device)]
+        factor = gram_factor(rows)
+        ones = factor.new_ones(len(factor), 1)
+        maps = torch.block_diag(ones[:1], factor)
+        evidence = Evidence(torch.cat((ones, factor), 1).T.contiguous(), maps.T.contiguous(), labels, weights)
+        basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
+    else:
+        points, places, first = _distinct(rows)
+        copies = weights.new_zeros(len(points)).index_add_(0, places, weights)
+        precisions = torch.cat((copies.new_ones(1), 1 / copies.clamp_min(1)))  # (equal-columns)
+        size = kernel.n_features(rows.shape[1])
+        size = len(points) if size is None else min(size, len(points))
+        if working_set is None:
+            numbers_held = max(2 * n_live * size * len(points), len(points) ** 2 * (size == len(points)))
+            working_set = 8 * numbers_held > memory_limit or n_live * size > LARGEST_HESSIAN
+        evidence = None
+        if not working_set:
+            features, maps = feature_form(kernel, rows, points, places)
+            evidence = Evidence(features, maps, labels, weights)
+        numbers_of_points = torch.cat((present.new_tensor([-1]), present[first.cpu()])).to(rows.device)
+        basis = KernelColumns(kernel, torch.cat((points[:1], points)), numbers_of_points)
+    return SparseProblem(
+        rows, evidence, basis, labels, weights, classes, scaling, n_components, memory_limit, precisions
+    )
+
+
+def _distinct(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct rows (H, D), which of them each row is (N,), and where each stands first (H,)."""
+    points, places = torch.unique(rows, dim=0, return_inverse=True)
+    first = torch.full((len(points),), len(rows), device=rows.device)
+    first = first.scatter_reduce(0, places, torch.arange(len(rows), device=rows.device), "amin")
+    return points, places, first
+
+
+def starting_responsibilities(problem: SparseProblem, generator: torch.Generator) -> Tensor:
+    """Every row belongs to its nearest k-means centre within its class, (K, N).
+
+    For a precomputed kernel the rows of the kernel matrix serve as coordinates.
+    """
+    found = torch.zeros(sum(problem.n_components), len(problem.rows), dtype=torch.float64, device=problem.rows.device)
+    first = 0
+    for c, count in enumerate(problem.n_components):
+        members = (problem.labels == c).nonzero()[:, 0]
+        rows = problem.rows[members]
+        centres = cluster(rows, problem.weights[members], count, "kmeans", generator)
+        found[first + nearest(rows, centres), members] = 1
+        first += count
+    return found

@@ -1,0 +1,216 @@
+"""Sparse Bayesian learning with a working set: columns are added as the evidence asks for them, and leave again.
+
+Memory is rows x columns in use, never rows x rows (working-set).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from mixtura.roles import Step
+from mixtura.sparse.curvature import DirectCurvature, Share
+from mixtura.sparse.kernels import Basis
+from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
+
+# Enough to tell the components of a class apart. This and LEAST_GAIN have nearly the smallest mean log-loss of held-out
+# training rows (reproduce/results/sparse_settings.md), with the fewest weights; the evidence would prefer more.
+COLUMNS_AT_START = 5
+# Precision updates between two looks for new columns, and columns added at a look.
+STEPS_BETWEEN = 10
+MOST_ADDED = 10
+# A column must raise the log evidence by this much to be added.
+LEAST_GAIN = 0.5
+# Of two candidates whose columns correlate more than this only the better one is added at a look.
+MOST_ALIKE = 0.9
+# Candidates that one look takes in; different ones each time, until all have been seen without a gain.
+CANDIDATES_PER_LOOK = 2000
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Columns of a basis at rows, made when asked for."""
+
+    basis: Basis
+    rows: Tensor
+    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it; one unless given
+    start_variance: float | None = None  # the most that their inverses add up to
+
+    @property
+    def n_columns(self) -> int:
+        basis = self.basis
+        return len(basis.numbers) if hasattr(basis, "numbers") else len(basis.columns)  # pyright: ignore
+
+    def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
+        """Precisions at which columns start together, all of them or some (start-variance): (H',) -> (H',)"""
+        precisions = self.rows.new_ones(self.n_columns) if self.precisions is None else self.precisions
+        precisions = precisions if index is None else precisions[index]
+        if self.start_variance is None:
+            return precisions
+        return precisions * (precisions.reciprocal().sum() / self.start_variance).clamp_min(1)
+
+    def at(self, index: Tensor) -> Tensor:
+        """(H',) -> (H', N)"""
+        return self.basis.select(index).evaluate(self.rows).T.contiguous()
+
+
+@dataclass(frozen=True)
+class WorkingState:
+    """A state over the columns in use: `columns` numbers them among all, `features` holds their values, (H', N)."""
+
+    state: State
+    columns: Tensor
+    features: Tensor
+    order: Tensor  # candidates in the order in which they are looked at
+    n_seen: int = 0  # candidates since the last gain
+
+    @property
+    def mixture(self) -> SparseMixture:
+        return self.state.mixture
+
+
+@dataclass(frozen=True)
+class WorkingSet:
+    """Steps of an inner solver over a few columns, and between them looks for columns that would raise the evidence."""
+
+    inner: SparseNewton
+    candidates: Candidates
+    memory_limit: int
+    generator: torch.Generator
+    name = "working set"
+
+    def start(self, class_of: Tensor, responsibilities: Tensor) -> WorkingState:
+        """The constant and columns by chance: with constants alone EM would make all components of a class one."""
+        device = class_of.device
+        order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
+        columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
+        precisions = self.candidates.precisions_at_start(columns)
+        state = starting_state(len(columns), class_of, responsibilities, precisions)
+        return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
+
+    def step(self, mixture: Any, rows: Any) -> Step:
+        """A precision update; every few of them, and whenever they have settled, a look for new columns."""
+        working, evidence = mixture, replace(rows, features=mixture.features)
+        assert isinstance(working, WorkingState)
+        inner = self.inner.step(working.state, evidence)
+        settled = bool(inner.converged)
+        working = self._compact(replace(working, state=inner.mixture))
+        if not settled and working.state.n_steps % STEPS_BETWEEN:
+            return Step(working, inner.value, converged=False)
+        gains, precisions, index = self._look(working, rows)
+        best = float(gains.max()) if gains.numel() else 0.0
+        if best > LEAST_GAIN:
+            return Step(self._grown(working, gains, precisions, index), inner.value, converged=False)
+        n_seen = working.n_seen + len(index)
+        over = settled and n_seen >= len(working.order)
+        order = working.order.roll(-len(index))
+        return Step(replace(working, n_seen=n_seen, order=order), inner.value, converged=over)
+
+    def _compact(self, working: WorkingState) -> WorkingState:
+        """Columns that no pair uses any more leave memory."""
+        used, numbers = working.mixture.columns.unique(return_inverse=True)
+        if len(used) == len(working.columns):
+            return working
+        state = replace(working.state, mixture=replace(working.mixture, columns=numbers))
+        return replace(working, state=state, columns=working.columns[used], features=working.features[used])
+
+    def _look(self, working: WorkingState, rows: Evidence) -> tuple[Tensor, Tensor, Tensor]:
+        """Gains of the log evidence (K, H') by adding candidates to components, and the precisions they would have.
+
+        (column-gain) needs the gradient and the curvature left after the pairs in use (Faul & Tipping 2002).
+        """
+        mixture = working.mixture
+        index = working.order[:CANDIDATES_PER_LOOK]
+        columns = working.features[mixture.columns]  # (P, N)
+        curvature = DirectCurvature(mixture, columns, rows.weights)
+        posteriors = curvature.log_joint(mixture.values, mixture.log_weights.unsqueeze(1)).softmax(0)
+        residuals = (working.state.responsibilities - posteriors) * rows.weights
+        factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
+        gains, precisions = [], []
+        for part in index.split(self._n_at_once(working)):
+            added = self.candidates.at(part)  # (h, N)
+            gradient = residuals @ added.T  # (K, h)
+            left = torch.stack(
+                [
+                    self._curvature_left(k, added, columns, posteriors, rows.weights, mixture, factor)
+                    for k in range(len(posteriors))
+                ]
+            )
+            gain, precision = self.inner.prior.gains(gradient.square(), left)
+            gains.append(gain)
+            precisions.append(precision)
+        gain = torch.cat(gains, 1)
+        in_use = mixture.coefficients(len(working.columns)) != 0
+        for place, number in enumerate(working.columns.tolist()):
+            gain[:, index == number] *= ~in_use[:, place].unsqueeze(1)
+        gain[-1] = 0  # the reference: a column of every component is a column of none
+        return gain, torch.cat(precisions, 1), index
+
+    def _curvature_left(
+        self,
+        k: int,
+        added: Tensor,
+        columns: Tensor,
+        posteriors: Tensor,
+        weights: Tensor,
+        mixture: SparseMixture,
+        factor: Tensor | None,
+    ) -> Tensor:
+        """S = phi' B phi - phi' B X A^-1 X' B phi of candidates (h, N) for component k, (h,)."""
+        p = posteriors[k]
+        own = added.square() @ (weights * p * (1 - p))
+        if factor is None:
+            return own.clamp_min(1e-12)
+        same = (mixture.components == k).double().unsqueeze(1)
+        mixed = columns * (weights * p * (same - posteriors[mixture.components]))  # (P, N)
+        explained = torch.linalg.solve_triangular(factor, mixed @ added.T, upper=False)
+        return (own - explained.square().sum(0)).clamp_min(1e-12)
+
+    def _grown(self, working: WorkingState, gains: Tensor, precisions: Tensor, index: Tensor) -> WorkingState:
+        """With the best candidates, none much like a better one of the same component."""
+        best, order = gains.flatten().sort(descending=True)
+        order = order[: min(20 * MOST_ADDED, int((best > LEAST_GAIN).sum()))]
+        chosen: list[tuple[int, int]] = []
+        units: dict[tuple[int, int], Tensor] = {}
+        for pairs in order.split(self._n_at_once(working)):
+            columns = normalize(self.candidates.at(index[pairs % len(index)]), eps=1e-300)  # (h, N)
+            for pair, unit in zip(pairs.tolist(), columns, strict=True):
+                k, place = divmod(pair, len(index))
+                alike = [float(unit @ units[other]) for other in chosen if other[0] == k]
+                if len(chosen) < MOST_ADDED and max(alike, default=0.0) < MOST_ALIKE:
+                    chosen.append((k, place))
+                    units[k, place] = unit
+        return self._with(working, chosen, precisions, index)
+
+    def _n_at_once(self, working: WorkingState) -> int:
+        """Candidates whose columns, and what is computed from them, fit in memory."""
+        return max(1, self.memory_limit // (64 * working.features.shape[1]))
+
+    def _with(
+        self, working: WorkingState, chosen: list[tuple[int, int]], precisions: Tensor, index: Tensor
+    ) -> WorkingState:
+        components = torch.tensor([k for k, _ in chosen], device=index.device)
+        places = torch.tensor([place for _, place in chosen], device=index.device)
+        wanted, numbers = index[places].unique(return_inverse=True)
+        fresh = wanted[~torch.isin(wanted, working.columns)]
+        columns = torch.cat((working.columns, fresh))
+        features = torch.cat((working.features, self.candidates.at(fresh))) if len(fresh) else working.features
+        position = (columns == wanted.unsqueeze(1)).double().argmax(1)[numbers]
+        old = working.mixture
+        joined = torch.cat((old.components, components))
+        order = joined.argsort(stable=True)
+        start = precisions[components, places].clamp(self.inner.prior.smallest, 0.5 * self.inner.prior.largest)
+        mixture = replace(
+            old,
+            components=joined[order],
+            columns=torch.cat((old.columns, position))[order],
+            values=torch.cat((old.values, old.values.new_zeros(len(chosen))))[order],
+            precisions=torch.cat((old.precisions, start))[order],
+        )
+        state = replace(working.state, mixture=mixture)
+        return replace(working, state=state, columns=columns, features=features, n_seen=0)

@@ -1,0 +1,219 @@
+"""Weighted moments as values: they add, scale, and can be moved to another reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Form(Protocol):
+    """How second moments are kept: a linear image of the D x D matrix of a component, one tensor per part.
+
+    A covariance keeps only what its update consumes: all of the matrix, its diagonal, or diagonal and projection.
+    """
+
+    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        """The image of left right' for each component: (K, D), (K, D) -> parts (K, ...)."""
+        ...
+
+    def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
+        """The image of diag(variances) for each component: (K, D) -> parts (K, ...)."""
+        ...
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        """The image of a symmetric matrix for each component: (K, D, D) -> parts (K, ...)."""
+        ...
+
+
+class DenseForm:
+    """The whole matrix: one part, (K, D, D)."""
+
+    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        return (left.unsqueeze(-1) * right.unsqueeze(-2),)
+
+    def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
+        return (torch.diag_embed(variances),)
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return (matrices,)
+
+
+class DiagonalForm:
+    """The diagonal: one part, (K, D)."""
+
+    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        return (left * right,)
+
+    def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
+        return (variances,)
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return (matrices.diagonal(dim1=-2, dim2=-1),)
+
+
+@dataclass(frozen=True)
+class ProjectedForm:
+    """The diagonal (K, D), and the matrix times the columns of a projection (K, D, R)."""
+
+    projections: Tensor
+
+    def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        along = (right.unsqueeze(-2) @ self.projections).squeeze(-2)  # (K, R)
+        return left * right, left.unsqueeze(-1) * along.unsqueeze(-2)
+
+    def diagonal(self, variances: Tensor) -> tuple[Tensor, ...]:
+        return variances, variances.unsqueeze(-1) * self.projections
+
+    def matrix(self, matrices: Tensor) -> tuple[Tensor, ...]:
+        return matrices.diagonal(dim1=-2, dim2=-1), matrices @ self.projections
+
+
+def image(form: Form, scatter: Tensor, n_components: int) -> tuple[Tensor, ...]:
+    """A scatter in a form: variances (D,) or (K, D), matrices (1, D, D) or (K, D, D) -> parts (K, ...)."""
+    if scatter.ndim == 3:
+        return form.matrix(scatter.expand(n_components, -1, -1))
+    return form.diagonal(scatter.expand(n_components, -1))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weighted moments of rows about a reference (moments):
+
+        counts_k = sum_n A_nk,  firsts_k = sum_n A_nk (x_n - m_k),  seconds_k = sum_n A_nk (x_n - m_k)(x_n - m_k)'
+
+    with m the reference, (D,) or (K, D), and seconds in the form of the covariance structure. The weights A may be
+    negative. Moments about the same reference add; `about` moves them to another.
+    """
+
+    counts: Tensor
+    firsts: Tensor
+    seconds: tuple[Tensor, ...]
+    form: Form
+    reference: Tensor
+
+    def __add__(self, other: Moments) -> Moments:
+        same = self.reference is other.reference or torch.equal(self.reference, other.reference)
+        if not same:
+            raise ValueError("moments about unlike references do not add; use about(reference) first")
+        return replace(
+            self,
+            counts=self.counts + other.counts,
+            firsts=self.firsts + other.firsts,
+            seconds=tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True)),
+        )
+
+    def scaled(self, factor: float | Tensor) -> Moments:
+        """The moments of factor * A; factor is a number or one number per component."""
+        factors = torch.as_tensor(factor, dtype=self.counts.dtype, device=self.counts.device).expand_as(self.counts)
+        return replace(
+            self,
+            counts=self.counts * factors,
+            firsts=self.firsts * factors.unsqueeze(-1),
+            seconds=tuple(part * _like(factors, part) for part in self.seconds),
+        )
+
+    def about(self, reference: Tensor) -> Moments:
+        """The same rows about another reference (moments-shift): with d = new - old,
+
+        firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
+        """
+        shift = (reference - self.reference).expand_as(self.firsts)  # (K, D)
+        weighted = self.counts.unsqueeze(-1) * shift
+        # counts d d' - d firsts' - firsts d' = d (counts d - firsts)' - firsts d': two outer products instead of three.
+        forward = self.form.outer(shift, weighted - self.firsts)
+        backward = self.form.outer(self.firsts, shift)
+        seconds = tuple(s + f - b for s, f, b in zip(self.seconds, forward, backward, strict=True))
+        return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
+
+    def plus_scatter(self, scatter: tuple[Tensor, ...]) -> Moments:
+        """With a scatter added to the second moments that are about the component's own mean."""
+        return replace(self, seconds=tuple(a + b for a, b in zip(self.seconds, scatter, strict=True)))
+
+    def pooled(self, groups: Tensor, n_groups: int) -> Moments:
+        """Sums over groups of components, each about its own reference: scatter within the group.
+
+        Only counts and seconds keep their meaning; firsts are summed deviations.
+        """
+
+        def pool(part: Tensor) -> Tensor:
+            return part.new_zeros((n_groups, *part.shape[1:])).index_add_(0, groups, part)
+
+        return replace(
+            self,
+            counts=pool(self.counts),
+            firsts=pool(self.firsts),
+            seconds=tuple(pool(part) for part in self.seconds),
+            reference=torch.zeros_like(self.firsts[0]),
+        )
+
+
+def concatenate(parts: Sequence[Moments]) -> Moments:
+    """Moments of the components of all parts, in order; each part keeps its reference as (K, D)."""
+    first = parts[0]
+    return replace(
+        first,
+        counts=torch.cat([p.counts for p in parts]),
+        firsts=torch.cat([p.firsts for p in parts]),
+        seconds=tuple(torch.cat(group) for group in zip(*(p.seconds for p in parts), strict=True)),
+        reference=torch.cat([p.reference.expand_as(p.firsts) for p in parts]),
+    )
+
+
+@dataclass(frozen=True)
+class SignedMoments:
+    """The two sides of the moments of signed responsibilities: numerator, and denominator where there is one."""
+
+    numerator: Moments
+    denominator: Moments | None = None
+
+    def __add__(self, other: SignedMoments) -> SignedMoments:
+        sides = [side for side in (self.denominator, other.denominator) if side is not None]  # an absent side is zero
+        denominator = sides[0] + sides[1] if len(sides) == 2 else next(iter(sides), None)
+        return SignedMoments(self.numerator + other.numerator, denominator)
+
+    def about(self, reference: Tensor) -> SignedMoments:
+        """Both sides about another reference."""
+        sides = [None if side is None else side.about(reference) for side in (self.numerator, self.denominator)]
+        return SignedMoments(*sides)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def net(self) -> Moments:
+        """Numerator minus denominator (net-moments)."""
+        if self.denominator is None:
+            return self.numerator
+        return self.numerator + self.denominator.scaled(-1.0)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add.
+
+    `denominator_counts` (K,) are there if asked for, zero without a denominator.
+    """
+
+    value: float
+    weight: float
+    moments: SignedMoments
+    denominator_counts: Tensor | None = None
+
+    def __add__(self, other: Summary) -> Summary:
+        mine, others = self.denominator_counts, other.denominator_counts
+        counts = None if mine is None or others is None else mine + others
+        return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
+
+    def about(self, reference: Tensor) -> Summary:
+        """With the moments about another reference."""
+        return replace(self, moments=self.moments.about(reference))
+
+    @property
+    def mean_value(self) -> float:
+        """Objective per unit of row weight."""
+        return self.value / self.weight
+
+
+def _like(factors: Tensor, part: Tensor) -> Tensor:
+    return factors.reshape(-1, *(1,) * (part.ndim - 1))

@@ -1,0 +1,42 @@
+"""Pseudo-moments: what a prior adds to the moments of the rows before they become parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mixtura.numerics.cached_property import cached_property
+
+
+@dataclass(frozen=True)
+class PseudoMoments:
+    """What a prior adds before moments become parameters. They are not rows: each part has its own count.
+
+    (map-update)  weight_k ~ counts_k + weight_count,
+                  mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
+                  Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + scatter] / (counts_k + 1[mean_count > 0]
+                            + covariance_count) + ridge I.
+
+    Counts are numbers, or one number for each component; that of the covariances one for each distinct matrix (G,).
+    """
+
+    weight_count: float | Tensor
+    mean_count: float | Tensor
+    covariance_count: float | Tensor
+    mean: Tensor  # (D,) or (K, D)
+    scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
+    ridge: float = 0.0
+
+    @cached_property
+    def mean_counts(self) -> Tensor | None:
+        """As a column, () or (K, 1); None where no mean is pulled."""
+        counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
+        if not bool((counts > 0).any()):
+            return None
+        return counts.unsqueeze(-1) if counts.ndim else counts
+
+    @cached_property
+    def has_scatter(self) -> bool:
+        return bool((self.scatter != 0).any())
