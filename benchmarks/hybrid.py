@@ -29,10 +29,9 @@ from torch import Tensor
 from benchmarks.__main__ import growth, machine
 from mixtura.covariances import LowRankCovariance
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource, locate
-from mixtura.estimators.prediction import class_scores
+from mixtura.engine.sources import TensorSource
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Hybrid, Margin
+from mixtura.objectives import Hybrid, Margin, class_log_joint
 from mixtura.solvers import Gradient
 from mixtura.solvers.gradient import Training
 from mixtura.values.targets import Targets
@@ -133,9 +132,7 @@ def missing_cells(device: torch.device, n_rounds: int) -> dict[str, Any]:
 
     def classify(x: Tensor) -> Tensor:
         source = TensorSource(x)
-        return map_rows(
-            mixture, source, locate(source), lambda a: class_scores(a, mixture.class_slices).argmax(1).double(), limit
-        )
+        return map_rows(mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).argmax(0).double(), limit)
 
     parts = {"complete": rows, "10 % missing": with_holes(rows, 0.1), "50 % missing": with_holes(rows, 0.5)}
     with torch.no_grad():

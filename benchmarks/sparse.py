@@ -28,9 +28,9 @@ import torch
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.datasets import load_ratsch, make_ripley
+from mixtura.objectives import class_log_joint
 from mixtura.solvers import run
 from mixtura.sparse.kernels import Polynomial, standard_scaling
-from mixtura.sparse.mixture import class_scores
 from mixtura.sparse.newton import SparseNewton, starting_state
 from mixtura.sparse.problem import make_problem, starting_responsibilities
 from reproduce.sparse_table import done, home, machine, run_one, splits
@@ -72,7 +72,7 @@ def textbook() -> dict:
         )
     )
     at_test = problem.basis.evaluate(scaling(torch.from_numpy(X_test)))
-    found = class_scores(mixture.log_joint(at_test), mixture.class_of).softmax(1).numpy()
+    found = class_log_joint(mixture.log_joint(at_test), mixture.class_sizes).softmax(0).T.numpy()
     difference = float(np.abs(found - twins[0].probabilities(at_test.numpy())).max())
     return {
         "seconds": ours, "textbook seconds": theirs, "ratio": theirs / ours, "largest difference": difference,

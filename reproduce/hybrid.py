@@ -28,10 +28,9 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource, locate
-from mixtura.estimators.prediction import class_scores
+from mixtura.engine.sources import TensorSource
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Conditional, Hybrid, Margin
+from mixtura.objectives import Conditional, Hybrid, Margin, class_log_joint
 from mixtura.priors import Conjugate
 from mixtura.solvers import Gradient, run
 from mixtura.solvers.unconstrained import Units
@@ -168,9 +167,7 @@ def error(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> float:
     source = TensorSource(part[0])
     limit = 8 * 2**30 if part[0].device.type == "cuda" else 2**28
     with torch.no_grad():
-        found = map_rows(
-            mixture, source, locate(source), lambda a: class_scores(a, mixture.class_slices).argmax(1).double(), limit
-        )
+        found = map_rows(mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).argmax(0).double(), limit)
     return 100 * float((found.long() != part[1]).double().mean())
 
 

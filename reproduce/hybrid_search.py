@@ -29,9 +29,9 @@ import torch
 
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource, locate
-from mixtura.estimators.prediction import class_scores
+from mixtura.engine.sources import TensorSource
 from mixtura.model.mixture import Mixture
+from mixtura.objectives import class_log_joint
 from reproduce import hybrid as base
 from reproduce.hybrid import RESULTS, SEEDS, Settings
 
@@ -488,7 +488,7 @@ def class_log_joints(mixture: Mixture, rows: torch.Tensor) -> torch.Tensor:
     source = TensorSource(rows)
     limit = 8 * 2**30 if rows.device.type == "cuda" else 2**28
     with torch.no_grad():
-        return map_rows(mixture, source, locate(source), lambda a: class_scores(a, mixture.class_slices), limit)
+        return map_rows(mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).T, limit)
 
 
 def errors(scores: torch.Tensor, labels: torch.Tensor) -> float:

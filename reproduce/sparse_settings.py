@@ -23,7 +23,6 @@ from sklearn.model_selection import StratifiedKFold
 from mixtura.estimators.sparse import compact
 from mixtura.solvers import run, working_set
 from mixtura.sparse.kernels import Polynomial, standard_scaling
-from mixtura.sparse.mixture import class_scores
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse.problem import SparseProblem, make_problem, starting_responsibilities
 from reproduce.sparse_removal import TRIAL_STEPS, simplifications
@@ -72,7 +71,7 @@ def judged(state: State, problem: SparseProblem, parts: tuple, X: np.ndarray, y:
         model = compact(problem.scaling, basis, at_mode.mixture, covariance)
         moderated = model.moderated_scores(rows).clamp_min(1e-15).log()
         found[f"moderated {name}"] = float(torch.nn.functional.nll_loss(moderated, labels))
-    scores = class_scores(model.log_joint(rows), model.mixture.class_of)
+    scores = model.class_scores(rows).T
     return {
         "loss": float(torch.nn.functional.cross_entropy(scores, labels)),
         "error": 100 * float((scores.argmax(1) != labels).double().mean()),

@@ -24,7 +24,7 @@ from sklearn.datasets import make_moons
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_ripley, make_waveform
 from mixtura.estimators.sparse import ordinary
-from mixtura.sparse.mixture import class_scores
+from mixtura.objectives import class_log_joint
 from reproduce.sparse_settings import folds, row
 from reproduce.sparse_table import RESULTS, done, machines, one_thread
 
@@ -111,8 +111,9 @@ def left_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> np
     columns = found.basis.evaluate(found.scaling(rows))[:, mixture.columns]  # (N, P)
     values = mixture.values.reshape(-1, found.mixture.n_pairs)
     joint = torch.einsum("sp,pk,np->skn", values, mixture.members, columns) + mixture.log_weights.unsqueeze(1)
-    scores = class_scores(joint, mixture.class_of).log_softmax(-1)  # (S, N, C)
-    likelihoods = scores[:, torch.arange(len(rows)), labels]
+    sizes = found.mixture.class_sizes
+    scores = torch.stack([class_log_joint(one, sizes).log_softmax(0) for one in joint])  # (S, C, N)
+    likelihoods = scores[:, labels, torch.arange(len(rows))]
     weights = (-likelihoods).softmax(0).clamp_max(len(values) ** -0.5)  # truncated importance (Ionides 2008)
     return ((weights.log() + likelihoods).logsumexp(0) - weights.sum(0).log()).numpy()
 

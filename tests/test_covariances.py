@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from mixtura.covariances.systems import Systems, blocks_of
+from mixtura.numerics.buffers import Scratch
 
 import reference
 from cases import (
@@ -24,10 +26,8 @@ from cases import (
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
-from mixtura.covariances.systems import Systems, blocks_of
-from mixtura.model.features import in_rows, pack, quadratics, unpack
 from mixtura.numerics import linalg
-from mixtura.numerics.buffers import Scratch
+from mixtura.values.features import in_rows, pack, quadratics, unpack
 from mixtura.values.moments import Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 

@@ -618,7 +618,7 @@ def test_a_density_is_low_far_away(device):
 
 
 def test_an_evaluation_in_inference_mode_does_not_stop_training():
-    mixtura.model.features._triangle.cache_clear()
+    mixtura.values.features._triangle.cache_clear()
     head = MixtureHead(D, C, density=True)
     x, y = rows_and_labels()
     with torch.inference_mode():

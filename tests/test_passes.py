@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mixtura.engine.decisions import SAMPLE, SURE, Decision, bearable_share, first
+from mixtura.numerics.buffers import Scratch
 
 import reference
 from cases import (
@@ -31,15 +33,13 @@ from cases import (
     tensor,
 )
 from mixtura.engine.chunks import pieces
-from mixtura.engine.decisions import SAMPLE, SURE, Decision, bearable_share, first
 from mixtura.engine.evaluator import Chunk, Evaluator, computing_dtype
 from mixtura.engine.passes import impute, map_rows, summarise
 from mixtura.engine.sources import ArraySource, BatchSource, Block, Group, TensorSource, locate
 from mixtura.engine.threads import Workers
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.buffers import Scratch
 from mixtura.objectives import Conditional, Joint, Marginal, shares
-from mixtura.values.extents import Frame, ends_of, framed
+from mixtura.values.extents import Frame, extents_of, framed
 from mixtura.values.moments import Moments
 
 
@@ -444,8 +444,12 @@ def test_a_frame_of_tiny_or_huge_units_is_finite(size, device):
 
 def test_a_column_without_observed_cells_lies_at_zero(device):
     rows = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]], dtype=torch.float64, device=device)
-    ends = ends_of(rows)
-    assert (ends.low.tolist(), ends.high.tolist(), ends.complete) == ([1.0, torch.inf], [3.0, -torch.inf], False)
+    extents = extents_of(rows)
+    assert (extents.low.tolist(), extents.high.tolist(), extents.complete) == (
+        [1.0, torch.inf],
+        [3.0, -torch.inf],
+        False,
+    )
     frame = locate(TensorSource(rows))
     assert (frame.centre.tolist(), frame.radii.tolist()) == ([2.0, 0.0], [1.0, 0.0])
 
@@ -475,10 +479,10 @@ def test_ends_are_the_smallest_and_largest_observed_values(form, missing, n_rows
     rows[:, 2] = {"nothing": rows[:, 2], "a column": np.nan, "cells": np.where(rows[:, 2] > 0, np.nan, rows[:, 2])}[
         missing
     ]
-    ends = ends_of(ROWS[form](rows, device))
-    assert ends.complete == (not np.isnan(rows).any())
-    assert np.array_equal(ends.low.cpu(), np.nanmin(rows, 0, initial=np.inf))
-    assert np.array_equal(ends.high.cpu(), np.nanmax(rows, 0, initial=-np.inf))
+    extents = extents_of(ROWS[form](rows, device))
+    assert extents.complete == (not np.isnan(rows).any())
+    assert np.array_equal(extents.low.cpu(), np.nanmin(rows, 0, initial=np.inf))
+    assert np.array_equal(extents.high.cpu(), np.nanmax(rows, 0, initial=-np.inf))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e39])
@@ -486,9 +490,9 @@ def test_ends_tell_whether_values_are_finite_in_a_type(value, rng, device):
     rows = rng.normal(size=(30, 2))
     rows[0, 0] = np.nan
     rows[7, 1] = value
-    ends = ends_of(tensor(rows, device))
-    assert not ends.within(torch.float32)
-    assert ends.within(torch.float64) == np.isfinite(value)
+    extents = extents_of(tensor(rows, device))
+    assert not extents.within(torch.float32)
+    assert extents.within(torch.float64) == np.isfinite(value)
 
 
 # ---- decisions in single precision -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 
 import reference_sparse as reference
 from cases import assert_close, tensor
+from mixtura.objectives import class_log_joint
 from mixtura.solvers.loop import Outcome, run
 from mixtura.sparse.curvature import DirectCurvature, FeatureCurvature, Share
 from mixtura.sparse.kernels import (
@@ -21,7 +22,7 @@ from mixtura.sparse.kernels import (
     monomials,
     no_scaling,
 )
-from mixtura.sparse.mixture import SparseMixture, class_scores
+from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, without_components
 from mixtura.sparse.problem import make_problem
 from mixtura.sparse.relevance import Relevance
@@ -87,7 +88,7 @@ class TestTwin:
         mixture = result.mixture.mixture
         assert len(result.history) == twin.n_iter
         assert mixture.n_pairs == twin.n_weights
-        ours = class_scores(mixture.log_joint(tensor(columns)), mixture.class_of).softmax(1)
+        ours = class_log_joint(mixture.log_joint(tensor(columns)), mixture.class_sizes).softmax(0).T
         assert_close(ours, twin.probabilities(columns), 1e-6)
         total = float(evidence.weights.sum())
         evidences = [record.objective * total for record in result.history]

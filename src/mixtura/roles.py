@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.buffers import Scratch
+from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.targets import Evaluation, Targets
@@ -58,40 +58,6 @@ class Quadratic:
     diagonals: Tensor | None  # (K, D); None: zero
     factors: Tensor | None  # (K, D, R); None: zero
     sign: float = 1.0
-
-
-class Product(Protocol):
-    """Log-densities and moments of complete rows as matrix products, about one common centre (product-form)."""
-
-    @property
-    def n_features(self) -> int:
-        """Numbers of scratch per row."""
-        ...
-
-    @property
-    def n_monomials(self) -> int:
-        """Numbers per row that all components share."""
-        ...
-
-    def errors(self, radii: Tensor) -> Tensor:
-        """Bound of the absolute rounding error of a log-density per component, in units of eps, (K,)."""
-        ...
-
-    def select(self, components: Tensor) -> Self: ...
-
-    def expand(self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch) -> tuple[Tensor, Any]:
-        """Log-densities (K', n) of rows (n, D), and what `accumulate` needs of them."""
-        ...
-
-    def zeros(self) -> list[Tensor]:
-        """Empty accumulators; accumulators add entry by entry."""
-        ...
-
-    def accumulate(self, sums: list[Tensor], expanded: Any, weights: Tensor, components: slice) -> None:
-        """Add the moments of weights (K', n) to the accumulators."""
-        ...
-
-    def moments(self, sums: list[Tensor], centre: Tensor) -> Moments: ...
 
 
 @runtime_checkable
@@ -149,8 +115,8 @@ class Covariance(Protocol):
         """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
         ...
 
-    def product(self, means: Tensor, constants: Tensor) -> Product:
-        """The fast path; means (K, D) are relative to the centre of the rows, constants (K,) added to log-densities."""
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
+        """The feature map of complete rows; means (K, D) are about the centre of the rows, constants (K,) are added."""
         ...
 
     def squared_distances(self, deviations: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mixtura.model.features import LinearProduct, squares
 from mixtura.numerics import linalg
 from mixtura.roles import Conditioned, Quadratic
+from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DiagonalForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -115,18 +115,11 @@ class DiagonalCovariance:
         precisions = torch.nn.functional.softplus(free["precisions"]) + SMALLEST_PRECISION
         return precisions.expand(-1, self.n_features) if self.spherical else precisions
 
-    def product(self, means: Tensor, constants: Tensor) -> LinearProduct:
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         linear = means / self.entries
         squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
-        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
-        precisions = 1 / self.entries
-        return LinearProduct(
-            monomials=squares,
-            weights=torch.cat((bias, linear, -0.5 * precisions), 1),
-            magnitudes=lambda radii: precisions @ radii.square(),
-            form=DIAGONAL,
-            unfold=lambda sums: (sums[:, 0], *sums[:, 1:].tensor_split(2, 1)),
-        )
+        weights = torch.cat((linear, -0.5 / self.entries), 1)
+        return Coefficients(SQUARES, torch.sub(constants, squared, alpha=0.5), weights)
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         return (deviations.square() / self.entries.to(deviations.dtype).unsqueeze(1)).sum(-1)

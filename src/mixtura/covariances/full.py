@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.model.features import LinearProduct, pack, quadratics, unpack
 from mixtura.numerics import linalg
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Quadratic
+from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -134,17 +134,12 @@ class FullCovariance:
         diagonals = torch.nn.functional.softplus(free["precision_diagonals"])
         return free["precision_factors"].tril(-1) + torch.diag_embed(diagonals)
 
-    def product(self, means: Tensor, constants: Tensor) -> LinearProduct:
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         precisions = self.precisions
         linear = torch.bmm(precisions, means.unsqueeze(-1)).squeeze(-1)  # (K, D)
         squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
-        return LinearProduct(
-            monomials=quadratics,
-            weights=pack(torch.sub(constants, squared, alpha=0.5), linear, precisions),
-            magnitudes=lambda radii: torch.mv(precisions.abs().flatten(1), torch.outer(radii, radii).flatten()),
-            form=DENSE,
-            unfold=lambda sums: unpack(sums, means.shape[1]),
-        )
+        weights = torch.cat((linear, QUADRATICS.pack(precisions)), 1)
+        return Coefficients(QUADRATICS, torch.sub(constants, squared, alpha=0.5), weights)
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         return linalg.solve_lower(self.factors.to(deviations.dtype), deviations.mT).square().sum(1)

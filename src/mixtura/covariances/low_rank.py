@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
-from mixtura.model.features import squares
 from mixtura.numerics import linalg
-from mixtura.numerics.buffers import Scratch
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
+from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import Form, Moments, ProjectedForm, image
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -269,15 +267,16 @@ class LowRankCovariance:
 
     # Complete rows.
 
-    def product(self, means: Tensor, constants: Tensor) -> LowRankProduct:
-        linear = means / self.uniquenesses
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
+        linear, projections = means / self.uniquenesses, self.projections.mT
         squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
-        bias = torch.sub(constants, squared, alpha=0.5).unsqueeze(-1)
-        return LowRankProduct(
-            weights=torch.cat((bias, linear, -0.5 / self.uniquenesses), 1),
-            projections=self.projections,
-            offsets=(means.unsqueeze(1) @ self.projections).squeeze(1),
-            sign=self.sign,
+        return Coefficients(
+            SQUARES,
+            torch.sub(constants, squared, alpha=0.5),
+            torch.cat((linear, -0.5 / self.uniquenesses), 1),
+            projections,
+            (projections @ means.unsqueeze(-1)).squeeze(-1),
+            -self.sign,
         )
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
@@ -378,65 +377,3 @@ class LowRankCovariance:
         ]
         diagonals, projected = (torch.stack(parts) for parts in zip(*each, strict=True))
         return diagonals, projected
-
-
-@dataclass(frozen=True)
-class LowRankProduct:
-    """Products for diagonal plus low rank: the diagonal in squares of features, the rest in projections."""
-
-    weights: Tensor  # (K, 1 + 2 D)
-    projections: Tensor  # (K, D, R)
-    offsets: Tensor  # V' mean, (K, R)
-    sign: float
-
-    @property
-    def n_features(self) -> int:
-        n_components, _, rank = self.projections.shape
-        return self.weights.shape[1] + 2 * n_components * rank
-
-    @property
-    def n_monomials(self) -> int:
-        return self.weights.shape[1]
-
-    def errors(self, radii: Tensor) -> Tensor:
-        diagonal = -2 * (self.weights[:, 1 + len(radii) :] @ radii.square())
-        if self.sign > 0:  # the rest is the smaller part: its precision is what the diagonal has too much
-            return diagonal
-        return diagonal + (self.projections.abs().mT @ radii).square().sum(-1)
-
-    def select(self, components: Tensor) -> Self:
-        return replace(
-            self,
-            weights=self.weights[components],
-            projections=self.projections[components],
-            offsets=self.offsets[components],
-        )
-
-    def expand(
-        self, rows: Tensor, centre: Tensor, components: slice, scratch: Scratch
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        features = squares(rows, centre, scratch)
-        dtype, (n_rows, size), rank = features.dtype, rows.shape, self.projections.shape[-1]
-        linear = self.weights[components].to(dtype) @ features
-        projections = self.projections[components].to(dtype).mT.flatten(0, 1)  # (K' R, D)
-        along = projections @ features[1 : 1 + size]  # (K' R, n)
-        deviations = (along - self.offsets[components].to(dtype).reshape(-1, 1)).reshape(len(linear), rank, n_rows)
-        scores = linear.add_(deviations.square_().sum(1), alpha=0.5 * self.sign)
-        return scores, (features, along)
-
-    def zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(self.weights), torch.zeros_like(self.projections)]
-
-    def accumulate(
-        self, sums: list[Tensor], expanded: tuple[Tensor, Tensor], weights: Tensor, components: slice
-    ) -> None:
-        (totals, projected), (features, along) = sums, expanded
-        totals[components] += weights @ features.T
-        weighted = along.reshape(len(weights), -1, along.shape[1]) * weights.unsqueeze(1)  # (K', R, n)
-        products = weighted.flatten(0, 1) @ features[1 : 1 + self.projections.shape[1]].T  # (K' R, D)
-        projected[components] += products.unflatten(0, (len(weights), -1)).mT
-
-    def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
-        totals, projected = sums
-        counts, firsts, squared = totals.split((1, len(centre), len(centre)), 1)
-        return Moments(counts.squeeze(1), firsts, (squared, projected), ProjectedForm(self.projections), centre)

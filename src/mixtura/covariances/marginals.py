@@ -7,24 +7,79 @@ row n and y = F_o' Psi_o^-1 d_o (marginal-woodbury),
     |Sigma_oo| = |M_n| prod_o psi_d,         E[x_m | x_o] = mu_m + sign F_m M_n^-1 y.
 
 M_n is linear in the mask, and so is what the means add to y: with g = (F, mu) / sqrt(psi), both are parts of
-A_n = I + sign sum_o g_d g_d', which systems.py makes for all rows by matrix products.
+A_n = I + sign sum_o g_d g_d', S x S: all but its last row and column, and the rest of that row. For many rows A_n is
+one product of the mask with a table of S (S + 1) / 2 numbers per feature. Where few values are missing, or few
+observed, the vectors g of just those are multiplied with themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from mixtura.covariances.systems import MaskBlock, Systems, blocks_of
 from mixtura.numerics import linalg
-from mixtura.numerics.buffers import Scratch
-from mixtura.numerics.cached_property import cached_property
 
 # Numbers of the R x R systems that are held at once, on a CPU and on a GPU.
 MOST_IN_CACHE, MOST_TOGETHER = 2**17, 2**27
+
+
+# Numbers of a table up to which a product with the whole mask is cheap, however many values are missing.
+SMALL_TABLE = 2**16
+# Values of one kind, as a part of all, whose own products cost less than one with the whole mask.
+FEW = 0.2
+BLOCK_ROWS = 250  # rows whose systems are made together: more leave the cache, much fewer make many calls
+
+
+@dataclass(frozen=True)
+class MaskBlock:
+    """Neighbours with few missing values, with few observed ones, or with many of both kinds."""
+
+    where: slice
+    values: Tensor | None = None  # (n', m): positions of the few that are missing, or observed, filled up with D
+    missing: bool = False  # whether these are missing
+
+
+def _blocks_of(mask: Tensor, side: int) -> list[MaskBlock]:
+    """Best for rows in the order of their numbers of missing values."""
+    n_rows, size = mask.shape
+    if mask.device.type != "cpu" or size * side * (side + 1) // 2 <= SMALL_TABLE:
+        return [MaskBlock(slice(0, n_rows))]
+    observed = mask.sum(1)
+    kinds = torch.where(observed >= (1 - FEW) * size, 0, torch.where(observed <= FEW * size, 1, 2))
+    blocks, start = [], 0
+    for run in kinds.split(kinds.unique_consecutive(return_counts=True)[1].tolist()):
+        kind = int(run[0])
+        for part in run.chunk(-(-len(run) // BLOCK_ROWS)):
+            where = slice(start, start + len(part))
+            blocks.append(MaskBlock(where, _positions(mask[where] == kind) if kind < 2 else None, kind == 0))
+            start = where.stop
+    return blocks
+
+
+def _positions(chosen: Tensor) -> Tensor:
+    """Where rows (n, D) are True, (n, m), filled up with D."""
+    size = chosen.shape[1]
+    places = torch.where(chosen, torch.arange(size), size).sort(1).values
+    return places[:, : int(chosen.sum(1).max())]
+
+
+def _tables(vectors: Tensor) -> Tensor:
+    """The lower triangles of g_d g_d': (K, D, S) -> (K, D, S (S + 1) / 2)."""
+    rows, columns = torch.tril_indices(vectors.shape[-1], vectors.shape[-1], device=vectors.device)
+    return vectors[..., rows] * vectors[..., columns]
+
+
+def _unpacked(packed: Tensor, side: int) -> Tensor:
+    """Symmetric matrices from their lower triangles: (..., S (S + 1) / 2) -> (..., S, S)."""
+    rows, columns = torch.tril_indices(side, side, device=packed.device)
+    places = rows.new_empty(side, side)
+    places[rows, columns] = places[columns, rows] = torch.arange(len(rows), device=packed.device)
+    return packed[..., places]
 
 
 @dataclass(frozen=True)
@@ -51,7 +106,7 @@ class Marginals:
         for first in range(0, len(self.loadings), step):
             part = slice(first, first + step)
             for where, inner, pulled in self._systems(part):
-                factors = self._factors(inner)
+                factors = linalg.safe_cholesky(inner)[0]
                 solved = linalg.solve_lower(factors, pulled.unsqueeze(-1)).squeeze(-1)
                 distances[part, where].sub_(solved.square().sum(-1), alpha=self.sign)
                 log_determinants[part, where] += linalg.log_determinants(factors)
@@ -60,7 +115,7 @@ class Marginals:
     @property
     def _n_together(self) -> int:
         """Components whose R x R systems are solved at once: what stays in the cache, but a GPU wants many."""
-        if any(block.cells is not None for block in self._blocks):
+        if any(block.values is not None for block in self._blocks):
             return 1
         (n_rows, size), rank = self.rows.shape, self.loadings.shape[-1]
         if self.rows.device.type != "cpu":
@@ -68,28 +123,28 @@ class Marginals:
         return max(1, MOST_IN_CACHE // max(1, n_rows * rank**2, size * rank**2 // 2))
 
     def _systems(self, part: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components; good until the next."""
+        """Some rows, their M_n (K', n', R, R) and y (K', n', R) for some components."""
         loadings, uniquenesses = self.loadings[part], self.uniquenesses[part].unsqueeze(-1)
         vectors = torch.cat((loadings, self.means[part].unsqueeze(-1)), -1) / uniquenesses.sqrt()  # g, (K', D, R + 1)
         pulled = (loadings / uniquenesses).mT.contiguous() @ self.rows.T  # (K', R, n)
-        systems = Systems(vectors, self.sign, self._scratch)
+        complete = self.sign * vectors.mT @ vectors
+        # Less than half of the digits might be left where missing values are taken away from larger sums.
+        precise = bool(complete.abs().amax() <= torch.finfo(complete.dtype).eps ** -0.5)
+        identity, tables = torch.eye(vectors.shape[-1], dtype=vectors.dtype, device=vectors.device), None
         for block in self._blocks:
-            inner, shifts = systems.of(block)
-            yield block.where, inner, pulled[..., block.where].mT.sub(shifts, alpha=self.sign)
-
-    def _factors(self, inner: Tensor) -> Tensor:
-        """Cholesky factors, good until the next."""
-        factors = self._scratch.buffer("factors", tuple(inner.shape), inner).mT  # column by column, as LAPACK wants it
-        info = torch.empty(inner.shape[:-2], dtype=torch.int32, device=inner.device)
-        return linalg.safe_cholesky(inner, out=(factors, info))[0]
+            if block.values is None or (block.missing and not precise):
+                tables = _tables(vectors) if tables is None else tables
+                systems = identity + self.sign * _unpacked(self.mask[block.where] @ tables, vectors.shape[-1])
+            else:
+                chosen = functional.pad(vectors, (0, 0, 0, 1))[:, block.values]  # (K', n', m, S)
+                start, factor = (identity + complete, -self.sign) if block.missing else (identity, self.sign)
+                systems = start.unsqueeze(-3) + factor * chosen.mT @ chosen
+            inner, shifts = systems[..., :-1, :-1], systems[..., -1, :-1]
+            yield block.where, inner, pulled[..., block.where].mT - self.sign * shifts
 
     @cached_property
     def _blocks(self) -> list[MaskBlock]:
-        return blocks_of(self.mask, self.loadings.shape[-1] + 1)
-
-    @cached_property
-    def _scratch(self) -> Scratch:
-        return Scratch()
+        return _blocks_of(self.mask, self.loadings.shape[-1] + 1)
 
     # What a fit needs of a component beyond its densities.
 
@@ -97,7 +152,7 @@ class Marginals:
         """M_n^-1 (n, R, R) and M_n^-1 y (n, R): covariance and mean of the factors given the observed cells."""
         inverses, factors = [], []
         for _, inner, pulled in self._systems(slice(k, k + 1)):
-            inverse = linalg.precisions(self._factors(inner)[0])
+            inverse = linalg.precisions(linalg.safe_cholesky(inner)[0][0])
             inverses.append(inverse)
             factors.append((inverse @ pulled[0].unsqueeze(-1)).squeeze(-1))
         return torch.cat(inverses), torch.cat(factors)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.cached_property import cached_property
-from mixtura.roles import Conditioned, Covariance, Product, Quadratic, Structure
+from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
+from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -115,8 +116,8 @@ class TiedCovariance:
         )
         return Quadratic(shared.log_determinants[self.groups], diagonals, factors, shared.sign)
 
-    def product(self, means: Tensor, constants: Tensor) -> Product:
-        return self._spread.product(means, constants)
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
+        return self._spread.coefficients(means, constants)
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         return self._spread.squared_distances(deviations)

@@ -3,69 +3,62 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.decisions import LARGEST_ERROR, N_ROUNDINGS
+from mixtura.engine.buffers import Buffers
 from mixtura.engine.sources import Group, Source
+from mixtura.engine.tuning import EXPECTED_DEVIATIONS, FAST_DOUBLE, MOST_FEATURES, TOLERANCES
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.buffers import Scratch
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance
-from mixtura.values.extents import Frame
+from mixtura.values.extents import Frame, framed
+from mixtura.values.features import Coefficients
 from mixtura.values.moments import Moments
 
-# More monomials than this (126 features in full) leave the cache by far: the exact path has the larger products then.
-MOST_MONOMIALS = 2**13
-# Single precision is tried first where products take most of the time: monomials, and rows x components x monomials. At
-# 12 features (91) it takes as long, at 16 (153) 0.85 and at 50 (1326) 0.6 of the time if no row is in doubt; with 5e7
-# in all it may take longer.
-SCREENED_MONOMIALS, SCREENED_WORK = 120, 1e8
-LARGEST_SINGLE = 1e15  # its range holds the squares of smaller numbers
-# The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
-TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
+LOG_TWO_PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Rows in the precision of the computation, all with or all without missing cells."""
+class LoadedChunk:
+    """Rows in the precision of the computation, all with or all without missing values."""
 
     rows: Tensor  # (n, D)
     index: Tensor | slice  # positions in the block
     components: slice
     missing: bool
-    product_rows: int  # that products of scores take at a time
 
-    def positions(self, rows: Tensor) -> Tensor:
-        """Of some of the rows in the block."""
-        return self.index.start + rows if isinstance(self.index, slice) else self.index[rows]
+
+Accumulate = Callable[["Sums", Tensor], None]
 
 
 class Evaluator:
     """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
 
-    Components whose product form would lose too many digits at the given radii take the exact path.
+    Components whose products would lose too many digits at the given radii take the exact path, which takes deviations
+    from the means before it squares them (product-error).
     """
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
-        self.mixture, self.centre, self.dtype = mixture, frame.centre, dtype
-        product = mixture.covariance.product(mixture.means - frame.centre, mixture.log_weights)
-        errors, largest = product.errors(frame.radii), TOLERANCES[dtype] / torch.finfo(dtype).eps
-        narrow = product.n_monomials <= MOST_MONOMIALS
-        self.product, self.exact, self.radii = product, [], frame.radii
-        if not narrow or not float(errors.max()) <= largest:
-            fast = (errors <= largest) & narrow
-            self.product, self.exact = product.select(fast.nonzero()[:, 0]), (~fast).nonzero()[:, 0].tolist()
-        self.rounded_centre = frame.centre.to(dtype)
+        self.mixture, self.frame, self.dtype = mixture, frame, dtype
+        coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
+        assert coefficients.weights is not None
+        self.n_columns = coefficients.weights.shape[1]
+        precise = coefficients.magnitudes(frame.radii) <= TOLERANCES[dtype] / torch.finfo(dtype).eps
+        precise &= self.n_columns <= MOST_FEATURES
+        self.exact: list[int] = (~precise).nonzero()[:, 0].tolist()
+        chosen = precise.nonzero()[:, 0] if self.exact else slice(None)
+        self.coefficients = coefficients.select(chosen, dtype)
+        self.centre = frame.centre.to(dtype)
+        self._selected: dict[tuple[int, int], Coefficients] = {}
 
     @cached_property
     def fast(self) -> list[int]:
-        """The components that take the product form."""
+        """The components that take the fast path."""
         return sorted(set(range(self.mixture.n_components)) - set(self.exact))
 
     @cached_property
@@ -73,182 +66,191 @@ class Evaluator:
         """As a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
 
+    @property
+    def has_marginals(self) -> bool:
+        """Whether matrix products are enough for rows with missing values (marginal-woodbury), and exact enough."""
+        return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
+
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
         n_components, size = components.stop - components.start, self.mixture.n_features
         if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
-        return self.product.n_features + 4 * n_components + 4 * size * min(len(self.exact), n_components)
+        projections = self.coefficients.projections
+        rank = 0 if projections is None else projections.shape[1]
+        n_exact = min(len(self.exact), n_components)
+        return self.n_columns + (4 + 2 * rank) * n_components + 4 * size * n_exact
 
-    def scores(self, chunk: Chunk, scratch: Scratch) -> Tensor:
-        """Log joints (K', n) alone."""
-        if chunk.missing or self.exact:
-            return self.evaluate(chunk, scratch)[0]
-        if len(chunk.rows) <= chunk.product_rows:
-            return self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)[0]
-        n_components = chunk.components.stop - chunk.components.start
-        scores = scratch.buffer("all scores", (n_components, len(chunk.rows)), chunk.rows)
-        for rows, place in zip(chunk.rows.split(chunk.product_rows), scores.split(chunk.product_rows, 1), strict=True):
-            place.copy_(self.product.expand(rows, self.rounded_centre, chunk.components, scratch)[0])
+    def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
+        """Log joints (K, n) of rows that may lie outside the frame, unless it is known that they lie inside."""
+        scores, _ = self.evaluate(chunk, buffers)
+        if inside or len(self.exact) == self.mixture.n_components:
+            return scores
+        far = ((chunk.rows - self.centre).abs() > self.frame.radii).any(1).nonzero()[:, 0]
+        if len(far):
+            part = LoadedChunk(chunk.rows[far], far, chunk.components, chunk.missing)
+            scores[:, far] = self._everywhere_exact.evaluate(part, Buffers())[0]
         return scores
 
-    def single_error(self, n_rows: float) -> float | None:
-        """How far log joints in single precision may be off (screening); None where that is too far or not worth it."""
-        size = self.product.n_monomials
-        if size < SCREENED_MONOMIALS or n_rows * self.mixture.n_components * size < SCREENED_WORK:
-            return None
-        if self.exact or self.dtype != torch.float64 or self.centre.device.type != "cpu":
-            return None
-        radii = torch.maximum(self.radii, (self.mixture.means - self.centre).abs().amax(0))  # means may lie elsewhere
-        peaks = self.mixture.log_peaks
-        largest = float(self.product.errors(radii).max()) + float(peaks[peaks.isfinite()].abs().max())
-        error = N_ROUNDINGS * torch.finfo(torch.float32).eps * largest
-        return error if error <= LARGEST_ERROR and float(radii.max()) < LARGEST_SINGLE else None
-
-    @property
-    def has_marginals(self) -> bool:
-        """Whether matrix products are enough for rows with missing cells (marginal-woodbury), and exact enough."""
-        return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
+    @cached_property
+    def _everywhere_exact(self) -> Evaluator:
+        everywhere = Frame(self.frame.centre, torch.full_like(self.frame.radii, torch.inf))
+        return Evaluator(self.mixture, everywhere, self.dtype)
 
     def zeros(self) -> Sums:
-        return Sums(self.product.zeros(), None)
+        return Sums(self.coefficients.zeros(), None)
 
-    def evaluate(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        """Log joints (K', n) and a function that adds the moments of weights (K', n) to sums.
+    def evaluate(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
+        """Log joints (K', n), and a function that adds the moments of weights (K', n) to sums.
 
-        Both are good until the next chunk is evaluated with the same scratch.
+        Both are good until the next chunk is evaluated with the same buffers.
         """
         if chunk.missing:
-            return self._marginal(chunk) if self.has_marginals else self._incomplete(chunk)
-        if not self.exact:
-            return self._product(chunk, scratch)
-        return self._mixed(chunk, scratch)
+            return self._by_marginals(chunk) if self.has_marginals else self._by_conditioning(chunk)
+        return self._by_products(chunk, buffers) if not self.exact else self._by_both(chunk, buffers)
 
-    def _deviations(self, rows: Tensor, components: slice | list[int]) -> Tensor:
-        """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
-        return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
+    def _part(self, components: slice) -> Coefficients:
+        if components == slice(0, len(self.coefficients.bias)):
+            return self.coefficients
+        key = (components.start, components.stop)
+        if key not in self._selected:
+            self._selected[key] = self.coefficients.select(components)
+        return self._selected[key]
 
-    def _product(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        scores, expanded = self.product.expand(chunk.rows, self.rounded_centre, chunk.components, scratch)
+    def _products(self, rows: Tensor, components: slice, buffers: Buffers) -> tuple[Tensor, Accumulate]:
+        coefficients = self._part(components)
+        shared, (n_rows, size) = coefficients.shared, rows.shape
+        assert shared is not None
+        phi = buffers.get("phi", (self.n_columns, n_rows), rows)
+        torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
+        for target, left, right in buffers.kept("factors", phi, lambda: shared.factors(phi[:size], phi[size:])):
+            torch.mul(left, right, out=target)
+        scores, features = coefficients.forward(phi, buffers.get("scores", (len(coefficients.bias), n_rows), rows))
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            self.product.accumulate(sums.product, expanded, weights, chunk.components)
+            coefficients.pullback(sums.products, features, weights, components)
 
         return scores, accumulate
 
-    def _mixed(self, chunk: Chunk, scratch: Scratch) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+    def _by_products(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
+        return self._products(chunk.rows, chunk.components, buffers)
+
+    def _by_both(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
+        """Some components by products, the others exactly."""
         first, last = chunk.components.start, chunk.components.stop
-        fast = slice(bisect_left(self.fast, first), bisect_left(self.fast, last))
-        exact = self.exact[bisect_left(self.exact, first) : bisect_left(self.exact, last)]
-        scores = chunk.rows.new_empty(last - first, len(chunk.rows))
-        fast_positions = [k - first for k in self.fast[fast]]
+        exact = [k for k in self.exact if first <= k < last]
+        places = [place for place, k in enumerate(self.fast) if first <= k < last]  # among the fast ones
+        fast = slice(places[0], places[-1] + 1) if places else slice(0, 0)
+        fast_positions = [self.fast[place] - first for place in places]
         exact_positions = [k - first for k in exact]
-        fast_scores, expanded = self.product.expand(chunk.rows, self.rounded_centre, fast, scratch)
+        scores = chunk.rows.new_empty(last - first, len(chunk.rows))
+        fast_scores, accumulate_fast = self._products(chunk.rows, fast, buffers)
         scores[fast_positions] = fast_scores
         covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
-        scores[exact_positions] = (
-            -0.5
-            * (
-                covariance.squared_distances(deviations)
-                + covariance.log_determinants.to(self.dtype).unsqueeze(-1)
-                + self.mixture.n_features * math.log(2 * math.pi)
-            )
-            + self.log_weights[exact]
-        )
+        log_determinants = covariance.log_determinants.to(self.dtype).unsqueeze(-1)
+        distances = covariance.squared_distances(deviations)
+        constant = self.mixture.n_features * LOG_TWO_PI
+        scores[exact_positions] = self.log_weights[exact] - 0.5 * (distances + log_determinants + constant)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
-                self.product.accumulate(sums.product, expanded, weights[fast_positions], fast)
+                accumulate_fast(sums, weights[fast_positions])
             if exact:
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
 
         return scores, accumulate
 
-    def _marginals(self, chunk: Chunk) -> tuple[Tensor, Covariance, Any]:
-        """Log joints (K', n) of rows with missing cells, the components, and their marginals."""
+    def _deviations(self, rows: Tensor, components: slice | list[int]) -> Tensor:
+        """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
+        return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
+
+    # ---- rows with missing values ----
+
+    def _marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Any]:
+        """Log joints (K', n) of rows with missing values, the components, and their marginals."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
-        rows = torch.where(observed, chunk.rows - self.rounded_centre, 0.0)
+        rows = torch.where(observed, chunk.rows - self.centre, 0.0)
         covariance: Any = self.mixture.covariance.select(parts)
-        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.centre)
-        constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
+        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.frame.centre)
         distances, log_determinants = given.solved()
-        scores = -0.5 * (constant + log_determinants + distances)
-        return scores.add_(self.log_weights[parts]), covariance, given
+        return self._log_joint(observed, parts, distances, log_determinants), covariance, given
 
-    def _marginal(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
+    def _log_joint(self, observed: Tensor, parts: slice, distances: Tensor, log_determinants: Tensor) -> Tensor:
+        constant = observed.sum(1, dtype=self.dtype) * LOG_TWO_PI
+        return self.log_weights[parts] - 0.5 * (constant + log_determinants + distances)
+
+    def _by_marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Accumulate]:
         scores, covariance, given = self._marginals(chunk)
         first = chunk.components.start
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             for k in range(len(weights)):  # one at a time: rows x components x features would be too many numbers
                 alone, (inverse, factors) = covariance.select(slice(k, k + 1)), given.posterior(k)
-                conditional = given.conditional_moments(k, inverse, weights[k])
+                missing_part = given.conditional_moments(k, inverse, weights[k])
 
-                def second_moments(
-                    filled: Tensor, own: Tensor, alone=alone, conditional=conditional
-                ) -> tuple[Tensor, ...]:
-                    return tuple(a + b for a, b in zip(alone.second_moments(filled, own), conditional, strict=True))
+                def second_moments(filled: Tensor, own: Tensor, alone=alone, other=missing_part) -> tuple[Tensor, ...]:
+                    return _added(alone.second_moments(filled, own), other)
 
                 where, filled = slice(first + k, first + k + 1), given.filled(k, factors).unsqueeze(0)
                 sums.add_direct(self.mixture, where, filled, weights[k : k + 1], second_moments)
 
         return scores, accumulate
 
-    def condition(self, chunk: Chunk) -> tuple[Tensor, Covariance, Conditioned]:
-        """Log joints (K', n) of rows with missing cells, and the components conditioned on what they show."""
+    def _condition(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Conditioned]:
+        """Log joints (K', n) of rows with missing values, and the components conditioned on the observed ones."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
         deviations = torch.where(observed, self._deviations(chunk.rows, parts), 0.0)  # (K', n, D)
         covariance = self.mixture.covariance.select(parts)
         given = covariance.condition(deviations, observed)
-        constant = observed.sum(1, dtype=self.dtype) * math.log(2 * math.pi)
-        scores = -0.5 * (constant + given.log_determinants + given.squared_distances)
-        return scores.add_(self.log_weights[parts]), covariance, given
+        return self._log_joint(observed, parts, given.squared_distances, given.log_determinants), covariance, given
 
-    def _incomplete(self, chunk: Chunk) -> tuple[Tensor, Callable[[Sums, Tensor], None]]:
-        scores, covariance, given = self.condition(chunk)
+    def _by_conditioning(self, chunk: LoadedChunk) -> tuple[Tensor, Accumulate]:
+        scores, covariance, given = self._condition(chunk)
 
         def second_moments(filled: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-            observed_part = covariance.second_moments(filled, weights)
-            missing_part = covariance.conditional_moments(given, weights)
-            return tuple(a + b for a, b in zip(observed_part, missing_part, strict=True))
+            return _added(covariance.second_moments(filled, weights), covariance.conditional_moments(given, weights))
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             sums.add_direct(self.mixture, chunk.components, given.deviations, weights, second_moments)
 
         return scores, accumulate
 
-    def expected(self, chunk: Chunk) -> Tensor:
-        """E[x | observed cells] of rows with missing cells, (n, D) (imputation)."""
+    def expected(self, chunk: LoadedChunk) -> Tensor:
+        """E[x | observed values] of rows with missing values, (n, D) (imputation)."""
         means = self.mixture.means
         if not self.has_marginals:
-            log_joint, _, given = self.condition(chunk)
+            log_joint, _, given = self._condition(chunk)
             completed = means.unsqueeze(1) + given.deviations  # (K, n, D)
             return (log_joint.softmax(0).unsqueeze(-1) * completed).sum(0).to(self.dtype)
         log_joint, _, given = self._marginals(chunk)
         total = torch.zeros_like(chunk.rows)
-        for share, k in zip(log_joint.softmax(0), range(len(means)), strict=True):
+        for k, share in enumerate(log_joint.softmax(0)):
             total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.posterior(k)[1]))
         return total
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments: about the current means, where all of them add whatever path the rows took; about the
-        centre where every row took the product form.
+        """All sums as moments: about the means, where all of them add whatever path the rows took; about the centre
+        where every row took the fast path.
         """
-        means = self.mixture.means
-        total = self.product.moments(sums.product, self.centre)
+        means, coefficients = self.mixture.means, self.coefficients.select(slice(None), torch.float64)
+        total = coefficients.moments([part.double() for part in sums.products], self.frame.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
         return total if sums.direct is None else total.about(means) + sums.direct
+
+
+def _added(parts: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(a + b for a, b in zip(parts, others, strict=True))
 
 
 @dataclass
 class Sums:
     """Accumulators of one thread: products about the centre, the rest directly about the means."""
 
-    product: list[Tensor]
+    products: list[Tensor]
     direct: Moments | None
 
     def add_direct(
@@ -268,7 +270,7 @@ class Sums:
             total[components] += part
 
     def add(self, other: Sums) -> None:
-        for total, part in zip(self.product, other.product, strict=True):
+        for total, part in zip(self.products, other.products, strict=True):
             total += part
         if other.direct is not None:
             self.direct = other.direct if self.direct is None else self.direct + other.direct
@@ -288,6 +290,15 @@ def _placed(moments: Moments, empty: Moments, components: list[int]) -> Moments:
     return empty
 
 
+def frame_of(mixture: Mixture) -> Frame:
+    """Where rows of a mixture are expected: answers do not depend on which rows come together."""
+    reach = EXPECTED_DEVIATIONS * mixture.covariance.variances().sqrt()
+    frame = framed(mixture.means.amin(0), mixture.means.amax(0))
+    return Frame(frame.centre, ((mixture.means - frame.centre).abs() + reach).amax(0))
+
+
 def computing_dtype(source: Source) -> torch.dtype:
-    """float64 on the CPU whatever the rows are; on an accelerator the precision of the rows."""
-    return torch.float64 if source.device.type == "cpu" else source.dtype
+    """float64 on the CPU and on GPUs that are fast at it; elsewhere the precision of the rows."""
+    if source.device.type == "cuda" and torch.cuda.get_device_capability(source.device) not in FAST_DOUBLE:
+        return source.dtype
+    return torch.float64 if source.device.type in ("cpu", "cuda") else source.dtype

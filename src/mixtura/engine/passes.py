@@ -1,34 +1,32 @@
 """The loops over rows: summaries for learning, scores and posteriors for predicting.
 
-Rows come in blocks, are grouped (by missing cells, and by label where only the components of the own class matter) and
-cut into chunks that fit the cache. On the CPU threads take them, each running single-threaded operations: no barrier
-per operation. For sums each thread has its fixed share, and they are added in a fixed order; for answers whoever is
-ready takes the next chunk. Nothing of size rows x components outlives a chunk.
+Rows come in blocks, are grouped (by missing values, and by label where only the components of the own class matter) and
+cut into chunks that fit the cache. On the CPU threads take them, each running single-threaded operations. For sums each
+thread has its fixed share, and they are added in a fixed order; for answers whoever is ready takes the next chunk.
+Nothing of size rows x components outlives a chunk.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.chunks import Piece, pieces
-from mixtura.engine.decisions import SAMPLE, Decision, bearable_share
-from mixtura.engine.evaluator import Chunk, Evaluator, Sums, computing_dtype
-from mixtura.engine.sources import Block, Group, Source
-from mixtura.engine.threads import PerThread, Workers, threads_on
+from mixtura.engine.buffers import Buffers
+from mixtura.engine.chunks import Chunk, chunks_of
+from mixtura.engine.evaluator import Evaluator, Sums, computing_dtype, frame_of
+from mixtura.engine.sources import Block, Source
+from mixtura.engine.threads import Workers, one_thread, threads_for
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.buffers import Scratch, fresh
-from mixtura.numerics.linalg import threads_for
 from mixtura.roles import Objective
 from mixtura.values.extents import Frame
-from mixtura.values.moments import SignedMoments, Summary
-
-DEFAULT_MEMORY_LIMIT = 256 * 2**20
+from mixtura.values.moments import Summary
+from mixtura.values.sparse_rows import row_slice
 
 
 def summarise(
@@ -37,208 +35,134 @@ def summarise(
     objective: Objective,
     frame: Frame,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
-    both_sides: bool = False,
-    scratch: Scratch | None = None,
-    count_denominator: bool = False,
+    buffers: Buffers | None = None,
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
     Arguments:
-        both_sides: keep numerator and denominator moments apart; otherwise the numerator holds the net.
-        scratch: buffers to use again from pass to pass, for the first thread.
-        count_denominator: also count the denominator by itself, which costs far less than its moments.
+        frame: where the rows lie; all of them are inside.
+        buffers: to use again from pass to pass, for the first thread.
     """
-    with threads_for(mixture.n_components * mixture.n_features**3):
-        evaluator = Evaluator(mixture, frame, computing_dtype(source))
-    keep_apart = both_sides and objective.needs_denominator
-    overwrite = getattr(objective, "overwrites", False)
+    evaluator = prepared(mixture, frame, source)
+    totals: dict[int, _Total] = {}
 
-    def work(piece: Piece, total: _Total) -> None:
-        chunk = piece.load(evaluator.dtype)
-        weights = piece.weights(chunk)
-        log_joint, accumulate = evaluator.evaluate(chunk, total.scratch)
-        found = objective.evaluate(log_joint, piece.targets(chunk, mixture, overwrite))
-        values, numerator, denominator = found.values, found.numerator, found.denominator
-        if weights is not None:
-            values, numerator = values * weights, numerator * weights
-            denominator = None if denominator is None else denominator * weights
-        if count_denominator and denominator is not None:
-            total.count(denominator)
-        if not keep_apart and denominator is not None:
-            numerator, denominator = numerator - denominator, None
-        total.value = total.value + values.sum(-1, dtype=torch.float64)
-        total.weight += len(chunk.rows) if weights is None else float(weights.sum(dtype=torch.float64))
-        accumulate(total.sums[0], numerator)
-        if denominator is not None:
-            accumulate(total.sums[1], denominator)
+    def add(chunk: Chunk, thread: int) -> None:
+        if thread not in totals:
+            totals[thread] = _Total(evaluator.zeros(), buffers if buffers and not thread else Buffers())
+        totals[thread].add_chunk(chunk, evaluator, objective)
 
-    by_label = objective.own_class_only
-    scratches = iter([scratch or Scratch()])
-
-    def start() -> _Total:
-        return _Total([evaluator.zeros() for _ in range(1 + keep_apart)], next(scratches, None) or Scratch())
-
-    totals = PerThread(start, threads_on(source.device))
-    with Workers(len(totals)) as workers:
+    with Workers(source.device) as workers:
         for block in source.blocks():
-            groups = block.groups(by_label)
-            cut = [piece for group in groups for piece in pieces(block, group, evaluator, memory_limit, len(totals))]
-            workers.share_out(cut, work, totals)
-    first, *others = totals.made() or [totals[0]]
-    for other in others:
-        first.add(other)
-    value: Any = first.value  # a number, or one for each of several objectives
+            chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, workers.n_threads)
+            workers.run(chunks, add, in_order=True)
+    total = totals.pop(0, None) or _Total(evaluator.zeros(), Buffers())
+    for thread in sorted(totals):
+        total.add(totals[thread])
+    value: Any = total.value  # a number, or one for each of several objectives
+    counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
     value = float(value) if torch.as_tensor(value).ndim == 0 else value
-    moments = SignedMoments(*(evaluator.moments(sums) for sums in first.sums))
-    counts = first.denominator_counts
-    if count_denominator and counts is None:
-        counts = torch.zeros_like(mixture.log_weights)
-    return Summary(value, first.weight, moments, counts)
+    return Summary(value, total.weight, evaluator.moments(total.sums), counts)
+
+
+def prepared(mixture: Mixture, frame: Frame, source: Source) -> Evaluator:
+    """A mixture made ready for a pass over these rows."""
+    with threads_for(mixture.n_components * float(mixture.n_features) ** 3):
+        return Evaluator(mixture, frame, computing_dtype(source))
 
 
 @dataclass
 class _Total:
-    sums: list[Sums]
-    scratch: Scratch = field(default_factory=Scratch)
+    """What one thread adds up."""
+
+    sums: Sums
+    buffers: Buffers = field(default_factory=Buffers)
     value: Any = 0.0
     weight: float = 0.0
-    denominator_counts: Tensor | None = None
+    denominators: Tensor | None = None  # counts, (K,)
 
-    def count(self, denominator: Tensor) -> None:
-        """Add the denominators (K, n) of a chunk."""
-        counts = denominator.sum(1, dtype=torch.float64)
-        self.denominator_counts = counts if self.denominator_counts is None else self.denominator_counts + counts
+    def add_chunk(self, chunk: Chunk, evaluator: Evaluator, objective: Objective) -> None:
+        loaded = chunk.load(evaluator.dtype)
+        log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
+        found = objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
+        values, signed, denominator = found.values, found.signed, found.denominator
+        weights = chunk.weights(loaded)
+        if weights is not None:
+            values, signed = values * weights, signed * weights
+            denominator = None if denominator is None else denominator * weights
+        if denominator is not None:
+            counts = denominator.sum(1, dtype=torch.float64)
+            self.denominators = counts if self.denominators is None else self.denominators + counts
+        self.value = self.value + values.sum(-1, dtype=torch.float64)
+        self.weight += len(loaded.rows) if weights is None else float(weights.sum(dtype=torch.float64))
+        accumulate(self.sums, signed)
 
     def add(self, other: _Total) -> None:
-        if other.denominator_counts is not None:
-            self.count(other.denominator_counts.unsqueeze(1))
+        if other.denominators is not None:
+            self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
         self.value += other.value
         self.weight += other.weight
-        for total, part in zip(self.sums, other.sums, strict=True):
-            total.add(part)
+        self.sums.add(other.sums)
 
 
 def map_rows(
     mixture: Mixture,
     source: Source,
-    frame: Frame,
     compute: Callable[[Tensor], Tensor],
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    frame: Frame | None = None,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order.
 
-    A `Decision` about many rows is made in single precision where that decides it.
+    Arguments:
+        frame: where rows are expected; that of the mixture unless given.
     """
-    n_rows = math.inf if source.n_rows is None else source.n_rows
-    with threads_for(mixture.n_components * mixture.n_features**3):
-        if isinstance(compute, Decision):
-            mixture = mixture.levelled()
-        evaluator = Evaluator(mixture, frame, computing_dtype(source))
-        error = evaluator.single_error(n_rows) if isinstance(compute, Decision) else None
-    n_threads = threads_on(source.device)
-    answering = _Answering(evaluator, compute, error, memory_limit, [_State() for _ in range(n_threads)])
-    with Workers(n_threads) as workers:
-        outputs = [answering.answered(block, workers) for block in source.blocks()]
+    frame = frame or frame_of(mixture)
+    evaluator = prepared(mixture, frame, source)
+    shape, inside = compute(evaluator.log_weights[:, :0]).shape[1:], frame.holds(source.extents)
+
+    def answers(block: Block, workers: Workers) -> Tensor:
+        output = _empty_answers((len(block.rows), *shape), evaluator.dtype, block.rows.device)
+
+        def answer(chunk: Chunk, thread: int) -> None:
+            loaded = chunk.load(evaluator.dtype)
+            output[loaded.index] = compute(evaluator.log_joint(loaded, buffers[thread], inside)).to(output.dtype)
+
+        workers.run(chunks_of(block, False, evaluator, memory_limit, workers.n_threads), answer, in_order=False)
+        return output
+
+    with Workers(source.device) as workers:
+        buffers = [Buffers() for _ in range(workers.n_threads)]
+        outputs = [answers(block, workers) for block in source.blocks()]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-@dataclass
-class _State:
-    """What one thread has of its own: buffers, and the positions of the rows that it leaves for later."""
-
-    scratch: Scratch = field(default_factory=Scratch)
-    later: list[Tensor] = field(default_factory=list)
-
-    def taken(self) -> list[Tensor]:
-        """What was left until now."""
-        later, self.later = self.later, []
-        return later
+def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for answers about many rows, which are computed class by class and kept so: copying them row by row takes
+    half of the time of `predict_proba` of 64 diagonal components. NumPy asks for huge pages: the first write to 100 MB
+    takes 11 ms instead of 44.
+    """
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch."), order="F"))
 
 
-@dataclass(frozen=True)
-class _Answering:
-    """What is computed of every row: in double precision, or in single where that decides it (screening)."""
-
-    evaluator: Evaluator
-    compute: Callable[[Tensor], Tensor]
-    error: float | None  # of a log joint in single precision, where that is tried
-    memory_limit: int
-    states: list[_State]  # of the threads
-
-    def answered(self, block: Block, workers: Workers) -> Tensor:
-        """The answers for the rows of a block, in order."""
-        evaluator = self.evaluator
-        shape = self.compute(evaluator.log_weights[:, :0]).shape[1:]
-        output = fresh((len(block.rows), *shape), evaluator.dtype, block.rows.device)
-
-        def answer(piece: Piece, state: _State) -> None:
-            chunk, compute = piece.load(evaluator.dtype), self.compute
-            scores, place = evaluator.scores(chunk, state.scratch.retyped(None)), _place(output, chunk)
-            _put(output, chunk, compute(scores, place) if isinstance(compute, Decision) else compute(scores), place)
-
-        def screen(piece: Piece, state: _State) -> None:
-            chunk = piece.load(evaluator.dtype)
-            place = _place(output, chunk)
-            values, doubtful = self._screened(chunk, state, place)
-            _put(output, chunk, values, place)
-            state.later.append(chunk.positions(doubtful))
-
-        groups = []
-        for group in block.groups(False):
-            if self._worth_screening(block, group):
-                workers.hand_out(self._pieces(block, group, torch.float32), screen, self.states)
-                # Together later on: calls for the few of a chunk would take longer than what they do.
-                later = [rows for state in self.states for rows in state.taken()]
-                group = group.part(torch.cat(later).sort().values)
-            groups.append(group)
-        pieces_left = [piece for group in groups for piece in self._pieces(block, group, evaluator.dtype)]
-        workers.hand_out(pieces_left, answer, self.states)
-        return output
-
-    def _pieces(self, block: Block, group: Group, dtype: torch.dtype) -> list[Piece]:
-        return pieces(block, group, self.evaluator, self.memory_limit, len(self.states), dtype)
-
-    def _screened(self, chunk: Chunk, state: _State, place: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """What single precision says, and the numbers of the rows that it leaves in doubt."""
-        assert isinstance(self.compute, Decision)
-        assert self.error is not None
-        scores = self.evaluator.scores(chunk, state.scratch.retyped(torch.float32))
-        return self.compute.screened(scores, self.error, place)
-
-    def _worth_screening(self, block: Block, group: Group) -> bool:
-        """Whether a sample of the rows leaves so few in doubt that all of them are answered sooner."""
-        if self.error is None or group.missing or group.n_rows == 0:
-            return False
-        sample, n_doubtful = group.sample(SAMPLE, block.rows.device), 0
-        with threads_for(0):
-            for piece in self._pieces(block, sample, torch.float32):
-                n_doubtful += len(self._screened(piece.load(self.evaluator.dtype), self.states[0])[1])
-        return n_doubtful <= bearable_share(self.evaluator.product.n_monomials) * sample.n_rows
+def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """compute(rows (n, ...)) -> (n, ...) for rows that are all in memory, dense or sparse, a part at a time."""
+    step = max(1, memory_limit // bytes_per_row)
+    starts = range(0, rows.shape[0], step)
+    with torch.no_grad(), one_thread():
+        return torch.cat([compute(row_slice(rows, slice(start, start + step))) for start in starts])
 
 
-def _place(output: Tensor, chunk: Chunk) -> Tensor:
-    """Memory for the answers for a chunk: where they belong if its rows lie side by side."""
-    if isinstance(chunk.index, slice):
-        return output[chunk.index]
-    return output.new_empty(len(chunk.rows), *output.shape[1:])
-
-
-def _put(output: Tensor, chunk: Chunk, values: Tensor, place: Tensor) -> None:
-    if not isinstance(chunk.index, slice):
-        output.index_copy_(0, chunk.index, values.to(output.dtype))
-    elif values is not place:
-        output[chunk.index] = values.to(output.dtype)
-
-
-def impute(mixture: Mixture, source: Source, frame: Frame, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
-    """Rows with their missing cells replaced by E[x | observed cells]."""
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
+    """Rows with their missing values replaced by E[x | observed values]."""
+    evaluator = prepared(mixture, frame_of(mixture), source)
     outputs = []
     for block in source.blocks():
         output = block.rows.to(evaluator.dtype, copy=True)
-        for group in block.groups(False):
-            for piece in pieces(block, group, evaluator, memory_limit, 1) if group.missing else []:
-                chunk = piece.load(evaluator.dtype)
-                output[chunk.index] = torch.where(chunk.rows.isnan(), evaluator.expected(chunk), chunk.rows)
+        for chunk in chunks_of(block, False, evaluator, memory_limit, 1):
+            if chunk.group.missing:
+                loaded = chunk.load(evaluator.dtype)
+                output[loaded.index] = torch.where(loaded.rows.isnan(), evaluator.expected(loaded), loaded.rows)
         outputs.append(output)
     return torch.cat(outputs)

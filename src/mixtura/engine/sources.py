@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.engine.tuning import STREAMED_BYTES
 from mixtura.model.warp import Warp
-from mixtura.numerics.cached_property import cached_property
-from mixtura.numerics.linalg import Threads, threads_for
-from mixtura.values.extents import Ends, Frame, ends_of, framed, nowhere, outermost
-
-# Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
-STREAMED_BYTES = 16 * 2**20
+from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union
 
 
 @dataclass(frozen=True)
@@ -29,15 +25,6 @@ class Group:
     index: Tensor | None  # None: all rows of the block, in order
     n_rows: int
     largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed cells
-
-    def sample(self, n_rows: int, device: torch.device) -> Group:
-        """Rows at equal distances."""
-        places = torch.arange(0, self.n_rows, -(-self.n_rows // n_rows), device=device)
-        return self.part(places if self.index is None else self.index[places])
-
-    def part(self, index: Tensor) -> Group:
-        """Some of the rows, by their positions in the block."""
-        return Group(self.label, self.missing, index, len(index), self.largest_side)
 
 
 @dataclass
@@ -58,11 +45,7 @@ class Block:
         """Missing cells per row, or None where there are none at all."""
         if self.complete:
             return None
-        # One cheap look; a sum that is NaN for inf - inf only costs the next. A second thread would go on waiting for
-        # work, on the core that a pass needs next, for longer than the sum takes.
-        with threads_for(0):
-            complete = not bool(self.rows.sum().isnan())
-        if complete:
+        if not bool(self.rows.sum().isnan()):  # one cheap look; a sum that is NaN for inf - inf only costs the next
             return None
         counts = self.rows.isnan().sum(1)
         return counts if bool(counts.any()) else None
@@ -115,7 +98,7 @@ class Source(Protocol):
     n_features: int
 
     @property
-    def ends(self) -> Ends | None:
+    def extents(self) -> Extents | None:
         """Of all rows, or of others among which they are, where they are known."""
         ...
 
@@ -131,18 +114,8 @@ class Source(Protocol):
     def blocks(self) -> Iterator[Block]: ...
 
 
-# Passes over the rows that a fit is taken to make, times components: below SMALL_WORK in all, threads are not worth it.
-PASSES = 400
-
-
-def threads_of(source: Source) -> Threads:
-    """For everything that is done with these rows: one thread where they are few."""
-    n_rows = math.inf if source.n_rows is None else source.n_rows
-    return threads_for(PASSES * n_rows * source.n_features**2)
-
-
-def _complete(ends: Ends | None) -> bool:
-    return ends is not None and ends.complete
+def _complete(extents: Extents | None) -> bool:
+    return extents is not None and extents.complete
 
 
 class TensorSource:
@@ -156,13 +129,13 @@ class TensorSource:
         weights: Tensor | None = None,
         counts: Tensor | None = None,
         *,
-        ends: Ends | None = None,
+        extents: Extents | None = None,
     ):
         self.n_rows, self.n_features = rows.shape
         self.device = rows.device
         self.dtype = rows.dtype
-        self.ends = ends
-        self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(ends))
+        self.extents = extents
+        self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(extents))
 
     def blocks(self) -> Iterator[Block]:
         yield self._block
@@ -181,10 +154,10 @@ class ArraySource:
         dtype: torch.dtype | None = None,
         counts: Tensor | None = None,
         *,
-        ends: Ends | None = None,
+        extents: Extents | None = None,
     ):
         self.n_rows, self.n_features = rows.shape
-        self.ends = ends
+        self.extents = extents
         self.device = torch.device(device)
         self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
         self._rows, self._known = rows, (labels, shares, weights, counts)
@@ -196,7 +169,7 @@ class ArraySource:
             part = slice(start, start + step)
             rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
             labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
-            yield Block(rows, labels, shares, weights, start, counts, _complete(self.ends))
+            yield Block(rows, labels, shares, weights, start, counts, _complete(self.extents))
 
 
 class BatchSource:
@@ -210,7 +183,7 @@ class BatchSource:
         device: torch.device,
         dtype: torch.dtype,
     ):
-        self.n_rows, self.n_features, self.ends = None, n_features, None
+        self.n_rows, self.n_features, self.extents = None, n_features, None
         self.device = device
         self.dtype = dtype
         self._batches, self._read = batches, read
@@ -238,7 +211,7 @@ class WarpedSource:
     def __init__(self, source: Source, warp: Warp):
         self.n_features, self.n_rows = source.n_features, source.n_rows
         self.device, self.dtype = source.device, source.dtype
-        self.ends = None
+        self.extents = None
         self._source, self._warp = source, warp
 
     def blocks(self) -> Iterator[Block]:
@@ -248,8 +221,8 @@ class WarpedSource:
 
 def locate(source: Source) -> Frame:
     """Centre and radii of the observed cells, from their smallest and largest values."""
-    ends = source.ends
-    if ends is None:
-        parts = (ends_of(block.rows) for block in source.blocks())
-        ends = outermost(parts, nowhere(source.n_features, source.device))
-    return framed(ends.low.to(source.device), ends.high.to(source.device))
+    extents = source.extents
+    if extents is None:
+        parts = (extents_of(block.rows) for block in source.blocks())
+        extents = union(parts, no_extents(source.n_features, source.device))
+    return framed(extents.low.to(source.device), extents.high.to(source.device))

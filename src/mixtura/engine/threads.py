@@ -1,56 +1,110 @@
-"""Threads that share out the chunks of a pass, each running single-threaded operations."""
+"""Threads of a pass: each takes chunks and runs its operations alone, so that none waits for another within a pass.
+
+torch spreads single operations over threads, which wait for each other at the end of each of them: on a busy machine
+that takes far longer than a small operation does. Here operations run on the thread that calls them, and a pass starts
+threads of its own where it is long enough. OpenMP and MKL keep a number of threads for every calling thread: nothing
+that other threads see is changed, nor what threads that start meanwhile begin with.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from threadpoolctl import ThreadpoolController
 
-from mixtura.numerics.linalg import threads_for
+from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
+
+_outside = threading.local()  # .n_threads: what the calling thread had before it was limited
 
 
-class Work(Protocol):
+@functools.cache
+def _openmp() -> list[Any]:
+    return ThreadpoolController().select(user_api="openmp").lib_controllers
+
+
+@functools.cache
+def _mkl() -> Callable[[int], int] | None:
+    """MKL's own number of threads for the calling thread, which outranks OpenMP's; not every torch has MKL."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return library.mkl_serv_set_num_threads_local
+    except (OSError, AttributeError):
+        return None
+
+
+class OwnThreads:
+    """A context in which operations that this thread calls use so many threads."""
+
+    def __init__(self, n_threads: int):
+        self._n_threads = n_threads
+
+    def __enter__(self) -> None:
+        torch.get_num_threads()  # torch sets up a new thread when it is first asked
+        self._before = [library.get_num_threads() for library in _openmp()]
+        self._mkl_before = 0
+        self._set([self._n_threads] * len(self._before))
+        if (mkl := _mkl()) is not None:
+            self._mkl_before = mkl(self._n_threads)
+
+    def __exit__(self, *exception: object) -> None:
+        self._set(self._before)
+        if (mkl := _mkl()) is not None:
+            mkl(self._mkl_before)
+
+    def _set(self, counts: list[int]) -> None:
+        for library, count in zip(_openmp(), counts, strict=True):
+            library.set_num_threads(count)
+
+
+class one_thread:  # noqa: N801 - a context, like those of torch
+    """A context in which operations run on the calling thread alone; passes and `threads_for` know how many it had."""
+
+    def __enter__(self) -> None:
+        self._outer = getattr(_outside, "n_threads", None)
+        if self._outer is None:
+            _outside.n_threads = torch.get_num_threads()
+            self._limit = OwnThreads(1)
+            self._limit.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        if self._outer is None:
+            self._limit.__exit__()
+            _outside.n_threads = None
+
+
+def available_threads() -> int:
+    """Threads that the caller may use: as many as it had outside of `one_thread`."""
+    n_threads = getattr(_outside, "n_threads", None)
+    return torch.get_num_threads() if n_threads is None else n_threads
+
+
+def threads_for(multiplications: float) -> Any:
+    """A context for one operation of this size: all threads where it is large, otherwise one."""
+    return OwnThreads(available_threads() if multiplications > SMALL_OPERATION else 1)
+
+
+class Task(Protocol):
     """A part of a pass."""
 
     @property
-    def work(self) -> int:
-        """Operations, roughly."""
+    def work(self) -> float:
+        """Multiplications, roughly."""
         ...
-
-
-def threads_on(device: torch.device) -> int:
-    """Threads that a pass over rows on this device is worth."""
-    return max(1, torch.get_num_threads()) if device.type == "cpu" else 1
-
-
-class PerThread:
-    """One state for each thread, made when it is first asked for."""
-
-    def __init__(self, make: Callable[[], Any], n_threads: int):
-        self._make = make
-        self._states: list[Any] = [None] * n_threads
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __getitem__(self, thread: int) -> Any:
-        if self._states[thread] is None:
-            self._states[thread] = self._make()
-        return self._states[thread]
-
-    def made(self) -> list[Any]:
-        return [state for state in self._states if state is not None]
 
 
 class Workers:
     """Threads that do a list of tasks, each with a state of its own."""
 
-    def __init__(self, n_threads: int):
-        self._n_threads = n_threads
+    def __init__(self, device: torch.device):
+        self.n_threads = available_threads() if device.type == "cpu" else 1
         self._stop = False
         self._pool: ThreadPoolExecutor | None = None
 
@@ -62,41 +116,34 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=exception[0] is not None)  # otherwise all is done: their end need not be awaited
 
-    def share_out(self, tasks: Sequence[Work], work: Callable[[Any, Any], None], states: Any) -> None:
-        """Thread t does tasks t, t + T, ..., so that what a state adds up comes in a fixed order."""
-        self._run(tasks, [tasks[t :: self._n_threads] for t in range(self._n_threads)], work, states)
+    def run(self, tasks: Sequence[Task], work: Callable[[Any, int], None], in_order: bool) -> None:
+        """work(task, thread) for all tasks.
 
-    def hand_out(self, tasks: Sequence[Work], work: Callable[[Any, Any], None], states: Any) -> None:
-        """Each thread takes the next task when it is ready: cores are not equally fast, nor always their own."""
-        left = deque(tasks)
-        self._run(tasks, [_taken(left) for _ in range(self._n_threads)], work, states)
-
-    def _run(self, tasks: Sequence[Work], shares: list[Any], work: Callable[[Any, Any], None], states: Any) -> None:
-        if len(tasks) < 2 or self._n_threads == 1:
-            for task in tasks:
-                with threads_for(task.work):
-                    work(task, states[0])
+        Arguments:
+            in_order: thread t does tasks t, t + T, ..., so that what it adds up comes in a fixed order; otherwise each
+                takes the next task when it is ready, since cores are not equally fast, nor always their own.
+        """
+        if self.n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
+            with OwnThreads(1):
+                for task in tasks:
+                    work(task, 0)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._n_threads)
+        left = deque(tasks)
 
         def share(thread: int) -> None:
-            torch.set_num_threads(1)
-            try:
-                with torch.no_grad():
-                    for task in shares[thread]:
-                        if self._stop:
-                            return
-                        work(task, states[thread])
-            finally:
-                torch.set_num_threads(self._n_threads)  # threads born later start with what was set last
+            with OwnThreads(1), torch.no_grad():
+                for task in tasks[thread :: self.n_threads] if in_order else iter(lambda: _next(left), None):
+                    if self._stop:
+                        return
+                    work(task, thread)
 
-        for future in [self._pool.submit(share, t) for t in range(self._n_threads)]:
+        self._pool = self._pool or ThreadPoolExecutor(self.n_threads)
+        for future in [self._pool.submit(share, thread) for thread in range(self.n_threads)]:
             future.result()
 
 
-def _taken(left: deque[Any]) -> Iterator[Any]:
-    """What is left, as long as there is something; several threads may take from it."""
-    with suppress(IndexError):
-        while True:
-            yield left.popleft()
+def _next(left: deque[Any]) -> Any:
+    try:
+        return left.popleft()
+    except IndexError:
+        return None

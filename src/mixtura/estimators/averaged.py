@@ -24,14 +24,13 @@ from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, is_batches
 from mixtura.estimators.model_files import mixture_from
-from mixtura.estimators.prediction import ClassPredictions
+from mixtura.estimators.prediction import DensityClassifier
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import posteriors
+from mixtura.objectives import class_log_joint
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
-from mixtura.values.extents import Frame
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Rows whose scores by all members are held at a time.
@@ -150,14 +149,14 @@ class _Averaged(MixtureEstimator):
         """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
         return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
 
-    def _unseen(self, rows: Rows, counts: Tensor, frame: Frame, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def _unseen(self, rows: Rows, counts: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """combine(log p_b(x, c) (C, B, n), members that did not see a row (B, n)) -> (n, ...), rows by rows."""
         limit, found = checks.memory_limit(self.memory_limit), []
         for first in range(0, len(rows), SCORED_ROWS):
             part = slice(first, first + SCORED_ROWS)
             chunk: Any = rows.values[part]
             source = replace(rows, values=chunk).source()
-            scores = map_rows(self.mixture_, source, frame, lambda a: self._per_member(a).permute(2, 0, 1), limit)
+            scores = map_rows(self.mixture_, source, lambda a: self._per_member(a).permute(2, 0, 1), limit)
             found.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
         return torch.cat(found)
 
@@ -237,7 +236,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         self._keep(results, structure, base.max_iter, base.tol)
         if counts is not None:
             with torch.no_grad():
-                unseen = self._unseen(rows, counts, description.frame, _mean_density)
+                unseen = self._unseen(rows, counts, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
             self.oob_score_ = float(np.nanmean(self.oob_log_density_)) if unseen.isfinite().any() else math.nan
         return self
@@ -266,7 +265,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         return _as_density(self, mixture)
 
 
-class AveragedMixtureClassifier(ClassPredictions, _Averaged):
+class AveragedMixtureClassifier(DensityClassifier, _Averaged):
     """The average of several classifiers that are Gaussian mixtures.
 
     The members are trained together, in one pass over the rows per iteration (see AveragedMixture). Rows are drawn
@@ -348,16 +347,16 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
         self._keep(results, problem.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         if counts is not None:
-            self._keep_unseen(rows, labels, counts, problem.description.frame)
+            self._keep_unseen(rows, labels, counts)
         return self
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
         return base._read_known(X, y, sample_weight, base._objective())
 
-    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, frame: Frame) -> None:
+    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with torch.no_grad():
-            found = self._unseen(rows, counts, frame, combine).cpu().numpy()
+            found = self._unseen(rows, counts, combine).cpu().numpy()
         self.oob_decision_function_ = found
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
         judged = (numbers >= 0) & ~np.isnan(found[:, 0])
@@ -371,9 +370,9 @@ class AveragedMixtureClassifier(ClassPredictions, _Averaged):
             return super()._scores()
 
         def scores(log_joint: Tensor) -> Tensor:
-            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (n, C)."""
+            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (C, n)."""
             posterior = self._per_member(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
-            return (posterior + posteriors(log_joint)[0]).T
+            return posterior + log_joint.logsumexp(0)
 
         return scores
 
@@ -395,7 +394,7 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
     for part in slices:
         own, members = log_joint[part], member_of[part]
         sizes = members.bincount(minlength=n_members).tolist()
-        classes.append(torch.stack([posteriors(piece)[0] for piece in own.split(sizes)]))
+        classes.append(class_log_joint(own, sizes))
     return torch.stack(classes)
 
 

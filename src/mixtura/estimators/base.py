@@ -15,15 +15,14 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
-from mixtura.engine.decisions import SURE, Decision
 from mixtura.engine.passes import impute, map_rows
-from mixtura.engine.sources import locate, threads_of
+from mixtura.engine.threads import one_thread
 from mixtura.estimators.input import Rows, is_batches, read_rows
 from mixtura.estimators.model_files import Savable, mixture_from, mixture_tensors
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
-from mixtura.objectives import posteriors, shares
+from mixtura.objectives import posteriors
 from mixtura.roles import Covariance, Prior, Structure
 
 
@@ -73,8 +72,8 @@ class MixtureEstimator(Savable, BaseEstimator):
         """The same of rows that are read."""
         source = rows.source()
         mixture = self.mixture_.to(source.device)
-        with torch.no_grad(), threads_of(source):
-            values = map_rows(mixture, source, locate(source), compute, checks.memory_limit(self.memory_limit))
+        with torch.no_grad(), one_thread():
+            values = map_rows(mixture, source, compute, checks.memory_limit(self.memory_limit))
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
         return values
@@ -85,7 +84,7 @@ class MixtureEstimator(Savable, BaseEstimator):
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        return self._map(X, Decision(lambda log_joint: log_joint, shares, SURE))
+        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
 
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row.
@@ -94,9 +93,9 @@ class MixtureEstimator(Savable, BaseEstimator):
         """
         rows = self._read(X)
         source = rows.source()
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             mixture = self.mixture_.to(source.device)
-            completed = impute(mixture, source, locate(source), checks.memory_limit(self.memory_limit))
+            completed = impute(mixture, source, checks.memory_limit(self.memory_limit))
             if rows.warp is not None:
                 given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
                 completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import Full
-from mixtura.engine.sources import Source, threads_of
+from mixtura.engine.sources import Source
+from mixtura.engine.threads import one_thread
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.input import (
     Labels,
@@ -25,7 +26,7 @@ from mixtura.estimators.input import (
     read_labels,
     read_rows,
 )
-from mixtura.estimators.prediction import ClassPredictions
+from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
@@ -52,7 +53,7 @@ SOLVERS_OF = {
 SEPARATED = -1e-3
 
 
-class MixtureClassifier(ClassPredictions):
+class MixtureClassifier(DensityClassifier):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
@@ -162,7 +163,7 @@ class MixtureClassifier(ClassPredictions):
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
-        with torch.no_grad(), threads_of(source):
+        with torch.no_grad(), one_thread():
             problem = self._settled(self._problem(source, classes, objective))
             n_starts = self._n_starts() if problem.selection is None else 1
             best = best_of(n_starts, lambda: self._fit_once(problem))

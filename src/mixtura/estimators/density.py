@@ -23,8 +23,8 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
-from mixtura.engine.decisions import Decision, first
-from mixtura.engine.sources import Source, TensorSource, threads_of
+from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.threads import one_thread
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
@@ -136,7 +136,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
-        with torch.no_grad(), threads_of(source):
+        with torch.no_grad(), one_thread():
             best, solver, description = self._best_fit(rows, source)
         self._keep(best)
         warn_of_prior(self.prior, solver.prior, best.mixture, description)
@@ -341,7 +341,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def predict(self, X: Any) -> Any:
         """The most probable component of each row."""
-        numbers = self._map(X, Decision(lambda log_joint: log_joint, first, 0.0))
+        numbers = self._map(X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
     def predict_proba(self, X: Any) -> Any:

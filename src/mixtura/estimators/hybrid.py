@@ -292,8 +292,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         if not _is_auto(self.margin):
             return float(self.margin)
         known = Targets(start.class_of, known_classes=start.n_classes)
-        frame = problem.description.frame
-        scores = map_rows(start, problem.source, frame, lambda a: class_posteriors(a, known)[0].T)  # (n, C)
+        scores = map_rows(start, problem.source, lambda a: class_posteriors(a, known)[0].T)  # (n, C)
         first, second = scores.topk(2, dim=1).values.unbind(1)
         return max(1.0, float((first - second).median()))
 
@@ -341,7 +340,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         return replace(best, result=found.result)
 
     def _outcome(self, best: Trained) -> Outcome:
-        """All epochs done is how such a fit ends: nothing to warn about."""
+        """All epochs done is how such a fit extents: nothing to warn about."""
         limit = best.result.outcome is Outcome.LIMIT
         return Outcome.HELD_OUT if limit else best.result.outcome
 

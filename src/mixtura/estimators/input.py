@@ -17,7 +17,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.sources import ArraySource, BatchSource, Block, Source, TensorSource, warped
 from mixtura.model.warp import Warp
-from mixtura.values.extents import Ends, ends_of
+from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
 NOT_NUMBERS = ("category", "string", "str", "datetime", "timedelta", "period", "interval")
@@ -32,7 +32,7 @@ class Rows:
     dtype: torch.dtype
     as_tensor: bool
     warp: Warp | None = None  # that the rows of `source` go through
-    ends: Ends | None = None  # of these rows, or of others among which they are
+    extents: Extents | None = None  # of these rows, or of others among which they are
 
     def __len__(self) -> int:
         return len(self.values)
@@ -46,10 +46,10 @@ class Rows:
     ) -> Source:
         if isinstance(self.values, np.ndarray):
             known = (labels, shares, weights)
-            source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, ends=self.ends)
+            source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, extents=self.extents)
         else:
             known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
-            source = TensorSource(self.values.to(self.device), *known, ends=self.ends)
+            source = TensorSource(self.values.to(self.device), *known, extents=self.extents)
         return source if self.warp is None else warped(source, self.warp.to(self.device))
 
     def log_slopes(self) -> Tensor:
@@ -73,18 +73,18 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         values = _checked_tensor(estimator, X, reset, smallest)
         dtype = wanted_dtype or values.dtype
         values = values.to(dtype)
-        ends = ends_of(values)
-        if not ends.within(dtype):
+        extents = extents_of(values)
+        if not extents.within(dtype):
             checks.no_infinity(values)
-        return Rows(values, wanted_device or values.device, dtype, as_tensor=True, ends=ends)
+        return Rows(values, wanted_device or values.device, dtype, as_tensor=True, extents=extents)
     array = _checked_array(estimator, X, reset, smallest)
     dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
     device = wanted_device or torch.device("cpu")
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
-    ends = ends_of(values)
-    if not ends.within(dtype):
+    extents = extents_of(values)
+    if not extents.within(dtype):
         raise ValueError(checks.too_large(dtype))
-    return Rows(values, device, dtype, as_tensor=False, ends=ends)
+    return Rows(values, device, dtype, as_tensor=False, extents=extents)
 
 
 def _shared(array: np.ndarray) -> Tensor:

@@ -17,21 +17,22 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.conditional import ConditionalClassifier
+from mixtura.engine.passes import map_parts
+from mixtura.engine.threads import one_thread
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
+from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.nonnegative.mixture import (
+    SCRATCH_PER_VALUE,
     LabeledRows,
     LogLinearMixture,
-    chunk_rows,
-    csr,
-    in_parts,
     labeled_rows,
     log_likelihood,
 )
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
+from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, scaled_columns
 
 PENALTIES = ("shares", "sum")
 STORED = ("log_weights", "coefficients", "class_of", "basis_of")  # of a LogLinearMixture
@@ -155,7 +156,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         self.classes_ = labels.classes
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             problem = self._problem(features, numbers, weights)
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
@@ -188,15 +189,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self.class_prior_ = (totals / totals.sum()).numpy()
         weights = _without_empty_rows(features, labels, weights, n_classes)
         shifts, scales = column_units(features, weights)
-        scaled = in_units(features, shifts, scales)
+        scaled = scaled_columns(features, shifts, scales)
         n_bases = self.n_components if self.shared else self.n_components * n_classes
-        step = chunk_rows(checks.memory_limit(self.memory_limit), n_bases)
+        step = max(1, checks.memory_limit(self.memory_limit) // (SCRATCH_PER_VALUE * n_bases))
         kept_out = self._held_out(labels, weights, n_classes, splitter)
         device = features.device
         labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
 
         def part(chosen: Tensor) -> LabeledRows:
-            return labeled_rows(scaled, labels, torch.where(chosen, weights, 0.0), n_classes, step)
+            return labeled_rows(scaled, labels, torch.where(chosen, weights, 0.0), step)
 
         rows = part(torch.ones_like(kept_out))
         held_out = part(kept_out) if bool(kept_out.any()) else None
@@ -280,7 +281,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
             if reset:
                 checks.non_negative_features(matrix.data, lambda: matrix.indices, self._column_name, name)
-            values = _as_csr(matrix).to(checks.device(self.device) or "cpu")
+            values = from_scipy(matrix).to(checks.device(self.device) or "cpu")
             return values, Rows(values, values.device, torch.float64, as_tensor=False)
         if is_batches(X):
             raise ValueError(
@@ -297,44 +298,26 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- predicting ------------------------------------------------------------------------------------------------
 
     def _map(self, X: Any, compute: Any) -> Any:
-        """compute(rows, log p(c | x)) over parts of the rows of X, handed back as X came."""
+        """compute(mixture, rows) over parts of the rows of X, handed back as X came."""
         check_is_fitted(self)
         features, rows = self._read(X, reset=False)
         mixture = self.mixture_.to(features.device)
-        step = chunk_rows(checks.memory_limit(self.memory_limit), max(mixture.n_bases, mixture.n_components))
-        with torch.no_grad():
-            parts = [compute(mixture, _part(features, part)) for part in in_parts(features.shape[0], step)]
-        return rows.answer(torch.cat(parts))
+        per_row = SCRATCH_PER_VALUE * max(mixture.n_bases, mixture.n_components)
+        limit = checks.memory_limit(self.memory_limit)
+        return rows.answer(map_parts(features, per_row, limit, lambda part: compute(mixture, part)))
 
-    def _log_probabilities(self, mixture: LogLinearMixture, features: Tensor) -> Tensor:
-        log_probabilities = mixture.log_probabilities(features)
-        log_prior = torch.from_numpy(self.class_prior_).log().to(log_probabilities)
-        return torch.where(_is_empty(features).unsqueeze(1), log_prior, log_probabilities)
+    def _map_scores(self, X: Any, finish: Any) -> Any:
+        log_prior = torch.from_numpy(self.class_prior_).log()
 
-    def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class; a row of zeros gets the class prior."""
-        return self._map(X, self._log_probabilities)
-
-    def predict_proba(self, X: Any) -> Any:
-        """p(c | x) of each row and class."""
-        return self._map(X, lambda mixture, part: self._log_probabilities(mixture, part).exp())
-
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-
-        def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:
-            scores = self._log_probabilities(mixture, part)
-            return scores[:, 1] - scores[:, 0] if mixture.n_classes == 2 else scores
+        def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
+            scores = mixture.log_probabilities(part)
+            return finish(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores))
 
         return self._map(X, compute)
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior of each weight, that is of each pair of a class and a basis, given the row: (n_rows, n_weights)."""
-        return self._map(X, lambda mixture, part: mixture.log_joint(part).softmax(1))
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        return self._named(self._map(X, lambda mixture, part: self._log_probabilities(mixture, part).argmax(1)))
+        return self._map(X, lambda mixture, part: mixture.log_joint(part).softmax(0).T)
 
     @property
     def weights_(self) -> np.ndarray:
@@ -461,7 +444,7 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """
     weights = weights.to(features.device)
     total = weights.sum()
-    if features.layout is not torch.strided:
+    if not is_dense(features):
         columns, values = features.col_indices(), features.values()
         each = weights.repeat_interleave(features.crow_indices().diff())  # of the row of each cell
         zeros = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
@@ -478,46 +461,8 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return shifts, torch.where(scales > 1e-12 * means, scales, flat).clamp_min(1e-300)
 
 
-def in_units(features: Tensor, shifts: Tensor, scales: Tensor) -> Tensor:
-    """(x - shifts) / scales."""
-    if features.layout is torch.strided:
-        return (features - shifts) / scales
-    values = features.values() / scales[features.col_indices()]
-    return csr(features.crow_indices(), features.col_indices(), values, (features.shape[0], features.shape[1]))
-
-
-def _as_csr(matrix: Any) -> Tensor:
-    matrix.sort_indices()
-    starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
-
-
-def _part(features: Tensor, part: slice) -> Tensor:
-    """Rows of a dense or CSR tensor."""
-    if features.layout is torch.strided:
-        return features[part]
-    starts = features.crow_indices()
-    cells = slice(int(starts[part.start]), int(starts[part.stop]))
-    shape = (part.stop - part.start, features.shape[1])
-    return csr(
-        starts[part.start : part.stop + 1] - starts[part.start],
-        features.col_indices()[cells],
-        features.values()[cells],
-        shape,
-    )
-
-
-def _is_empty(features: Tensor) -> Tensor:
-    """Which rows are zero throughout, (n,)."""
-    if features.layout is torch.strided:
-        return (features == 0).all(1)
-    filled = (features.values() != 0).to(torch.float64)
-    rows = torch.arange(features.shape[0], device=features.device).repeat_interleave(features.crow_indices().diff())
-    return torch.zeros(features.shape[0], dtype=torch.float64, device=features.device).index_add_(0, rows, filled) == 0
-
-
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
     """Weights without rows of zeros, which get the class prior whatever is fitted; unless a class would lose all."""
-    left = torch.where(_is_empty(features).cpu(), 0.0, weights)
+    left = torch.where(empty_rows(features).cpu(), 0.0, weights)
     kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels.clamp_min(0), left)
     return left if bool((kept > 0).all()) else weights

@@ -1,4 +1,4 @@
-"""What classifiers that are mixtures share: class scores, and everything that follows from them."""
+"""Predictions of classes, for every classifier: all follow from the scores of the classes."""
 
 from __future__ import annotations
 
@@ -7,59 +7,92 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura.engine.decisions import SURE, Decision, first
+from mixtura import checks
 from mixtura.estimators.base import MixtureEstimator
+from mixtura.estimators.model_files import Savable
 from mixtura.model.warp import Warp
-from mixtura.objectives import posteriors, shares
+from mixtura.objectives import class_log_joint, posteriors
 
 
-class ClassPredictions(ClassifierMixin, MixtureEstimator):
-    """Predictions of a fitted classifier from `_scores`, the log p(x, c) of each class."""
+class ClassPredictions(ClassifierMixin):
+    """Predictions of a classifier from the scores of its classes: log p(x, c), up to a term of the row."""
 
     classes_: np.ndarray
-    class_prior_: np.ndarray
 
-    def predict_joint_log_proba(self, X: Any) -> Any:
-        """log p(x, c) of each row and class, (n_rows, n_classes)."""
-        return self._map(X, self._scores(), density=True)
+    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        """finish(scores (C, n)) -> (n, ...) over the rows of X, handed back as X came."""
+        raise NotImplementedError
 
     def predict_log_proba(self, X: Any) -> Any:
         """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        scores = self._scores()
-        return self._map(X, lambda log_joint: scores(log_joint).log_softmax(1))
+        return self._map_scores(X, lambda scores: scores.log_softmax(0).T)
 
     def predict_proba(self, X: Any) -> Any:
         """p(c | x) of each row and class."""
-        return self._map(X, self._decision(shares, SURE))
+        return self._map_scores(X, lambda scores: posteriors(scores)[1].T)
 
     def decision_function(self, X: Any) -> Any:
         """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        scores = self._scores()
-
-        def compute(log_joint: Tensor) -> Tensor:
-            found = scores(log_joint)
-            return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found.log_softmax(1)
-
-        return self._map(X, compute)
+        return self._map_scores(
+            X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T
+        )
 
     def predict(self, X: Any) -> Any:
         """The most probable class of each row."""
-        rows = self._read(X)
-        numbers = self._computed(rows, self._decision(first, 0.0)).long()
-        if rows.as_tensor and self.classes_.dtype.kind in "iufb":
-            return torch.from_numpy(self.classes_).to(numbers.device)[numbers]
-        return self.classes_[numbers.cpu().numpy()]
+        numbers = self._map_scores(X, lambda scores: scores.max(0).indices)
+        if not isinstance(numbers, Tensor):
+            return self.classes_[numbers.astype(np.int64)]
+        if self.classes_.dtype.kind not in "iufb":
+            return self.classes_[numbers.long().cpu().numpy()]
+        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""
-        predicted = self.predict(X)
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, predicted)]
+        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
         return float(accuracy_score(*known, sample_weight=sample_weight))
+
+
+class ConditionalClassifier(ClassPredictions, Savable, BaseEstimator):
+    """A classifier without a density."""
+
+    n_features_in_: int
+
+    def _column_name(self, column: int) -> str:
+        names = getattr(self, "feature_names_in_", None)
+        return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in checks.NEEDS_DENSITY:
+            raise AttributeError(checks.no_density(type(self).__name__, name))
+        if hasattr(type(self), name):  # a property that failed: say why
+            check_is_fitted(self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class DensityClassifier(ClassPredictions, MixtureEstimator):
+    """A classifier whose classes are Gaussian mixtures."""
+
+    class_prior_: np.ndarray
+
+    def _scores(self) -> Callable[[Tensor], Tensor]:
+        """The function from log joints (K, n) to log p(x, c), (C, n)."""
+        check_is_fitted(self)
+        sizes = self.mixture_.class_sizes
+        return lambda log_joint: class_log_joint(log_joint, sizes)
+
+    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        scores = self._scores()
+        return self._map(X, lambda log_joint: finish(scores(log_joint)))
+
+    def predict_joint_log_proba(self, X: Any) -> Any:
+        """log p(x, c) of each row and class, (n_rows, n_classes)."""
+        scores = self._scores()
+        return self._map(X, lambda log_joint: scores(log_joint).T, density=True)
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and their labels, from all classes or from one."""
@@ -104,20 +137,3 @@ class ClassPredictions(ClassifierMixin, MixtureEstimator):
         super()._restored(values, tensors)
         self.warp_ = Warp(tensors["warp.places"], tensors["warp.widths"]) if "warp.places" in tensors else None
         self.class_prior_ = self.mixture_.log_class_prior.exp().numpy()
-
-    def _scores(self) -> Callable[[Tensor], Tensor]:
-        """The function from log joints (K, n) to log p(x, c), (n, C)."""
-        check_is_fitted(self)
-        slices = self.mixture_.class_slices
-        return lambda log_joint: class_scores(log_joint, slices)
-
-    def _decision(self, finish: Callable[[Tensor, Tensor | None], Tensor], lead: float) -> Decision:
-        scores = self._scores()
-        return Decision(lambda log_joint: scores(log_joint).T, finish, lead)
-
-
-def class_scores(log_joint: Tensor, slices: list[slice]) -> Tensor:
-    """log p(x, c), (K, n) -> (n, C)."""
-    if all(part.stop - part.start == 1 for part in slices):
-        return log_joint.T
-    return torch.stack([posteriors(log_joint[part])[0] for part in slices]).T

@@ -15,9 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.conditional import ConditionalClassifier
+from mixtura.engine.passes import map_parts
+from mixtura.engine.threads import one_thread
 from mixtura.estimators.input import Rows, read_labels, read_rows
+from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
+from mixtura.objectives import class_log_joint
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
     Basis,
@@ -28,7 +31,7 @@ from mixtura.sparse.kernels import (
     no_scaling,
     standard_scaling,
 )
-from mixtura.sparse.mixture import SparseMixture, class_scores
+from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.newton import SparseNewton, State, starting_state
 from mixtura.sparse.problem import (
     KERNELS,
@@ -39,6 +42,7 @@ from mixtura.sparse.problem import (
 )
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet
+from mixtura.values.features import weigh
 
 # How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
 # on the scale of Jeffreys. This and the two variances were chosen by simulated sets and folds of training rows
@@ -72,18 +76,22 @@ class SparseModel:
         spread = normal * spectrum.clamp_min(0).sqrt() @ vectors.T
         return replace(self.mixture, values=self.mixture.values + spread)
 
-    def moderated_scores(self, rows: Tensor) -> Tensor:
+    def class_scores(self, rows: Tensor) -> Tensor:
+        """log p(x, c) up to a term of the row: (n, D) -> (C, n)."""
+        return class_log_joint(self.log_joint(rows), self.mixture.class_sizes)
+
+    def moderated_probabilities(self, rows: Tensor) -> Tensor:
         """Class probabilities averaged over the posterior of the values (moderated): (n, D) -> (n, C)."""
         mixture = self.mixture
-        columns = self.basis.evaluate(self.scaling(rows))[:, mixture.columns]  # (n, P)
         if mixture.n_pairs == 0:
-            return class_scores(self.log_joint(rows), mixture.class_of).softmax(-1)
-        values = self.draws().values
-        total = torch.zeros(len(rows), int(mixture.class_of[-1]) + 1, dtype=torch.float64, device=rows.device)
-        for part in values.split(16):
-            joint = torch.einsum("sp,pk,np->skn", part, mixture.members, columns) + mixture.log_weights.unsqueeze(1)
-            total += class_scores(joint, mixture.class_of).softmax(-1).sum(0)
-        return total / len(values)
+            return self.class_scores(rows).softmax(0).T
+        features = self.basis.evaluate(self.scaling(rows))[:, mixture.columns].T  # (P, n)
+        total = torch.zeros(len(mixture.class_sizes), len(rows), dtype=torch.float64, device=rows.device)
+        draws = self.draws().values
+        for values in draws:
+            log_joint = weigh(features, mixture.members.T * values, mixture.log_weights)
+            total += class_log_joint(log_joint, mixture.class_sizes).softmax(0)
+        return (total / len(draws)).T
 
 
 def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: Tensor) -> SparseModel:
@@ -198,7 +206,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             scaling = self._scaling(values, weights)
             n_components = self._n_components(labels.classes, numbers, weights)
             limit = checks.memory_limit(self.memory_limit)
@@ -330,49 +338,27 @@ class SparseMixtureClassifier(ConditionalClassifier):
         checks.finite_features(_tensor(rows), None, self._column_name, type(self).__name__)
         return rows
 
-    def _map(self, X: Any, compute: Any) -> tuple[Rows, Tensor]:
-        """compute(rows (m, D)) -> (m, C) in parts of bounded memory."""
+    def _map(self, X: Any, compute: Any) -> Any:
+        """compute(rows (m, D)) -> (m, ...) in parts of bounded memory."""
         check_is_fitted(self)
-        rows = self._read_rows(X, reset=False)
-        model = self.model_
-        per_row = 8 * (4 * model.mixture.n_pairs + 64 * model.mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
-        step = max(1, checks.memory_limit(self.memory_limit) // per_row)
-        values = _tensor(rows)
-        device = model.mixture.values.device
-        with torch.no_grad():
-            parts = [compute(values[i : i + step].to(device)) for i in range(0, len(values), step)]
-        return rows, torch.cat(parts).to(rows.device)
+        rows, mixture = self._read_rows(X, reset=False), self.model_.mixture
+        per_row = 8 * (4 * mixture.n_pairs + 64 * mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
+        values = _tensor(rows).to(mixture.values.device)
+        found = map_parts(values, per_row, checks.memory_limit(self.memory_limit), compute)
+        return rows.answer(found.to(rows.device))
 
-    def _scores(self, X: Any) -> tuple[Rows, Tensor]:
-        return self._map(X, lambda part: class_scores(self.model_.log_joint(part), self.model_.mixture.class_of))
-
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        rows, scores = self._scores(X)
-        return rows.answer(scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores.log_softmax(1))
-
-    def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class."""
-        rows, scores = self._scores(X)
-        return rows.answer(scores.log_softmax(1))
+    def _map_scores(self, X: Any, finish: Any) -> Any:
+        return self._map(X, lambda part: finish(self.model_.class_scores(part)))
 
     def predict_proba(self, X: Any, moderated: bool = False) -> Any:
         """p(c | x) of each row and class; moderated: averaged over what is not known of the weights (moderated)."""
         if checks.switch("moderated", moderated):
-            rows, probabilities = self._map(X, lambda part: self.model_.moderated_scores(part))
-            return rows.answer(probabilities)
-        rows, scores = self._scores(X)
-        return rows.answer(scores.softmax(1))
+            return self._map(X, lambda part: self.model_.moderated_probabilities(part))
+        return super().predict_proba(X)
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
-        rows, values = self._map(X, lambda part: self.model_.log_joint(part).softmax(0).T)
-        return rows.answer(values)
-
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        rows, scores = self._scores(X)
-        return self._named(rows.answer(scores.argmax(1)))
+        return self._map(X, lambda part: self.model_.log_joint(part).softmax(0).T)
 
     @property
     def n_weights_(self) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.engine.sources import Source
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Outlook
-from mixtura.values.extents import Frame, ends_of, framed, nowhere, outermost
+from mixtura.values.extents import Frame, extents_of, framed, no_extents, union
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
 SAMPLED_ROWS = 20_000
@@ -111,7 +111,7 @@ class _Look:
         size, device = source.n_features, source.device
         self.n_classes, self.generator = n_classes, generator
         self.reference: Tensor | None = None
-        self.ends = nowhere(size, device)
+        self.extents = no_extents(size, device)
         # Index n_classes is for unlabeled rows.
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
@@ -123,9 +123,9 @@ class _Look:
         rows = block.rows
         if not len(rows):
             return
-        self.ends = outermost([ends_of(rows)], self.ends)
+        self.extents = union([extents_of(rows)], self.extents)
         if self.reference is None:
-            self.reference = framed(self.ends.low, self.ends.high).centre
+            self.reference = framed(self.extents.low, self.extents.high).centre
         self.n_rows += len(rows)
         for part in range(0, len(rows), 65_536):
             self._part(block, slice(part, part + 65_536))
@@ -178,8 +178,8 @@ class _Look:
         all_means = self.firsts.sum(0) / all_counts
         total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
         within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
-        reference = self.reference if self.reference is not None else torch.zeros_like(self.ends.low)
-        frame = framed(self.ends.low, self.ends.high)
+        reference = self.reference if self.reference is not None else torch.zeros_like(self.extents.low)
+        frame = framed(self.extents.low, self.extents.high)
         # Below the rounding of the sums about the reference a variance is nothing but rounding.
         noise = 1e-13 * (frame.radii.square() + 1e-300)
         varies = total > noise

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mixtura.init.description import Description
+from mixtura.init.description import SAMPLED_ROWS, Description
 from mixtura.init.label_spreading import graph_of, spread
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Structure
 
-# Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
-SAMPLED_ROWS = 20_000
 LLOYD_ITERATIONS = 25
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Covariance
 from mixtura.values.moments import Moments
 
@@ -48,6 +48,11 @@ class Mixture:
         return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
     @property
+    def class_sizes(self) -> list[int]:
+        """How many components each class has."""
+        return [part.stop - part.start for part in self.class_slices]
+
+    @property
     def weights(self) -> Tensor:
         """(K,), summing to one."""
         return self.log_weights.exp()
@@ -61,19 +66,6 @@ class Mixture:
     def log_class_prior(self) -> Tensor:
         """Log of the total weight of each class, (C,)."""
         return torch.stack([self.log_weights[part].logsumexp(0) for part in self.class_slices])
-
-    @property
-    def log_peaks(self) -> Tensor:
-        """Log joints at the means, the largest of every component, (K,)."""
-        constants = self.covariance.log_determinants + self.n_features * math.log(2 * math.pi)
-        return torch.sub(self.log_weights, constants, alpha=0.5)
-
-    def levelled(self) -> Mixture:
-        """One number taken off all log joints, so that the highest peak is at zero. It decides alike, but its weights
-        no longer sum to one.
-        """
-        peaks = self.log_peaks
-        return self.moved(self.log_weights - peaks[peaks.isfinite()].max(), self.means, self.covariance)
 
     @property
     def n_parameters(self) -> int:

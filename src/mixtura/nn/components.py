@@ -1,20 +1,21 @@
 """Coefficients of components as parameters: free ones, and sparse variational ones.
 
-They are those of the product form of a mixture (head-scores), but nothing ties them to a Gaussian. For "low_rank"
+They are those of the feature map of a mixture (scores), but nothing ties them to a Gaussian. For "low_rank"
 nothing of size D x D is made.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from mixtura.nn import fused
-from mixtura.nn.logits import Monomials, component_scores, divergence, minus_log_alphas
+from mixtura.nn.logits import divergence, minus_log_alphas, noisy
+from mixtura.values.features import LINEAR, QUADRATICS, SQUARES, Coefficients, SharedMap, project, weigh
 
-QUADRATICS = ("full", "diagonal", "low_rank", "none")
+MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diagonal": SQUARES, "low_rank": SQUARES, "none": LINEAR}
 # The products start at this part of what the linear part adds to a score: a new head is nearly linear.
 QUADRATIC_SHARE = 0.1
 # Features are scaled so that the mean squares of their products add up to this: then a step of an optimiser that moves
@@ -32,10 +33,10 @@ class FreeComponents(nn.Module):
     def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int):
         super().__init__()
         self.n_features, self.n_components, self.rank = n_features, n_components, rank
-        self.monomials = Monomials(n_features, quadratic)
-        self.weight = nn.Parameter(torch.empty(n_components, self.monomials.n_monomials))
+        self.quadratic = quadratic
+        self.weight = nn.Parameter(torch.empty(n_components, MAPS[quadratic].n_columns(n_features)))
         self.bias = nn.Parameter(torch.empty(n_components))
-        projection = torch.empty(n_components * rank, n_features) if quadratic == "low_rank" else None
+        projection = torch.empty(n_components, rank, n_features) if quadratic == "low_rank" else None
         self.projection = None if projection is None else nn.Parameter(projection)
         n_weights = self.weight.numel() + (0 if projection is None else projection.numel())
         self.in_own_precision = n_weights <= MOST_WEIGHTS_IN_OWN_PRECISION
@@ -59,21 +60,14 @@ class FreeComponents(nn.Module):
             if self.projection is not None:
                 self.projection.normal_(0, math.sqrt(QUADRATIC_SHARE / (self.n_features * self.rank)) / self.spread)
 
-    @property
-    def quadratic(self) -> str:
-        return self.monomials.quadratic
-
-    def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Weights (K, P), biases (K,) and, for "low_rank", projections (K R, D)."""
-        return self.weight, self.bias, self.projection
-
-    def trained(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """What training uses: the coefficients, then the log variances of weights and projections, if noisy."""
-        return *self.coefficients(), None, None
+    def coefficients(self) -> Coefficients:
+        """Of (scores), the projections with a sign that raises scores."""
+        return Coefficients(MAPS[self.quadratic], self.bias, self.weight, self.projection, None, -1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, K) of normalised features (n, D)."""
-        return component_scores(self.monomials, x, *self.coefficients())
+        """Scores (K, n) of normalised features (n, D)."""
+        coefficients = self.coefficients()
+        return coefficients.forward(coefficients.phi(x.T))[0]
 
 
 class SparseComponents(FreeComponents):
@@ -108,22 +102,23 @@ class SparseComponents(FreeComponents):
 
     def kl(self) -> Tensor:
         """The divergence of all weights together, in nats (dropout-kl)."""
-        parts: list[Tensor] = [
-            fused.FusedDivergence.apply(*pair) if fused.usable(*pair) else divergence(minus_log_alphas(*pair))  # pyright: ignore[reportAssignmentType]
-            for pair in self._noisy()
-        ]
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        first, *others = (divergence(minus_log_alphas(*pair)) for pair in self._noisy())
+        return first + others[0] if others else first
 
-    def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def coefficients(self) -> Coefficients:
         """What evaluation uses: the means, zero where pruned."""
         means = [self.weight] if self.projection is None else [self.weight, self.projection]
         kept = [torch.where(a < self.threshold, w, 0.0) for w, a in zip(means, self.log_alphas(), strict=True)]
-        return kept[0], self.bias, kept[1] if len(kept) > 1 else None
-
-    def trained(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        return self.weight, self.bias, self.projection, self.log_variances, self.projection_log_variances
+        return replace(super().coefficients(), weights=kept[0], projections=kept[1] if len(kept) > 1 else None)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)
-        return component_scores(self.monomials, x, *self.trained())
+        means = super().coefficients()
+        phi = means.phi(x.T)
+        scores = noisy(weigh(phi, self.weight, self.bias), phi * phi, self.log_variances)
+        if self.projection is None or self.projection_log_variances is None:
+            return scores
+        along = project(x.T, self.projection, None)  # (K, R, n)
+        flat = noisy(along.flatten(0, 1), (x * x).T, self.projection_log_variances.flatten(0, 1))
+        return means.combined(scores, flat.unflatten(0, along.shape[:2]))

@@ -21,10 +21,12 @@ from mixtura.covariances import (
 )
 from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
-from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents, product_coefficients
+from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents
+from mixtura.nn.pruned import without_offsets
 from mixtura.nn.running_density import MOMENTUM, STRUCTURES
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
+from mixtura.values.features import QUADRATICS, Coefficients
 
 # Batches that a fit to all features counts for when training goes on: as many as are remembered.
 REMEMBERED = 1 / MOMENTUM
@@ -93,13 +95,13 @@ def _start(head: Any, mixture: Mixture) -> None:
         return
     if head.quadratic == "none":
         weight, bias = _linear_coefficients(mixture)
-        projection = None
     else:
-        weight, bias, projection = product_coefficients(mixture.covariance, mixture.means, mixture.log_weights)
+        found = without_offsets(mixture.covariance.coefficients(mixture.means, mixture.log_weights))
+        weight, bias = found.weights, found.bias
+        if found.projections is not None:
+            parts.projection.copy_(found.projections)
     parts.weight.copy_(weight)
     parts.bias.copy_(bias - bias.mean())  # a constant common to all scores says nothing
-    if projection is not None:
-        parts.projection.copy_(projection)
 
 
 def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
@@ -187,8 +189,7 @@ def _mixture(head: Any) -> Mixture:
         covariance, means = _covariance(head.quadratic, tensors), means.double().cpu()
         log_weights = parts.log_weights().double().cpu()
     else:
-        numbers = [None if part is None else part.double().cpu() for part in parts.coefficients()]
-        covariance, means, log_weights = _gauged(head.quadratic, *numbers)  # pyright: ignore[reportArgumentType]
+        covariance, means, log_weights = _gauged(head.quadratic, head.n_features, parts.coefficients())
     tensors = {name: _in_units(name, part, scale) for name, part in covariance.tensors().items()}
     class_of = torch.arange(head.n_classes).repeat_interleave(head.n_components)
     log_weights = log_weights - log_weights.logsumexp(0)
@@ -207,40 +208,34 @@ def _in_units(name: str, values: Tensor, scale: Tensor) -> Tensor:
     return values * scale.unsqueeze(-1) if name == "loadings" else values * scale.square()
 
 
-def _gauged(
-    quadratic: str, weight: Tensor, bias: Tensor, projection: Tensor | None
-) -> tuple[Covariance, Tensor, Tensor]:
+def _gauged(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:
     """Gaussians whose scores are those of the coefficients but for one quadratic form common to all components.
 
     With a_k(x) = b_k + l_k'x - 1/2 x'M_k x and Lambda_k = M_k + c I positive definite for all k (head-gauge):
     mean_k = Lambda_k^-1 l_k,  log weight_k = b_k - 1/2 log|Lambda_k| + 1/2 l_k' mean_k, up to a constant.
     """
-    size = weight.shape[1] if quadratic == "none" else _n_features(quadratic, weight)
+    parts = (coefficients.weights, coefficients.bias, coefficients.projections)
+    weight, bias, projections = (None if part is None else part.double().cpu() for part in parts)
+    assert weight is not None
+    assert bias is not None
     linear, products = weight[:, :size], weight[:, size:]
-    covariance = _positive(quadratic, products, projection, size, len(weight))
+    covariance = _positive(quadratic, products, projections, size, len(weight))
     means = _times(covariance, linear)
     return covariance, means, bias + 0.5 * covariance.log_determinants + 0.5 * (linear * means).sum(-1)
 
 
-def _n_features(quadratic: str, weight: Tensor) -> int:
-    n_monomials = weight.shape[1]
-    return int((np.sqrt(8 * n_monomials + 9) - 3) / 2 + 0.5) if quadratic == "full" else n_monomials // 2
-
-
-def _positive(quadratic: str, products: Tensor, projection: Tensor | None, size: int, n_components: int) -> Covariance:
+def _positive(quadratic: str, products: Tensor, projections: Tensor | None, size: int, n_components: int) -> Covariance:
     """Covariances from the products' coefficients, c being such that no precision is below one."""
     if quadratic == "full":
-        rows, columns = torch.triu_indices(size, size)
-        matrices = products.new_zeros(n_components, size, size)
-        matrices[:, rows, columns] = -products
-        matrices = matrices + matrices.mT  # the diagonal holds -2 times its coefficient, the rest its own
+        matrices = -QUADRATICS.seconds(products, size)
+        matrices.diagonal(dim1=-2, dim2=-1).mul_(2)  # -1/2 M holds half of the diagonal, and the rest twice
         values, vectors = torch.linalg.eigh(matrices)
         values = values + (1 - values.min()).clamp_min(0)
         return FullCovariance((vectors / values.unsqueeze(-2)) @ vectors.mT)
     precisions = -2 * products if products.shape[1] else products.new_zeros(n_components, size)
-    if projection is None:
+    if projections is None:
         return DiagonalCovariance(1 / (precisions + (1 - precisions.min()).clamp_min(0)))
-    projections = projection.unflatten(0, (n_components, -1)).mT  # V, (K, D, R)
+    projections = projections.mT  # V, (K, D, R)
     # diag(p) - V V' has no eigenvalue below min p - the largest of V'V.
     largest = torch.linalg.eigvalsh(projections.mT @ projections).max()
     uniquenesses = 1 / (precisions + (1 + largest - precisions.min()).clamp_min(0))

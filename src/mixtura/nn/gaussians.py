@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
-from mixtura.covariances.low_rank import LowRankProduct
-from mixtura.model.features import in_rows
-from mixtura.nn.logits import Monomials, component_scores
 from mixtura.roles import Covariance
-from mixtura.values.moments import DenseForm
+from mixtura.values.features import Coefficients
 
 # In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
 SMALLEST_VARIANCE = 1e-3
 
 
 class GaussianComponents(nn.Module):
-    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k), in the product form of (head-scores).
+    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k), by the feature map of (scores).
 
     Sigma_k is a lower triangular root times its transpose ("full"), variances ("diagonal"), variances and loadings
     ("low_rank"), each plus the smallest variance; "none" has one set of variances for all components (head-gaussians).
@@ -29,7 +24,6 @@ class GaussianComponents(nn.Module):
     def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int):
         super().__init__()
         self.quadratic, self.rank, self.n_features, self.n_components = quadratic, rank, n_features, n_components
-        self.monomials = Monomials(n_features, "diagonal" if quadratic == "none" else quadratic)
         self.bias = nn.Parameter(torch.zeros(n_components))  # log weights, up to a constant
         self.means = nn.Parameter(torch.randn(n_components, n_features))
         shapes = {"full": (n_components, n_features, n_features), "none": (1, n_features)}
@@ -58,26 +52,10 @@ class GaussianComponents(nn.Module):
             return LowRankCovariance(variances, self.loadings)
         return DiagonalCovariance(variances.expand(self.n_components, -1))
 
-    def coefficients(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Weights (K, P), biases (K,) and projections (K R, D), as in FreeComponents."""
-        return product_coefficients(self.covariance(), self.means, self.log_weights())
+    def coefficients(self) -> Coefficients:
+        return self.covariance().coefficients(self.means, self.log_weights())
 
     def forward(self, x: Tensor) -> Tensor:
-        return component_scores(self.monomials, x.to(self.means.dtype), *self.coefficients())
-
-
-def product_coefficients(
-    covariance: Covariance, means: Tensor, log_weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The coefficients of (head-scores) for Gaussians: weights (K, P), biases (K,), projections (K R, D) or None."""
-    product: Any = covariance.product(means, log_weights)
-    if not isinstance(product, LowRankProduct):
-        dense = isinstance(product.form, DenseForm)
-        weights = (in_rows(product.weights, means.shape[1]) if dense else product.weights).to(means.dtype)
-        return weights[:, 1:], weights[:, 0], None
-    bias, weight = product.weights[:, 0], product.weights[:, 1:]
-    # 1/2 |V' x - o|^2 = 1/2 |V' x|^2 - (V o)' x + 1/2 |o|^2: the offsets move into weights and biases.
-    size, offsets = means.shape[1], product.offsets
-    shift = (product.projections @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
-    weight = torch.cat((weight[:, :size] - shift, weight[:, size:]), 1)
-    return weight, bias + 0.5 * offsets.square().sum(-1), product.projections.mT.flatten(0, 1)
+        """Log joints (K, n) of normalised features (n, D)."""
+        coefficients = self.coefficients()
+        return coefficients.forward(coefficients.phi(x.T.to(self.means.dtype)))[0]

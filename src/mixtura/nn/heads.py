@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.covariances import automatic_rank
-from mixtura.nn import conversion, fused
-from mixtura.nn.components import QUADRATICS, FreeComponents, SparseComponents
+from mixtura.nn import conversion
+from mixtura.nn.components import MAPS, FreeComponents, SparseComponents
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.logits import class_logits, in_autocast
 from mixtura.nn.pruned import PrunedHead, pruned
@@ -27,7 +27,7 @@ class MixtureHead(nn.Module):
 
         logit_c = log sum_{k in c} exp a_k((x - centre) / scale)                                      (head-logits)
 
-    with the scores of (head-scores). softmax of the logits is p(c | x), so that nn.CrossEntropyLoss trains it.
+    with the scores of (scores). softmax of the logits is p(c | x), so that nn.CrossEntropyLoss trains it.
 
     Parameters:
         n_features, n_classes: sizes of input and output.
@@ -59,7 +59,7 @@ class MixtureHead(nn.Module):
         density: bool = False,
     ):
         super().__init__()
-        checks.one_of("quadratic", quadratic, QUADRATICS)
+        checks.one_of("quadratic", quadratic, MAPS)
         self.n_features = checks.count("n_features", n_features)
         self.n_classes = checks.count("n_classes", n_classes, 2)
         self.n_components = checks.count("n_components", n_components)
@@ -94,40 +94,23 @@ class MixtureHead(nn.Module):
         heads take them, and do not use them, so that all look alike.
         """
         if self.followed is None or labels is None:
-            logits = self._logits(features, self.n_components)
+            scores = self._scores(features)
         else:
-            logits = class_logits(self._followed_scores(features, labels.reshape(-1)), self.n_components)
+            scores = self._followed_scores(features, labels.reshape(-1))
+        logits = class_logits(scores, self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
-        return self._logits(features, 1)
+        return self._scores(features).T
 
-    def _logits(self, features: Tensor, n_members: int) -> Tensor:
-        """Logits (n, C) of features (..., D), for classes of so many components."""
+    def _scores(self, features: Tensor) -> Tensor:
+        """Scores (K, n) of features (..., D)."""
         rows, parts = self._rows(features), self.components
-        if self.training and fused.usable(rows, parts.bias):
-            found = self._fused_logits(rows, n_members)
-            if found is not None:
-                return found
         if not parts.in_own_precision or not in_autocast(rows):
-            return class_logits(parts.forward(self._normalised(rows)), n_members)
+            return parts.forward(self._normalised(rows))
         with torch.autocast(rows.device.type, enabled=False):
-            return class_logits(parts.forward(self._normalised(rows.to(parts.bias.dtype))), n_members)
-
-    def _fused_logits(self, rows: Tensor, n_members: int) -> Tensor | None:
-        """The same in few launches, where that is possible and worth while."""
-        parts, frame = self.components, self._frame()
-        own_precision = rows.dtype == torch.float32 or in_autocast(rows)
-        if frame is None or not own_precision or not isinstance(parts, FreeComponents):
-            return None
-        if frame[2] is None or frame[0].requires_grad or frame[1].requires_grad:
-            return None
-        weight, bias, projection, log_variances, more = parts.trained()
-        if more is not None or not fused.few(rows, weight, projection, log_variances, n_members):
-            return None
-        numbers = weight, bias, projection, log_variances
-        return fused.FusedLogits.apply(parts.monomials, frame, n_members, rows, *numbers)  # pyright: ignore[reportReturnType]
+            return parts.forward(self._normalised(rows.to(parts.bias.dtype)))
 
     def _rows(self, features: Tensor) -> Tensor:
         """Features (..., D) as rows (n, D)."""
@@ -136,23 +119,7 @@ class MixtureHead(nn.Module):
 
     def _normalised(self, rows: Tensor) -> Tensor:
         """Rows (n, D) in their units."""
-        normaliser = self.normaliser
-        if normaliser is None:
-            return rows
-        frame = self._frame() if self.training and len(rows) > 1 else None
-        return normaliser(rows) if frame is None else torch.batch_norm(rows, *frame, True)  # pyright: ignore[reportCallIssue]
-
-    def _frame(self) -> tuple[Any, ...] | None:
-        """What batch normalisation gives torch.batch_norm in training, or None if it has become another one.
-
-        To give it is what the module does, without what it does around it.
-        """
-        normaliser = self.normaliser
-        if type(normaliser) is not nn.BatchNorm1d or normaliser.momentum is None:
-            return None
-        own, running = normaliser._parameters, normaliser._buffers  # attributes of modules are slow to find
-        numbers = own["weight"], own["bias"], running["running_mean"], running["running_var"]
-        return *numbers, True, normaliser.momentum, normaliser.eps
+        return rows if self.normaliser is None else self.normaliser(rows)
 
     def penalty(self) -> Tensor:
         """What else a training loop adds, times a weight, to the mean cross-entropy: nothing here."""
@@ -170,7 +137,7 @@ class MixtureHead(nn.Module):
         if self.followed is not None and bool(self.followed.n_batches):
             normalised = self.followed(self._normalised(self._rows(features).to(self.followed.means.dtype)))
         else:
-            normalised = self.scores(features).logsumexp(1)
+            normalised = self._scores(features).logsumexp(0)
         return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
 
     def hybrid_loss(
@@ -183,15 +150,15 @@ class MixtureHead(nn.Module):
         features without end by shrinking them. Needs density=True.
         """
         self._check_density("hybrid_loss")
-        log_joint = self._followed_scores(features, labels).T  # (K, n)
+        log_joint = self._followed_scores(features, labels)  # (K, n)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
         objective = Hybrid(tradeoff, discriminative)
         return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
 
     def _followed_scores(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Scores (n, K) of rows, which the Gaussians of the density follow in training."""
-        scores = self.scores(features)
-        checks.head_labels(labels, len(scores), self.n_classes, smallest=-1)
+        """Scores (K, n) of rows, which the Gaussians of the density follow in training."""
+        scores = self._scores(features)
+        checks.head_labels(labels, scores.shape[1], self.n_classes, smallest=-1)
         if self.followed is not None and self.training:
             # Not as normalised by the statistics of their batch, which shake more than the rows of a class differ.
             centre, scale = self.frame()

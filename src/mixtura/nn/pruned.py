@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 
 from mixtura import checks
 from mixtura.nn.logits import at_least_single
+from mixtura.values.features import LINEAR, QUADRATICS, Coefficients, triangle
 
 
 class SparseMatrix(nn.Module):
@@ -60,7 +62,7 @@ class PrunedHead(nn.Module):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
-            weight, bias, projection, class_of = _merged(head, *head.components.coefficients())
+            weight, bias, projection, class_of = _merged(head, without_offsets(head.components.coefficients()))
         columns = (weight != 0).any(0).nonzero()[:, 0]
         factors = _factors(head)[:, columns]  # D stands for the constant
         in_use = [factors.flatten()]
@@ -137,32 +139,44 @@ def pruned(head: Any) -> PrunedHead:
     return PrunedHead(head)
 
 
-def _merged(
-    head: Any, weight: Tensor, bias: Tensor, projection: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _merged(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Components with the weightless ones of a class made one, whose bias is logsumexp of theirs (head-merge)."""
-    n_components = len(weight)
+    weight, bias, projection = coefficients.weights, coefficients.bias.clone(), coefficients.projections
+    assert weight is not None
     class_of = torch.arange(head.n_classes, device=weight.device).repeat_interleave(head.n_components)
-    by_component = None if projection is None else projection.unflatten(0, (n_components, -1))  # (K, R, D)
     empty = (weight == 0).all(1)
-    if by_component is not None:
-        empty &= (by_component == 0).flatten(1).all(1)
+    if projection is not None:
+        empty &= (projection == 0).flatten(1).all(1)
     kept = torch.ones_like(empty)
-    bias = bias.clone()
     for c in range(head.n_classes):
         (constants,) = torch.where(empty & (class_of == c))
         if len(constants) > 1:
             bias[constants[0]] = bias[constants].logsumexp(0)
             kept[constants[1:]] = False
-    return weight[kept], bias[kept], None if by_component is None else by_component[kept], class_of[kept]
+    return weight[kept], bias[kept], None if projection is None else projection[kept], class_of[kept]
+
+
+def without_offsets(coefficients: Coefficients) -> Coefficients:
+    """The same scores with offsets in weights and biases: 1/2 |V x - o|^2 = 1/2 |V x|^2 - (V' o)' x + 1/2 |o|^2."""
+    offsets, projections = coefficients.offsets, coefficients.projections
+    if offsets is None or projections is None or coefficients.weights is None:
+        return coefficients
+    shift = (projections.mT @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
+    weights = functional.pad(shift, (0, coefficients.weights.shape[1] - shift.shape[1])) * coefficients.sign
+    bias = coefficients.bias - 0.5 * coefficients.sign * offsets.square().sum(-1)
+    return replace(coefficients, weights=coefficients.weights + weights, bias=bias, offsets=None)
 
 
 def _factors(head: Any) -> Tensor:
-    """The two factors of every monomial, (2, P): features, and the number after the last for a constant one."""
-    linear = torch.arange(head.n_features, device=head.components.bias.device)
+    """The two factors of every feature, (2, P): numbers of features, and the one after the last for a constant."""
+    device = head.components.bias.device
+    linear = torch.arange(head.n_features, device=device)
     single = torch.stack((linear, torch.full_like(linear, head.n_features)))
-    products = {"full": head.components.monomials.pairs, "none": single[:, :0]}
-    return torch.cat((single, products.get(head.components.monomials.quadratic, linear.expand(2, -1))), 1)
+    shared = head.components.coefficients().shared
+    if shared is LINEAR:
+        return single
+    products = torch.stack(triangle(head.n_features, device)[:2]) if shared is QUADRATICS else linear.expand(2, -1)
+    return torch.cat((single, products), 1)
 
 
 def _members(class_of: Tensor, n_classes: int) -> Tensor:

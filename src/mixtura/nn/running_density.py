@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from mixtura.covariances import Diagonal, Full, LowRank, Tied
 from mixtura.model.mixture import Mixture
-from mixtura.nn.gaussians import SMALLEST_VARIANCE, product_coefficients
-from mixtura.nn.logits import Monomials, component_scores
-from mixtura.numerics.buffers import Scratch
+from mixtura.nn.gaussians import SMALLEST_VARIANCE
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
 from mixtura.solvers.em import placed, pseudo_moments_of
@@ -45,7 +41,6 @@ class FollowedGaussians(nn.Module):
     def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int, n_members: int):
         super().__init__()
         self.quadratic, self.n_features, self.momentum = quadratic, n_features, MOMENTUM
-        self.monomials = Monomials(n_features, "diagonal" if quadratic == "none" else quadratic)
         self.register_buffer("log_weights", torch.zeros(n_components).log_softmax(0))
         self.register_buffer("means", torch.zeros(n_components, n_features))
         self.register_buffer("class_of", torch.arange(n_components) // n_members, persistent=False)
@@ -82,16 +77,16 @@ class FollowedGaussians(nn.Module):
 
     @torch.no_grad()
     def follow(self, x: Tensor, scores: Tensor, labels: Tensor) -> None:
-        """One step after normalised rows (n, D); scores (n, K) and labels, -1 meaning unknown, share them out.
+        """One step after normalised rows (n, D); scores (K, n) and labels, -1 meaning unknown, share them out.
 
         (head-follows)
         """
         mixture, rows = self.mixture(0.0), x.double()
-        shares = Joint().evaluate(scores.T.double(), Targets(self.class_of, labels)).numerator  # (K, n)
-        product: Any = mixture.covariance.product(mixture.means, mixture.log_weights)
-        sums, centre = product.zeros(), torch.zeros_like(rows[0])
-        product.accumulate(sums, product.expand(rows, centre, slice(None), Scratch())[1], shares, slice(None))
-        batch = product.moments(sums, centre).about(mixture.means)
+        shares = Joint().evaluate(scores.double(), Targets(self.class_of, labels)).numerator  # (K, n)
+        coefficients = mixture.covariance.coefficients(mixture.means, mixture.log_weights)
+        sums = coefficients.zeros()
+        coefficients.pullback(sums, coefficients.forward(coefficients.phi(rows.T))[1], shares, slice(None))
+        batch = coefficients.moments(sums, torch.zeros_like(rows[0])).about(mixture.means)
         rate = (1 / (self.n_batches.double() + 2)).clamp_min(self.momentum)
         moments = mixture.own_moments(mixture.weights * (1 - rate)) + batch.scaled(rate / len(rows))
         floor = torch.full_like(rows[0], FLOOR * SMALLEST_VARIANCE)
@@ -105,9 +100,7 @@ class FollowedGaussians(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Log densities (n,) of normalised features (n, D)."""
         mixture = self.mixture()
-        found = product_coefficients(mixture.covariance, mixture.means, mixture.log_weights)
-        weight, bias, projection = (None if part is None else part.to(self.means.dtype) for part in found)
-        assert weight is not None
-        assert bias is not None
+        coefficients = mixture.covariance.coefficients(mixture.means, mixture.log_weights)
+        coefficients = coefficients.select(slice(None), self.means.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            return component_scores(self.monomials, x.to(weight.dtype), weight, bias, projection).logsumexp(1)
+            return coefficients.forward(coefficients.phi(x.T.to(self.means.dtype)))[0].logsumexp(0)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.cached_property import cached_property
+from mixtura.values.features import gather, weigh
+from mixtura.values.sparse_rows import pick, row_slice, transposed
 
 # Below this a probability of the own class is taken in logs: the quotient of two such numbers has lost its digits.
 SMALLEST_PROBABILITY = 1e-290
-# What the scratch of a chunk holds for each row and basis: scores, gates, numerators and one intermediate.
-SCRATCH_PER_CELL = 4 * 8
+# Bytes of scratch for each row and basis: scores, gates, numerators and one intermediate.
+SCRATCH_PER_VALUE = 4 * 8
 
 
 @dataclass(frozen=True)
@@ -76,24 +74,14 @@ class LogLinearMixture:
         dense[self.class_of, self.basis_of] = (self.log_weights - self.log_totals[self.basis_of]).exp()
         return dense
 
-    @cached_property
-    def columns(self) -> list[slice | Tensor]:
-        """The bases of each class: numbers, or a slice where they lie together; all bases where most are its own."""
-        return [_as_slice(self.basis_of[self.class_of == c], self.n_bases) for c in range(self.n_classes)]
-
     def log_joint(self, rows: Tensor) -> Tensor:
-        """Log joints, up to a number that is the same for all components of a row: (n, D) -> (n, K)."""
-        return _times(rows, self.coefficients)[:, self.basis_of] + self.log_weights
+        """Log joints, up to a number that is the same for all components of a row: (n, D) -> (K, n)."""
+        scores = weigh(transposed(rows), self.coefficients, torch.zeros_like(self.log_totals))
+        return scores[self.basis_of] + self.log_weights.unsqueeze(1)
 
     def log_probabilities(self, rows: Tensor) -> Tensor:
-        """log p(c | x), (n, D) -> (n, C)."""
-        scores = _times(rows, self.coefficients).add_(self.log_totals)  # (n, J)
-        probabilities = scores.softmax(1) @ self.shares.T  # (n, C)
-        if bool((probabilities > SMALLEST_PROBABILITY).all()):
-            return probabilities.log()
-        log_shares = self.shares.log()
-        each = [(scores + log_shares[c]).logsumexp(1) for c in range(self.n_classes)]
-        return torch.stack(each, 1).log_softmax(1)
+        """log p(c | x), (n, D) -> (C, n)."""
+        return log_shares(weigh(transposed(rows), self.coefficients, self.log_totals), self.shares)
 
     def kept(self, chosen: Tensor) -> LogLinearMixture:
         """With the chosen components (K,) alone; bases that nothing uses leave too."""
@@ -109,69 +97,40 @@ class LogLinearMixture:
 
     def to(self, device: torch.device | str) -> LogLinearMixture:
         """The same mixture on another device."""
-        moved = {
-            name: getattr(self, name).to(device) for name in ("log_weights", "coefficients", "class_of", "basis_of")
-        }
-        return replace(self, **moved)
+        names = ("log_weights", "coefficients", "class_of", "basis_of")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def _as_slice(numbers: Tensor, n_bases: int) -> slice | Tensor:
-    first, last = int(numbers.min()), int(numbers.max())
-    if len(numbers) > n_bases // 2:  # picking columns costs a copy; zero shares do the same
-        return slice(0, n_bases)
-    return slice(first, last + 1) if last - first + 1 == len(numbers) else numbers
-
-
-def _times(rows: Tensor, coefficients: Tensor) -> Tensor:
-    """rows (n, D), dense or sparse, times coefficients' (D, J)."""
-    if rows.layout is torch.strided:
-        return rows @ coefficients.T
-    with quietly():
-        return rows @ coefficients.T.contiguous()
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Without torch's notes on sparse tensors: that they are new, and that their indices are not checked."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse", UserWarning)
-        yield
-
-
-def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A sparse matrix by rows; indices as scipy checked them."""
-    with quietly():
-        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
+def log_shares(scores: Tensor, shares: Tensor) -> Tensor:
+    """log sum_j V_cj e^a_j / sum_j e^a_j: the class log-sum-exp where bases are shared, (J, n), (C, J) -> (C, n)."""
+    probabilities = shares @ scores.softmax(0)
+    if bool((probabilities > SMALLEST_PROBABILITY).all()):
+        return probabilities.log()
+    each = [(scores + own.log().unsqueeze(1)).logsumexp(0) for own in shares]
+    return torch.stack(each).log_softmax(0)
 
 
 @dataclass(frozen=True)
 class ClassChunk:
-    """Rows in memory together, sorted by class; `transposed` only where they are sparse."""
+    """Rows in memory together, and their classes."""
 
-    features: Tensor  # (n, D), dense or CSR
-    transposed: Tensor | None  # (D, n), CSR
-    classes: tuple[slice, ...]  # the rows of each class
-    weights: Tensor  # (n, 1)
-
-    @cached_property
-    def unweighted(self) -> bool:
-        return bool((self.weights == 1).all())
+    features: Tensor  # (D, n), dense or CSR
+    labels: Tensor  # (n,)
+    weights: Tensor  # (n,)
 
     def scores(self, mixture: LogLinearMixture) -> Tensor:
-        """log sum_c W_cj + theta_j . x_n, (n, J)."""
-        return _times(self.features, mixture.coefficients).add_(mixture.log_totals)
+        """log sum_c W_cj + theta_j . x_n, (J, n)."""
+        return weigh(self.features, mixture.coefficients, mixture.log_totals)
 
-    def firsts(self, responsibilities: Tensor, rows: slice | None = None) -> Tensor:
-        """sum_n R_nj x_n, (n, J) -> (J, D); R may be of some rows only where these are dense."""
-        if self.transposed is None:
-            return responsibilities.T @ (self.features if rows is None else self.features[rows])
-        with quietly():
-            return (self.transposed @ responsibilities).T
+    def by_class(self, values: Tensor, n_classes: int) -> Tensor:
+        """Weighted sums over the rows of each class: (J, n) -> (C, J)."""
+        zeros = values.new_zeros(n_classes, len(values))
+        return zeros.index_add_(0, self.labels, (values * self.weights).T)
 
 
 @dataclass(frozen=True)
 class LabeledRows:
-    """Non-negative rows sorted by class, in chunks."""
+    """Non-negative rows with their classes, in chunks."""
 
     chunks: tuple[ClassChunk, ...]
     n_rows: int
@@ -181,40 +140,16 @@ class LabeledRows:
     means: Tensor  # (D,)
 
 
-def labeled_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int, step: int) -> LabeledRows:
+def labeled_rows(features: Tensor, labels: Tensor, weights: Tensor, step: int) -> LabeledRows:
     """Rows (n, D), dense or CSR, with class numbers (n,) and weights (n,), in chunks of at most step rows."""
-    order = labels.argsort(stable=True)
-    order = order[weights[order] > 0]
-    labels, weights = labels[order], weights[order].unsqueeze(1)
-    features = _picked(features, order)
-    chunks = []
-    for part in in_parts(len(labels), step):
-        edges = torch.searchsorted(
-            labels[part].contiguous(), torch.arange(n_classes + 1, device=labels.device)
-        ).tolist()
-        classes = tuple(slice(a, b) for a, b in pairwise(edges))
-        block = features if step >= len(labels) else _picked(features, torch.arange(part.start, part.stop))
-        chunks.append(ClassChunk(block, _transposed(block), classes, weights[part]))
-    sums = _times(features, torch.ones(1, features.shape[1], dtype=features.dtype, device=features.device))
-    total = float(weights.sum())
-    means = sum(chunk.firsts(chunk.weights)[0] for chunk in chunks) / total
-    assert isinstance(means, Tensor)
-    return LabeledRows(tuple(chunks), len(labels), features.shape[1], total, float(sums.max()), means)
-
-
-def _picked(features: Tensor, index: Tensor) -> Tensor:
-    if features.layout is torch.strided:
-        return features[index.to(features.device)]
-    with quietly():
-        chosen = features.to_sparse_coo().coalesce().index_select(0, index.to(features.device))
-        return chosen.coalesce().to_sparse_csr()
-
-
-def _transposed(features: Tensor) -> Tensor | None:
-    if features.layout is torch.strided:
-        return None
-    with quietly():
-        return features.to_sparse_coo().T.coalesce().to_sparse_csr()
+    counted = (weights > 0).nonzero()[:, 0]
+    features, labels, weights = pick(features, counted), labels[counted], weights[counted]
+    parts = [slice(start, start + step) for start in range(0, len(labels), step)]
+    chunks = [ClassChunk(transposed(row_slice(features, part)), labels[part], weights[part]) for part in parts]
+    ones, total = weights.new_ones(1, features.shape[1]), float(weights.sum())
+    largest = max(float(weigh(chunk.features, ones, ones[:, 0] * 0).max()) for chunk in chunks)
+    means = torch.stack([gather(chunk.features, chunk.weights.unsqueeze(0))[0] for chunk in chunks]).sum(0) / total
+    return LabeledRows(tuple(chunks), len(labels), features.shape[1], total, largest, means)
 
 
 @dataclass(frozen=True)
@@ -223,47 +158,29 @@ class Posterior:
 
         r-_nj = gates_nj, the posterior of basis j among all;  r+_nj = r-_nj V_cj / p_n, that in the row's own class c,
 
-    with p_n = p(c | x_n). Numerators are made where they are wanted. Rows whose p_n is too small for the quotient have
-    factor zero, and their numerators are in `lost`.
+    with p_n = p(c | x_n).
     """
 
-    gates: Tensor  # (n, J)
-    factors: Tensor  # (n, 1), row weight over p_n
+    gates: Tensor  # (J, n)
+    numerators: Tensor  # (J, n)
     log_probabilities: Tensor  # (n,)
-    lost: tuple[tuple[int, Tensor, Tensor], ...] = ()  # class, numbers of rows, weighted numerators (n', J)
 
 
-def posterior(
-    mixture: LogLinearMixture,
-    chunk: ClassChunk,
-    scores: Tensor,
-    gates: Tensor | None = None,
-    log_factors: Tensor | None = None,
-) -> Posterior:
-    """Both sides at the mixture.
-
-    Arguments:
-        scores: of the mixture, (n, J); or of one with log weights of bases less by log_factors (J,), with gates given.
-    """
-    gates = scores.softmax(1) if gates is None else gates
-    probabilities = torch.empty_like(chunk.weights[:, 0])
-    for c, rows in enumerate(chunk.classes):
-        columns = mixture.columns[c]
-        probabilities[rows] = gates[rows][:, columns] @ mixture.shares[c, columns]
-    small = probabilities < SMALLEST_PROBABILITY
-    if not bool(small.any()):
-        return Posterior(gates, chunk.weights / probabilities.unsqueeze(1), probabilities.log())
-    factors = torch.where(
-        small.unsqueeze(1), 0.0, chunk.weights / probabilities.clamp_min(SMALLEST_PROBABILITY).unsqueeze(1)
-    )
-    log_probabilities, lost = probabilities.clamp_min(SMALLEST_PROBABILITY).log(), []
-    for c, rows in enumerate(chunk.classes):
-        index = small[rows].nonzero()[:, 0] + rows.start
-        everywhere = scores[index] if log_factors is None else scores[index] + log_factors
-        own = everywhere + mixture.shares[c].log()
-        log_probabilities[index] = own.logsumexp(1) - everywhere.logsumexp(1)
-        lost.append((c, index, chunk.weights[index] * own.softmax(1)))
-    return Posterior(gates, factors, log_probabilities, tuple(lost))
+def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
+    """Both sides at the mixture; where p_n is too small for the quotient they are taken in logs."""
+    scores = chunk.scores(mixture)
+    gates, own = scores.softmax(0), mixture.shares.T[:, chunk.labels]
+    numerators = gates * own
+    probabilities = numerators.sum(0)
+    safe = probabilities.clamp_min(SMALLEST_PROBABILITY)
+    log_probabilities = safe.log()
+    numerators /= safe
+    lost = (probabilities < SMALLEST_PROBABILITY).nonzero()[:, 0]
+    if len(lost):
+        in_class = scores[:, lost] + own[:, lost].log()
+        log_probabilities[lost] = in_class.logsumexp(0) - scores[:, lost].logsumexp(0)
+        numerators[:, lost] = in_class.softmax(0)
+    return Posterior(gates, numerators, log_probabilities)
 
 
 @dataclass(frozen=True)
@@ -281,78 +198,31 @@ class Counts:
 
 def counts_of(mixture: LogLinearMixture, chunk: ClassChunk, found: Posterior) -> Counts:
     """The counts of a chunk."""
-    numerators = torch.zeros_like(mixture.shares)
-    for c, rows in enumerate(chunk.classes):
-        columns = mixture.columns[c]
-        own = found.factors[rows][:, 0] @ found.gates[rows][:, columns]
-        numerators[c, columns] = own * mixture.shares[c, columns]
-    for c, _, parts in found.lost:
-        numerators[c] += parts.sum(0)
-    value = float(chunk.weights[:, 0] @ found.log_probabilities)
-    return Counts(value, numerators, chunk.weights[:, 0] @ found.gates)
+    numerators = chunk.by_class(found.numerators, mixture.n_classes)
+    return Counts(float(chunk.weights @ found.log_probabilities), numerators, found.gates @ chunk.weights)
 
 
-def sides(mixture: LogLinearMixture, chunk: ClassChunk, found: Posterior) -> tuple[Tensor, Tensor]:
+def sides(chunk: ClassChunk, found: Posterior) -> tuple[Tensor, Tensor]:
     """sum_n r+_nj x_n and sum_n r-_nj x_n, (J, D) each (basis-moments)."""
-    gates = found.gates if chunk.unweighted else found.gates * chunk.weights
-    denominator = chunk.firsts(gates)
-    if chunk.transposed is not None or found.lost or not _private(mixture):
-        return chunk.firsts(_numerators(mixture, chunk, found)), denominator
-    numerator = torch.zeros_like(mixture.coefficients)
-    for c, rows in enumerate(chunk.classes):
-        columns = mixture.columns[c]  # may hold bases of other classes, whose shares are zero
-        own = chunk.firsts(found.gates[rows][:, columns] * found.factors[rows], rows)
-        numerator[columns] += own * mixture.shares[c, columns].unsqueeze(1)
-    return numerator, denominator
+    numerator = gather(chunk.features, found.numerators * chunk.weights)
+    return numerator, gather(chunk.features, found.gates * chunk.weights)
 
 
-def net(mixture: LogLinearMixture, chunk: ClassChunk, found: Posterior) -> Tensor:
+def net(chunk: ClassChunk, found: Posterior) -> Tensor:
     """sum_n (r+_nj - r-_nj) x_n, (J, D): the gradient by the coefficients, in one product."""
-    signed = _numerators(mixture, chunk, found)
-    return chunk.firsts(signed.addcmul_(found.gates, chunk.weights, value=-1.0))
-
-
-def _private(mixture: LogLinearMixture) -> bool:
-    return mixture.n_components == mixture.n_bases and mixture.n_classes > 1
-
-
-def _numerators(mixture: LogLinearMixture, chunk: ClassChunk, found: Posterior) -> Tensor:
-    """Weighted numerators of all bases, (n, J)."""
-    numerators = found.gates * found.factors
-    for c, rows in enumerate(chunk.classes):
-        numerators[rows] *= mixture.shares[c]
-    for _, index, parts in found.lost:
-        numerators[index] += parts
-    return numerators
+    return gather(chunk.features, (found.numerators - found.gates) * chunk.weights)
 
 
 def losses_without(mixture: LogLinearMixture, rows: LabeledRows) -> Tensor:
     """An upper bound of what the log-likelihood loses when one weight becomes zero, (C, J) (weight-removal)."""
     losses = torch.zeros_like(mixture.shares)
     for chunk in rows.chunks:
-        found = posterior(mixture, chunk, chunk.scores(mixture))
-        shares_gone = (_numerators(mixture, chunk, found) / chunk.weights).clamp_max(1 - 1e-15)
-        gone = shares_gone.neg_().log1p_().neg_()
-        for c, part in enumerate(chunk.classes):
-            losses[c] += chunk.weights[part][:, 0] @ gone[part]
-        losses -= (chunk.weights[:, 0] @ found.gates) * mixture.shares
+        found = posterior(mixture, chunk)
+        gone = -torch.log1p(-found.numerators.clamp_max(1 - 1e-15))
+        losses += chunk.by_class(gone, mixture.n_classes) - (found.gates @ chunk.weights) * mixture.shares
     return losses
 
 
 def log_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
     """sum_n weight_n log p(c_n | x_n)."""
-    return sum(
-        float(chunk.weights[:, 0] @ posterior(mixture, chunk, chunk.scores(mixture)).log_probabilities)
-        for chunk in rows.chunks
-    )
-
-
-def chunk_rows(memory_limit: int, n_bases: int) -> int:
-    """Rows whose scratch keeps within the limit."""
-    return max(1, memory_limit // (SCRATCH_PER_CELL * n_bases))
-
-
-def in_parts(n_rows: int, step: int) -> Iterator[slice]:
-    """Slices of at most step rows."""
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
+    return sum(float(chunk.weights @ posterior(mixture, chunk).log_probabilities) for chunk in rows.chunks)

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from mixtura.nonnegative.mixture import (
-    ClassChunk,
     Counts,
     LabeledRows,
     LogLinearMixture,
-    Posterior,
     counts_of,
     log_likelihood,
     losses_without,
@@ -73,25 +71,16 @@ class Multiplicative:
 
     def step(self, mixture: UpdateState, rows: LabeledRows) -> Step:
         """One alternating iteration; the value is that of the mixture given, per unit of row weight."""
-        before, alone = mixture.mixture, len(rows.chunks) == 1
-        counts, known = None, None
-        for chunk in rows.chunks:
-            scores = chunk.scores(before)
-            found = posterior(before, chunk, scores)
-            part = counts_of(before, chunk, found)
-            counts = part if counts is None else counts + part
-            known = (scores, found.gates) if alone else None  # more would be rows x bases that outlive a chunk
-        assert counts is not None
+        before = mixture.mixture
+        counts = sum_counts(before, rows)
         value = counts.value - self.cost(before)
         if removal_is_due(self, mixture.iteration):
             smaller = without_idle_weights(before, rows, self.penalty, value)
-            if (
-                smaller.n_components < before.n_components
-            ):  # and an update of what is left: a step that only removes may
-                return after_removal(self, mixture, smaller, rows, value / rows.weight)  # rise too little for the loop
+            if smaller.n_components < before.n_components:
+                # And an update of what is left: a step that only removes may rise too little for the loop.
+                return after_removal(self, mixture, smaller, rows, value / rows.weight)
         after = self.with_weights(before, counts)
-        moved = None if known is None else Known(*known, after.log_totals - before.log_totals)
-        after = with_coefficients(after, rows, moved)
+        after = with_coefficients(after, rows)
         return Step(replace(mixture, mixture=after, iteration=mixture.iteration + 1), value / rows.weight)
 
     def cost(self, mixture: LogLinearMixture) -> float:
@@ -112,29 +101,17 @@ class Multiplicative:
         return replace(mixture, log_weights=log_weights)
 
 
-@dataclass(frozen=True)
-class Known:
-    """Scores and gates (n, J) of the only chunk at the weights before, and what their logs rose by since, (J,)."""
-
-    scores: Tensor
-    gates: Tensor
-    log_factors: Tensor
-
-    def posterior(self, mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
-        """That of the new weights, without another exponential."""
-        gates = self.gates * (self.log_factors - self.log_factors.max()).exp()
-        totals = gates.sum(1, keepdim=True)
-        if bool((totals < SMALLEST_COUNT).any()):
-            return posterior(mixture, chunk, self.scores + self.log_factors)
-        return posterior(mixture, chunk, self.scores, gates.div_(totals), self.log_factors)
+def sum_counts(mixture: LogLinearMixture, rows: LabeledRows) -> Counts:
+    """The counts of all rows."""
+    first, *others = (counts_of(mixture, chunk, posterior(mixture, chunk)) for chunk in rows.chunks)
+    return sum(others, start=first)
 
 
-def with_coefficients(mixture: LogLinearMixture, rows: LabeledRows, known: Known | None = None) -> LogLinearMixture:
+def with_coefficients(mixture: LogLinearMixture, rows: LabeledRows) -> LogLinearMixture:
     """The second half of an iteration."""
     numerator, denominator = torch.zeros_like(mixture.coefficients), torch.zeros_like(mixture.coefficients)
     for chunk in rows.chunks:
-        found = known.posterior(mixture, chunk) if known else posterior(mixture, chunk, chunk.scores(mixture))
-        above, below = sides(mixture, chunk, found)
+        above, below = sides(chunk, posterior(mixture, chunk))
         numerator += above
         denominator += below
     ratios = (numerator.clamp_min(SMALLEST_COUNT) / denominator.clamp_min(SMALLEST_COUNT)).log()
@@ -244,10 +221,10 @@ class Accelerated:
         counts: Counts | None = None
         by_coefficients = torch.zeros_like(mixture.coefficients)
         for chunk in rows.chunks:
-            found = posterior(mixture, chunk, chunk.scores(mixture))
+            found = posterior(mixture, chunk)
             part = counts_of(mixture, chunk, found)
             counts = part if counts is None else counts + part
-            by_coefficients += net(mixture, chunk, found)
+            by_coefficients += net(chunk, found)
         assert counts is not None
         by_weights = counts.numerators - mixture.shares * counts.denominators  # (C, J)
         by_coefficients -= by_weights.sum(0).unsqueeze(1) * rows.means

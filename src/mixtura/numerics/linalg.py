@@ -68,30 +68,6 @@ def precisions(factors: Tensor) -> Tensor:
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
 
 
-# Operations below which a second thread costs more than it brings, above all where the cores are busy.
-SMALL_WORK = 1e8
-
-
-def threads_for(work: float) -> Threads:
-    """One thread for the operations inside, where they are few; as many as there are otherwise."""
-    return Threads(torch.get_num_threads() if work <= SMALL_WORK else 1)
-
-
-class Threads:
-    """A context with one thread, and this many again after it; entered often, so that a generator would cost time."""
-
-    def __init__(self, n_threads: int):
-        self._n_threads = n_threads
-
-    def __enter__(self) -> None:
-        if self._n_threads > 1:
-            torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        if self._n_threads > 1:
-            torch.set_num_threads(self._n_threads)
-
-
 # LAPACK, called once a matrix, overtakes the vectorised sweep at about this size.
 LARGEST_SWEEP = 24
 

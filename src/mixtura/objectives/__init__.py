@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mixtura.objectives.hybrid import Hybrid
-from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, posteriors, shares
+from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, class_log_joint, posteriors
 from mixtura.objectives.margin import Margin
 from mixtura.objectives.members import Members
 from mixtura.roles import Objective
@@ -25,6 +25,6 @@ __all__ = [
     "Margin",
     "Marginal",
     "Members",
+    "class_log_joint",
     "posteriors",
-    "shares",
 ]

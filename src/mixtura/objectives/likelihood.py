@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,68 +11,43 @@ from torch import Tensor
 
 from mixtura.values.targets import Evaluation, Targets
 
-LOG2_E = math.log2(math.e)
 
+def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """log sum_k exp a_k, and its gradient, the posterior over components, (K, n): the one log-sum-exp of the library.
 
-def largest_of(log_joint: Tensor, dim: int = 0) -> Tensor:
-    """The largest log joints along an axis; a finite number also where they are all -inf."""
-    return log_joint.amax(dim).clamp_min(torch.finfo(log_joint.dtype).min)
-
-
-def exponentials(log_joint: Tensor, largest: Tensor, overwrite: bool = False) -> Tensor:
-    """exp of the differences from larger numbers, in the same memory if that may be written over; zero where it would
-    be smaller than normal numbers are.
-
-    On a CPU numbers that are not normal slow down what is done with them, and powers of two, which torch makes itself,
-    take half the time of exp by MKL on an AMD EPYC. (On an Intel Xeon they take 1.2 times as long.)
+    A row whose log joints are all -inf has zeros, not NaN.
     """
-    # Differences first, which are exact where they matter: the factor would round each of two large numbers by itself.
-    differences = log_joint.sub_(largest) if overwrite else log_joint - largest
-    if differences.requires_grad or not differences.is_cpu:
-        return differences.exp_()
-    smallest = math.log2(torch.finfo(differences.dtype).tiny) + 4
-    return torch.threshold_(differences.mul_(LOG2_E), smallest, -math.inf).exp2_()
-
-
-def posteriors(log_joint: Tensor, overwrite: bool = False) -> tuple[Tensor, Tensor]:
-    """log sum_k exp a_k (n,) and its gradient, the posterior over components, (K, n); that may overwrite log_joint.
-
-    A row whose log joints are all -inf has zeros, not NaN. In the same memory an EM iteration of 64 diagonal
-    components takes 0.8 of the time.
-    """
-    largest = largest_of(log_joint)
-    powers = exponentials(log_joint, largest, overwrite)
-    totals = powers.sum(0)
+    largest = log_joint.detach().amax(dim, keepdim=True).clamp_min(torch.finfo(log_joint.dtype).min)
+    powers = (log_joint - largest).exp_()
+    totals = powers.sum(dim, keepdim=True)
     inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
     # In place where no gradient is recorded: this is the innermost loop of every pass.
     posterior = powers * inverse if powers.requires_grad else powers.mul_(inverse)
-    return largest + totals.log(), posterior
-
-
-def shares(log_joint: Tensor, out: Tensor | None = None) -> Tensor:
-    """The posterior over components alone, row by row and without a gradient: (K, n), written over, -> (n, K)."""
-    powers = exponentials(log_joint, largest_of(log_joint), overwrite=True)
-    totals = powers.sum(0, keepdim=True).clamp_min_(torch.finfo(powers.dtype).tiny)
-    if out is None:
-        return (powers / totals).T
-    torch.div(powers, totals, out=out.T)  # written in this order single precision takes 0.8 of the time
-    return out
+    return (largest + totals.log()).squeeze(dim), posterior
 
 
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
+    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n)."""
+    parts = [posteriors(log_joint[part]) for part in class_slices(targets.class_of, targets.n_classes)]
+    return torch.stack([values for values, _ in parts]), torch.cat([within for _, within in parts])
 
-    A class whose log joints are all -inf gets zero posteriors, not NaN.
+
+def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
+    """log p(x, c) of classes from the log joints of components sorted by class, sizes of each: (K, n) -> (C, n).
+
+    The one class log-sum-exp of the library.
     """
-    class_of, n_rows = targets.class_of, log_joint.shape[1]
-    # The largest log joint of each class; it cancels, so no gradient need pass through it.
-    lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
-    largest = lowest.scatter_reduce_(0, class_of.unsqueeze(-1).expand(-1, n_rows), log_joint.detach(), "amax")
-    shares = exponentials(log_joint, largest[class_of])
-    members = (torch.arange(targets.n_classes, device=class_of.device).unsqueeze(-1) == class_of).to(shares.dtype)
-    totals = members @ shares
-    inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
-    return largest + totals.log(), shares * inverse[class_of]
+    if len(sizes) == len(log_joint):
+        return log_joint
+    if len(set(sizes)) == 1:
+        return log_joint.unflatten(0, (len(sizes), sizes[0])).logsumexp(1)
+    return torch.stack([part.logsumexp(0) for part in log_joint.split(list(sizes))])
+
+
+def class_slices(class_of: Tensor, n_classes: int) -> list[slice]:
+    """The components of each class, which are sorted by class."""
+    edges = torch.searchsorted(class_of, torch.arange(n_classes + 1, device=class_of.device)).tolist()
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
@@ -82,7 +58,7 @@ def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     if targets.shares is not None:
         return _soft_class(log_joint, targets.shares, targets.class_of)
     if targets.labels is None:
-        return posteriors(log_joint, targets.overwrite)
+        return posteriors(log_joint)
     foreign = (targets.labels >= 0) & (targets.labels != targets.class_of.unsqueeze(-1))  # (K, n)
     return posteriors(log_joint.masked_fill(foreign, -torch.inf))
 
@@ -112,7 +88,6 @@ class Joint:
     own_class_only = True
     needs_denominator = False
     has_density = True
-    overwrites = True
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         return Evaluation(*_own_class(log_joint, targets))
@@ -126,10 +101,9 @@ class Marginal:
     own_class_only = False
     needs_denominator = False
     has_density = True
-    overwrites = True
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
-        return Evaluation(*posteriors(log_joint, targets.overwrite))
+        return Evaluation(*posteriors(log_joint))
 
 
 # A row whose class has less than this power of the smallest number of the posterior has lost digits of it; near that

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mixtura.objectives.likelihood import Joint, exponentials, largest_of
+from mixtura.objectives.likelihood import Joint, posteriors
 from mixtura.values.targets import Evaluation, Targets
 
 
@@ -76,11 +76,5 @@ class Members:
 
 def _side_by_side(log_joint: Tensor, n_members: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:
     """log sum_k exp a_k of each member (B, n), and the posteriors among its components times its counts, (K, n)."""
-    joints = log_joint.unflatten(0, (n_members, -1))  # (B, k, n)
-    largest = largest_of(joints, 1)
-    shares = exponentials(joints, largest.unsqueeze(1))
-    totals = shares.sum(1)
-    factors = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
-    if counts is not None:
-        factors = factors * counts
-    return largest + totals.log(), shares.mul_(factors.unsqueeze(1)).flatten(0, 1)
+    values, within = posteriors(log_joint.unflatten(0, (n_members, -1)), 1)  # (B, n), (B, k, n)
+    return values, (within if counts is None else within.mul_(counts.unsqueeze(1))).flatten(0, 1)

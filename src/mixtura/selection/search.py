@@ -320,7 +320,7 @@ def _mapped(ground: Ground, stack: Stack, rows: Tensor, with_entropies: bool) ->
         return torch.stack([torch.stack(kind) for kind in kinds]).permute(3, 0, 1, 2)
 
     solver = ground.solver
-    return map_rows(stack.mixture, TensorSource(rows), solver.frame, compute, solver.memory_limit).permute(1, 2, 3, 0)
+    return map_rows(stack.mixture, TensorSource(rows), compute, solver.memory_limit).permute(1, 2, 3, 0)
 
 
 def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: list[Any], criterion: str) -> Selection:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source
+from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.cached_property import cached_property
-from mixtura.numerics.linalg import threads_for
 from mixtura.objectives import Members
 from mixtura.priors import log_terms
 from mixtura.roles import Covariance, Structure
@@ -180,12 +180,12 @@ class Together:
     def step(self, rows: Source) -> tuple[Tensor, Tensor]:
         """Update all members; log-likelihood + log prior of what was, and likelihood of rows not seen, each (B,)."""
         mixture = self.stack.mixture
-        summary = summarise(mixture, rows, self.objective, self.em.frame, self.em.memory_limit, scratch=self.em.scratch)
+        summary = summarise(mixture, rows, self.objective, self.em.frame, self.em.memory_limit, self.em.buffers)
         values = torch.as_tensor(summary.value)
         seen, unseen = values[: len(self.members)], values[len(self.members) :]
         with threads_for(mixture.n_components * mixture.n_features**3):
             log_prior = self._log_priors(mixture)
-            updated = self.em.maximised(mixture, summary.moments.numerator)
+            updated = self.em.maximised(mixture, summary.moments)
         self.stack = replace(self.stack, mixture=self.stack.normalised(updated, self.tasks[0].solver.class_prior))
         return seen + log_prior, unseen
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.passes import DEFAULT_MEMORY_LIMIT, summarise
+from mixtura.engine.buffers import Buffers
+from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source
+from mixtura.engine.threads import threads_for
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.buffers import Scratch
-from mixtura.numerics.cached_property import cached_property
-from mixtura.numerics.linalg import threads_for
 from mixtura.roles import Objective, Prior, Step
 from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
 from mixtura.values.extents import Frame
@@ -67,9 +68,8 @@ class BaumWelch:
 
     def start(self, mixture: Mixture, rows: Source) -> BaumWelchState:
         """One pass over the rows."""
-        summary = summarise(
-            mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self._scratch, count_denominator=True
-        ).about(mixture.means)
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, self._buffers)
+        summary = summary.about(mixture.means)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
@@ -100,7 +100,7 @@ class BaumWelch:
         with threads_for(mixture.n_components * mixture.n_features**3):
             anchor = self.anchor(now, n_steps)
             constants = self.constants(now, factor, anchor)
-            means, scatter = placed(mixture, now.summary.moments.net + anchor.scaled(constants), pseudo)
+            means, scatter = placed(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
             covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
         return Mixture(self._log_weights(mixture, now.summary), means, covariance, mixture.class_of)
 
@@ -116,8 +116,7 @@ class BaumWelch:
 
     def constants(self, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
         """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
-        net, denominators = now.summary.moments.net, now.summary.denominator_counts
-        assert denominators is not None
+        net, denominators = now.summary.moments, now.summary.denominator_counts
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
             _, scatter = placed(now.mixture, net + anchor.scaled(halves), self._pseudo_moments)
@@ -129,16 +128,15 @@ class BaumWelch:
 
     def _log_weights(self, mixture: Mixture, summary: Summary) -> Tensor:
         denominators = summary.denominator_counts
-        assert denominators is not None
-        numerators = (summary.moments.net.counts + denominators + self._pseudo_moments.weight_count).clamp_min(0)
+        numerators = (summary.moments.counts + denominators + self._pseudo_moments.weight_count).clamp_min(0)
         groups, totals = [slice(0, mixture.n_components)], [1.0]
         if self.class_prior is not None:
             groups, totals = mixture.class_slices, self.class_prior.tolist()
         return grown(mixture.log_weights, numerators, denominators, groups, totals)
 
     @cached_property
-    def _scratch(self) -> Scratch:
-        return Scratch()
+    def _buffers(self) -> Buffers:
+        return Buffers()
 
     @cached_property
     def _pseudo_moments(self) -> PseudoMoments:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.passes import DEFAULT_MEMORY_LIMIT, summarise
+from mixtura.engine.buffers import Buffers
+from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.threads import threads_for
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.buffers import Scratch
-from mixtura.numerics.cached_property import cached_property
-from mixtura.numerics.linalg import threads_for
 from mixtura.objectives import Assigned
 from mixtura.roles import Covariance, Objective, Prior, Step
 from mixtura.values.extents import Frame
@@ -53,12 +54,12 @@ class EM:
 
     def step(self, mixture: Mixture, rows: Source) -> Step:
         """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, scratch=self.scratch)
+        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, self.buffers)
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
         with threads_for(mixture.n_components * mixture.n_features**3):
-            updated = self.maximised(mixture, summary.moments.numerator)
+            updated = self.maximised(mixture, summary.moments)
         repairs = repairs_of(updated)
         if repairs and self.strict:
             raise ValueError(ILL_DEFINED)
@@ -88,9 +89,9 @@ class EM:
         return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
     @cached_property
-    def scratch(self) -> Scratch:
+    def buffers(self) -> Buffers:
         """Buffers of the passes, used again from step to step."""
-        return Scratch()
+        return Buffers()
 
     @cached_property
     def pseudo_moments(self) -> PseudoMoments:

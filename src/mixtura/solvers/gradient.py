@@ -22,8 +22,8 @@ from torch import Tensor
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
+from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.linalg import threads_for
 from mixtura.objectives import Joint
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.roles import Objective, Prior, Step
@@ -153,9 +153,8 @@ class Training:
         self.graph: CapturedStep | None = None
 
     def _standardised(self, rows: Tensor) -> Tensor:
-        """[x, 1] of all rows, (N, D + 1), subtracted in double precision."""
-        scaled = ((rows.double() - self.units.centre) / self.units.scales).to(self.dtype)
-        return torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
+        """Rows (N, D) in the units of the optimiser, subtracted in double precision."""
+        return ((rows.double() - self.units.centre) / self.units.scales).to(self.dtype)
 
     def _takes_lbfgs(self, n_rows: int) -> bool:
         few = n_rows <= MOST_FOR_LBFGS and self.solver.held_out is None
@@ -241,11 +240,11 @@ class Training:
 
     def _gradient_of_moments(self, batch: Tensor, divisor: float, prior_share: float) -> Tensor:
         parts = (None if part is None else part[batch] for part in (self.labels, self.shares, self.weights))
-        rows = self.rows[batch, :-1]
+        rows = self.rows[batch]
         frame = Frame(torch.zeros_like(self.units.centre), self.frame.radii / self.units.scales)
         mixture = self.free.standard_mixture()
         found = summarise(mixture, TensorSource(rows, *parts), self.solver.objective, frame)
-        moments = found.moments.net.about(mixture.means)
+        moments = found.moments.about(mixture.means)
         # Log joints of the rows as they are: by the scales of the observed cells less.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
@@ -296,12 +295,9 @@ class Training:
         if bool(rows.isnan().any()):
             source = TensorSource(rows)
             mixture = self.free.mixture()
-            return map_rows(mixture, source, locate(source), lambda a: class_posteriors(a, known)[0].T).T
-        with torch.no_grad():
-            parts, quadratic, _ = self.free.coefficients()
-            chunks = self._standardised(rows).split(CHUNK_ROWS)
-            found = [class_posteriors(self.free.scores(parts, quadratic, part.T)[0], known)[0] for part in chunks]
-        return torch.cat(found, 1)
+            return map_rows(mixture, source, lambda a: class_posteriors(a, known)[0].T).T
+        chunks = self._standardised(rows).split(CHUNK_ROWS)
+        return torch.cat([class_posteriors(self.free.log_joint(part.T), known)[0] for part in chunks], 1)
 
     # ---- state -------------------------------------------------------------------------------------------------
 

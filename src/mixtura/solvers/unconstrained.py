@@ -1,12 +1,7 @@
 """A mixture as numbers that an optimiser may move freely, and the gradient of an objective by them (free-form).
 
-Columns are standardised inside, so that one step size suits all of them. Log joints of complete rows are products,
-
-    a = [linear | bias] [x; 1] + squares x^2 - sign / 2 |[factors; -mean' factors]' [x; 1]|^2,
-
-and the products of the signed responsibilities with the same rows - their moments - are the gradient by the
-coefficients; autograd only goes from there to the free numbers, past no row. Rows with missing cells give the
-same moments by Fisher's identity (gradient-moments).
+Columns are standardised inside, so that one step size suits all of them. Rows with missing values give their moments
+by Fisher's identity (gradient-moments).
 """
 
 from __future__ import annotations
@@ -20,6 +15,7 @@ from torch import Tensor
 
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Objective, Prior, Quadratic
+from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DenseForm, Moments
 from mixtura.values.targets import Targets
 
@@ -168,57 +164,46 @@ class FreeMixture:
 
     # ---- complete rows -----------------------------------------------------------------------------------------
 
-    def coefficients(self) -> tuple[list[Tensor], Quadratic, Tensor]:
-        """[linear | bias] (K, D + 1), squares (K, D), factors (K R, D + 1) as far as there are; differentiable."""
+    def coefficients(self) -> tuple[Coefficients, Quadratic, Tensor]:
+        """Of the feature map, differentiable; the precisions and the log weights that they are made of."""
         quadratic, log_weights, means = self._quadratic(), self.log_weights(), self.leaves["means"]
         bias = log_weights + 0.5 * quadratic.log_determinants + self._constant
         diagonals, factors = quadratic.diagonals, quadratic.factors
-        parts = []
+        shared = weights = projections = offsets = None
         if diagonals is not None:
             linear = diagonals * means
             bias = bias - 0.5 * (linear * means).sum(-1)
-            parts.append(torch.cat((linear, bias.unsqueeze(-1)), 1))
-            parts.append(-0.5 * diagonals)
-        else:
-            parts.append(bias.unsqueeze(-1))
+            shared, weights = SQUARES, torch.cat((linear, -0.5 * diagonals), 1)
         if factors is not None:
-            rows = factors.mT  # (K, R, D)
-            offsets = torch.linalg.vecdot(rows, means.unsqueeze(1))  # (K, R)
-            parts.append(torch.cat((rows, -offsets.unsqueeze(-1)), 2).flatten(0, 1))
-        return parts, quadratic, log_weights
+            projections = factors.mT  # (K, R, D)
+            offsets = torch.linalg.vecdot(projections, means.unsqueeze(1))  # (K, R)
+        return Coefficients(shared, bias, weights, projections, offsets, quadratic.sign), quadratic, log_weights
 
-    def scores(
-        self, parts: list[Tensor], quadratic: Quadratic, rows: Tensor
-    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
-        """Log joints (K, n) of standardised rows [x; 1] (D + 1, n), with what the gradient needs again."""
-        features = [rows] if quadratic.diagonals is not None else [rows[-1:]]
-        log_joint = parts[0] @ features[0]
-        if quadratic.diagonals is not None:
-            features.append(rows[:-1].square())
-            log_joint.addmm_(parts[1], features[1])
-        if quadratic.factors is None:
-            return log_joint, features, None
-        along = (parts[-1] @ rows).unflatten(0, (len(log_joint), -1))  # (K, R, n)
-        log_joint.add_(torch.linalg.vecdot(along, along, dim=1), alpha=-0.5 * quadratic.sign)
-        return log_joint, features, along
+    def log_joint(self, x: Tensor) -> Tensor:
+        """Of standardised rows (D, n), without a gradient: (K, n)."""
+        with torch.no_grad():
+            coefficients, _, _ = self.coefficients()
+            return coefficients.forward(coefficients.phi(x))[0]
 
     def add_gradient(
-        self, objective: Objective, rows: Tensor, targets: Targets, weights: Tensor, divisor: float, prior_share: float
+        self, objective: Objective, x: Tensor, targets: Targets, weights: Tensor, divisor: float, prior_share: float
     ) -> Tensor:
-        """Add the gradient of -(objective of the rows + prior_share * log prior) / divisor; the value of the rows."""
+        """Add the gradient of -(objective of the rows + prior_share * log prior) / divisor; the value of the rows.
+
+        Rows (D, n) are complete: the pullback of the signed responsibilities is the gradient with respect to the
+        coefficients, and autograd goes from there to the leaves, past no row.
+        """
         with torch.enable_grad():
-            parts, quadratic, log_weights = self.coefficients()
+            coefficients, quadratic, log_weights = self.coefficients()
             log_prior = self.penalty.value(log_weights, self.leaves["means"], quadratic, self._copies)
         with torch.no_grad():
-            log_joint, features, along = self.scores([part.detach() for part in parts], quadratic, rows)
+            held = coefficients.detached()
+            log_joint, features = held.forward(held.phi(x))
             found = objective.evaluate(log_joint, targets)
-            signed = found.signed * (weights / -divisor)
-            gradients = [signed @ feature.T for feature in features]
-            if along is not None:
-                along.mul_((-quadratic.sign * signed).unsqueeze(1))
-                gradients.append(along.flatten(0, 1) @ rows.T)
+            gradients = held.zeros()
+            held.pullback(gradients, features, found.signed * (weights / -divisor), slice(None))
             value = (found.values * weights).sum()
-        roots = list(parts)
+        roots = coefficients.parts
         if log_prior is not None:
             roots.append(log_prior)
             gradients.append(torch.full_like(log_prior, -prior_share / divisor))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.sparse.mixture import SparseMixture
+from mixtura.values.features import gather, weigh
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Curvature(Protocol):
     components: Tensor  # (P,), of the pairs
 
     def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
-        """(P,), (K, 1) -> (K, N)"""
+        """(P,), (K,) -> (K, N)"""
         ...
 
     def gradient(self, residuals: Tensor) -> Tensor:
@@ -70,16 +71,16 @@ class DirectCurvature:
         self.components, self.columns = mixture.components, columns  # (P,), (P, N)
         self.members = mixture.members.T.contiguous()  # (K, P)
         self.same = mixture.members @ self.members  # (P, P), one for pairs of one component
-        self.weighted = (columns * weights).T  # (N, P)
+        self.weights = weights
         size = len(columns)
         self.places = mixture.components * size + torch.arange(size, device=columns.device)  # in (K, P)
         self.rooted = columns * weights.sqrt()  # (P, N)
 
     def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
-        return torch.addmm(log_weights, self.members * values, self.columns)
+        return weigh(self.columns, self.members * values, log_weights)
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return (residuals @ self.weighted).take(self.places)
+        return gather(self.columns, residuals * self.weights).take(self.places)
 
     def hessian(self, share: Share) -> Tensor:
         """Minus second derivatives, (P, P).
@@ -140,10 +141,10 @@ class FeatureCurvature:
         )[mixture.components]  # (P,)
 
     def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
-        return torch.addmm(log_weights, ((self.maps * values) @ self.members).T, self.features)
+        return weigh(self.features, ((self.maps * values) @ self.members).T, log_weights)
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return self.back(self.features @ (residuals * self.weights).T, self.components)
+        return self.back(gather(self.features, residuals * self.weights).T, self.components)
 
     def back(self, vectors: Tensor, components: Tensor) -> Tensor:
         """Derivatives by features (R, K) to derivatives by values (P,)."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.cached_property import cached_property
+from mixtura.values.features import weigh
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class SparseMixture:
         return len(self.values)
 
     @cached_property
+    def class_sizes(self) -> list[int]:
+        """How many components each class has."""
+        return torch.bincount(self.class_of).tolist()
+
+    @cached_property
     def members(self) -> Tensor:
         """Which component a pair belongs to, as 0 and 1, (P, K)."""
         return torch.nn.functional.one_hot(self.components, self.n_components).to(self.values.dtype)
@@ -46,10 +52,4 @@ class SparseMixture:
 
     def log_joint(self, columns: Tensor) -> Tensor:
         """Log joints from the columns of the basis: (n, H) -> (K, n)."""
-        return self.log_weights.unsqueeze(1) + self.coefficients(columns.shape[1]) @ columns.T
-
-
-def class_scores(log_joint: Tensor, class_of: Tensor) -> Tensor:
-    """log p(x, c) up to a term of the row: (..., K, n) -> (..., n, C)."""
-    parts = [log_joint[..., class_of == c, :].logsumexp(-2) for c in range(int(class_of[-1]) + 1)]
-    return torch.stack(parts, -1)
+        return weigh(columns.T, self.coefficients(columns.shape[1]), self.log_weights)

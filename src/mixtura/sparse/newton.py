@@ -145,9 +145,8 @@ class SparseNewton:
         The curvature of a step serves the next one too if the gradient fell by so much that it can hardly have changed.
         """
         values, rate, previous, factored = start, 1.0, float("inf"), None
-        log_weights = mixture.log_weights.unsqueeze(1)
         for _ in range(MOST_NEWTON_STEPS):
-            log_joint = curvature.log_joint(values, log_weights)
+            log_joint = curvature.log_joint(values, mixture.log_weights)
             posteriors = log_joint.softmax(0)
             pull = curvature.gradient(responsibilities - posteriors)
             gradient = torch.addcmul(pull, mixture.precisions, values, value=-1)  # (newton-gradient), HU21 eq. 12, 14

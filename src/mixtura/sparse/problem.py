@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.init.starts import cluster, nearest
-from mixtura.numerics.cached_property import cached_property
 from mixtura.sparse.kernels import (
     RBF,
     Basis,

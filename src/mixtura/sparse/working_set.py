@@ -128,7 +128,7 @@ class WorkingSet:
         index = working.order[:CANDIDATES_PER_LOOK]
         columns = working.features[mixture.columns]  # (P, N)
         curvature = DirectCurvature(mixture, columns, rows.weights)
-        posteriors = curvature.log_joint(mixture.values, mixture.log_weights.unsqueeze(1)).softmax(0)
+        posteriors = curvature.log_joint(mixture.values, mixture.log_weights).softmax(0)
         residuals = (working.state.responsibilities - posteriors) * rows.weights
         factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
         gains, precisions = [], []

@@ -17,7 +17,7 @@ STRETCH = 2**17  # numbers that are looked at twice while they are in a cache, f
 
 
 @dataclass(frozen=True)
-class Ends:
+class Extents:
     """Smallest and largest observed values of every feature, (D,), in double precision; inf and -inf where there are
     none.
     """
@@ -32,43 +32,43 @@ class Ends:
         return bool((self.low >= -largest).all()) and bool((self.high <= largest).all())
 
 
-def ends_of(rows: Tensor | np.ndarray) -> Ends:
+def extents_of(rows: Tensor | np.ndarray) -> Extents:
     """Of rows (n, D); NaN means missing."""
     if isinstance(rows, np.ndarray):
-        return _ends_of_array(rows)
+        return _extents_of_array(rows)
     if rows.device.type == "cpu":
-        return _ends_of_array(rows.numpy())
+        return _extents_of_array(rows.numpy())
     if not len(rows):
-        return nowhere(rows.shape[1], rows.device)
+        return no_extents(rows.shape[1], rows.device)
     low, high = rows.amin(0), rows.amax(0)
     complete = not bool(low.isnan().any())
     if not complete:
         missing = rows.isnan()
         low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
-    return Ends(low.double(), high.double(), complete)
+    return Extents(low.double(), high.double(), complete)
 
 
-def nowhere(size: int, device: torch.device) -> Ends:
-    """The ends of no rows."""
+def no_extents(size: int, device: torch.device) -> Extents:
+    """The extents of no rows."""
     infinite = torch.full((size,), torch.inf, dtype=torch.float64, device=device)
-    return Ends(infinite, -infinite, True)
+    return Extents(infinite, -infinite, True)
 
 
-def outermost(parts: Iterable[Ends], start: Ends) -> Ends:
-    """The ends of several parts and of what came before them."""
+def union(parts: Iterable[Extents], start: Extents) -> Extents:
+    """The extents of several parts and of what came before them."""
     low, high, complete = start.low, start.high, start.complete
     for part in parts:
         low, high = torch.minimum(low, part.low), torch.maximum(high, part.high)
         complete = complete and part.complete
-    return Ends(low, high, complete)
+    return Extents(low, high, complete)
 
 
-def _ends_of_array(rows: np.ndarray) -> Ends:
+def _extents_of_array(rows: np.ndarray) -> Extents:
     low, high = _reduced(rows, np.minimum, np.maximum)
     complete = not np.isnan(low).any()
     if not complete:
         low, high = _reduced(rows, np.fmin, np.fmax)
-    return Ends(torch.from_numpy(low.astype(float)), torch.from_numpy(high.astype(float)), complete)
+    return Extents(torch.from_numpy(low.astype(float)), torch.from_numpy(high.astype(float)), complete)
 
 
 def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -94,6 +94,13 @@ class Frame:
 
     centre: Tensor
     radii: Tensor
+
+    def holds(self, extents: Extents | None) -> bool:
+        """Whether it is known that all rows lie inside."""
+        if extents is None:
+            return False
+        low, high = (part.to(self.centre.device) - self.centre for part in (extents.low, extents.high))
+        return bool(((low >= -self.radii) & (high <= self.radii)).all())
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:

@@ -164,45 +164,18 @@ def concatenate(parts: Sequence[Moments]) -> Moments:
 
 
 @dataclass(frozen=True)
-class SignedMoments:
-    """The two sides of the moments of signed responsibilities: numerator, and denominator where there is one."""
-
-    numerator: Moments
-    denominator: Moments | None = None
-
-    def __add__(self, other: SignedMoments) -> SignedMoments:
-        sides = [side for side in (self.denominator, other.denominator) if side is not None]  # an absent side is zero
-        denominator = sides[0] + sides[1] if len(sides) == 2 else next(iter(sides), None)
-        return SignedMoments(self.numerator + other.numerator, denominator)
-
-    def about(self, reference: Tensor) -> SignedMoments:
-        """Both sides about another reference."""
-        sides = [None if side is None else side.about(reference) for side in (self.numerator, self.denominator)]
-        return SignedMoments(*sides)  # pyright: ignore[reportArgumentType]
-
-    @property
-    def net(self) -> Moments:
-        """Numerator minus denominator (net-moments)."""
-        if self.denominator is None:
-            return self.numerator
-        return self.numerator + self.denominator.scaled(-1.0)
-
-
-@dataclass(frozen=True)
 class Summary:
-    """What one pass over rows returns: the weighted objective, the weight of the rows, their moments. Summaries add.
-
-    `denominator_counts` (K,) are there if asked for, zero without a denominator.
+    """What one pass over rows returns: the weighted objective, the weight of the rows, the moments of their signed
+    responsibilities (net-moments), and the counts of the denominator by themselves, (K,). Summaries add.
     """
 
     value: float
     weight: float
-    moments: SignedMoments
-    denominator_counts: Tensor | None = None
+    moments: Moments
+    denominator_counts: Tensor
 
     def __add__(self, other: Summary) -> Summary:
-        mine, others = self.denominator_counts, other.denominator_counts
-        counts = None if mine is None or others is None else mine + others
+        counts = self.denominator_counts + other.denominator_counts
         return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
 
     def about(self, reference: Tensor) -> Summary:

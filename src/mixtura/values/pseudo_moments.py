@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
-
-from mixtura.numerics.cached_property import cached_property
 
 
 @dataclass(frozen=True)

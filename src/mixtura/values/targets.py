@@ -14,8 +14,6 @@ class Targets:
     `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
     an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
     `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
-    With `overwrite` nobody will look at the log joints again: an objective that says `overwrites = True` may use their
-    memory.
     """
 
     class_of: Tensor
@@ -24,7 +22,6 @@ class Targets:
     counts: Tensor | None = None
     components: slice | None = None
     known_classes: int | None = None  # their number, where it need not be read off class_of
-    overwrite: bool = False
 
     @property
     def n_classes(self) -> int:

@@ -1,0 +1,34 @@
+"""The constants of the engine, with their measurements. Nothing outside engine/ is tuned to a processor."""
+
+from __future__ import annotations
+
+import torch
+
+# Bytes of scratch of all threads of a pass together.
+DEFAULT_MEMORY_LIMIT = 256 * 2**20
+
+# Scratch of a chunk, and the shared features among it: what stays in a second-level cache of 1 to 2 MB per core while
+# calls stay few. At 16 features and 32 components 4 MB of features take 1.2 times as long as 2, or as 1.
+CACHE_BYTES = 8 * 2**20
+FEATURE_BYTES = 2 * 2**20
+# Fewer rows than this make calls too large a part of the time; wide rows may leave the cache for it.
+FEWEST_ROWS = 400
+# Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
+STREAMED_BYTES = 16 * 2**20
+
+# More shared features than this (126 features in full) leave the cache by far: the exact path has the larger products.
+MOST_FEATURES = 2**13
+# The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
+# Standard deviations from its mean up to which rows of a component are expected: rows farther from every component
+# take the exact path. At 30 correlated components of 100 features stay far within the tolerance.
+EXPECTED_DEVIATIONS = 30.0
+
+# Multiplications of a pass below which starting threads costs more than they bring, and of a single operation below
+# which torch's own threads do. Starting two threads takes 0.1 ms; 1e7 multiplications take 1 to 2 ms.
+SMALL_PASS = 2e7
+SMALL_OPERATION = 2e9
+
+# Compute capabilities of GPUs whose float64 products run at half the speed of float32 or better. There everything is
+# computed in float64; elsewhere in the precision of the rows.
+FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}

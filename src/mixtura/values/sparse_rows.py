@@ -1,0 +1,80 @@
+"""Rows with few values that are not zero, as CSR tensors (n, D), and what is done to them and to dense ones alike."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without torch's notes on sparse tensors: that they are new, and that their indices are not checked."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse", UserWarning)
+        yield
+
+
+def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A sparse matrix by rows; indices as scipy checked them."""
+    with quietly():
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
+
+
+def from_scipy(matrix: Any) -> Tensor:
+    matrix.sort_indices()
+    starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    return csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def is_dense(rows: Tensor) -> bool:
+    return rows.layout is torch.strided
+
+
+def row_slice(rows: Tensor, part: slice) -> Tensor:
+    """Some rows of a dense or CSR tensor."""
+    if is_dense(rows):
+        return rows[part]
+    first, last, _ = part.indices(rows.shape[0])
+    starts = rows.crow_indices()[first : last + 1]
+    values = slice(int(starts[0]), int(starts[-1]))
+    return csr(starts - starts[0], rows.col_indices()[values], rows.values()[values], (last - first, rows.shape[1]))
+
+
+def pick(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows by their numbers."""
+    index = index.to(rows.device)
+    if is_dense(rows):
+        return rows[index]
+    with quietly():
+        return rows.to_sparse_coo().coalesce().index_select(0, index).coalesce().to_sparse_csr()
+
+
+def transposed(rows: Tensor) -> Tensor:
+    """(n, D) -> (D, n); a sparse one by features."""
+    if is_dense(rows):
+        return rows.T
+    with quietly():
+        return rows.to_sparse_coo().T.coalesce().to_sparse_csr()
+
+
+def scaled_columns(rows: Tensor, shifts: Tensor, scales: Tensor) -> Tensor:
+    """(x - shifts) / scales; the shifts of sparse rows are zero."""
+    if is_dense(rows):
+        return (rows - shifts) / scales
+    values = rows.values() / scales[rows.col_indices()]
+    return csr(rows.crow_indices(), rows.col_indices(), values, (rows.shape[0], rows.shape[1]))
+
+
+def empty_rows(rows: Tensor) -> Tensor:
+    """Which rows are zero throughout, (n,)."""
+    if is_dense(rows):
+        return (rows == 0).all(1)
+    filled = (rows.values() != 0).to(torch.float64)
+    numbers = torch.arange(rows.shape[0], device=rows.device).repeat_interleave(rows.crow_indices().diff())
+    return torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device).index_add_(0, numbers, filled) == 0
