@@ -47,7 +47,8 @@ def test_demo_prints_every_method_and_writes_a_picture(pyplot, tmp_path, capsys)
 
 
 def test_demo_without_matplotlib_says_so(monkeypatch, tmp_path):
-    monkeypatch.delitem(sys.modules, "mixtura.plotting", raising=False)
+    for name in ("mixtura.plotting", "mixtura.plotting.figures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("matplotlib", "matplotlib.pyplot"):
         monkeypatch.setitem(sys.modules, name, None)
     said = cli._draw([], {}, tmp_path / "demo.png")
@@ -181,7 +182,7 @@ def test_plot_history_of_no_iterations_says_so(ripley):
 
 def test_names_beside_curves_do_not_overlap():
     pytest.importorskip("matplotlib", reason=no_matplotlib)
-    from mixtura.plotting import _apart
+    from mixtura.plotting.figures import _apart
 
     heights = [5.0, 5.1, 5.05, 20.0, 0.0]
     placed = np.array(_apart(heights, 1.0))

@@ -40,7 +40,7 @@ RESTRICTED = {
 }
 
 # Packages that need not be installed: those of the extras, and the compiler of the fused kernels.
-OPTIONAL = {"matplotlib", "typer", "rich", "pandas", "pyarrow", "optuna", "dask", "distributed", "triton"}
+OPTIONAL = {"matplotlib", "optuna", "triton"}
 
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60

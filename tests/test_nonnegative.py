@@ -376,7 +376,7 @@ def test_the_pipeline_codes_new_rows_with_the_basis_fixed(counts):
 
 
 def test_bases_can_be_drawn(counts, fitted):
-    plotting = pytest.importorskip("mixtura.plotting")
+    plotting = pytest.importorskip("mixtura.plotting.figures")
     figure = plotting.plot_bases(fitted, counts[0], np.random.default_rng(0).random((6, 12)), (3, 4))
     assert len(figure.axes) > 3
     plotting.plt.close(figure)

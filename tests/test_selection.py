@@ -8,13 +8,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 import reference
 from cases import COVARIANCES, assert_close, random_mixture
-from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier, selection
+from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.covariances import Full, Tied
 from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.objectives import Joint
 from mixtura.priors import Conjugate, Shrinkage
+from mixtura.selection import search
 from mixtura.selection.merging import one_fewer, reduced
 from mixtura.selection.search import Ground, choose, penalties
 from mixtura.solvers import EM, Stack
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def short(monkeypatch):
     """A path of four levels, and few rows: long enough for what these tests ask."""
-    monkeypatch.setattr(selection, "LARGEST", 4)
+    monkeypatch.setattr(search, "LARGEST", 4)
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +92,18 @@ def test_bic_of_one_candidate_is_that_of_the_estimator(ripley, short):
 def test_rows_are_judged_by_members_that_did_not_see_them(criterion, ripley, monkeypatch):
     """Against separate fits of the folds, which the counts of the rows describe."""
     X, y = ripley
-    monkeypatch.setattr(selection, "PATH_TOL", 0.0)
-    monkeypatch.setattr(selection, "PATH_ITERATIONS", 150)
+    monkeypatch.setattr(search, "PATH_TOL", 0.0)
+    monkeypatch.setattr(search, "PATH_ITERATIONS", 150)
     prior = Conjugate(5.0, X.var(0))
     ground = ground_of(X, y)
-    rows, columns = selection._prepared(ground, criterion)
-    levels = selection._walk(ground, rows, columns, [prior], [1, 1], criterion)
-    found = selection._chosen(ground, rows, levels, [prior], criterion)
+    rows, columns = search._prepared(ground, criterion)
+    levels = search._walk(ground, rows, columns, [prior], [1, 1], criterion)
+    found = search._chosen(ground, rows, levels, [prior], criterion)
     counts = next(rows.blocks()).counts.numpy()
-    assert counts.shape == (len(X), selection.N_FOLDS + 1)
-    assert (counts[:, :-1].sum(1) == selection.N_FOLDS - 1).all()
+    assert counts.shape == (len(X), search.N_FOLDS + 1)
+    assert (counts[:, :-1].sum(1) == search.N_FOLDS - 1).all()
     losses = np.empty(len(X))
-    for fold in range(selection.N_FOLDS):
+    for fold in range(search.N_FOLDS):
         seen = counts[:, fold] > 0
         model = MixtureClassifier(prior=prior, tol=1e-12, max_iter=500).fit(X[seen], y[seen])
         joint = model.predict_joint_log_proba(X[~seen])
@@ -189,13 +190,13 @@ def test_averages_share_out_the_candidates(ripley, short):
 def test_shares_make_the_best_average_of_the_candidates(criterion, ripley, short, monkeypatch):
     """No other weights of the candidates predict the rows held out better: no slope on the simplex is above one."""
     X, y = ripley
-    monkeypatch.setattr(selection, "STACKING_ITERATIONS", 20_000)
+    monkeypatch.setattr(search, "STACKING_ITERATIONS", 20_000)
     weights = np.linspace(0.5, 2, len(y))
     ground = ground_of(X, y, weights=weights)
     priors = [Shrinkage(2.0), Shrinkage(30.0, variances="covariance", mean_strength=5.0)]
-    rows, columns = selection._prepared(ground, criterion)
-    levels = selection._walk(ground, rows, columns, priors, None, criterion)
-    found = selection._chosen(ground, rows, levels, priors, criterion)
+    rows, columns = search._prepared(ground, criterion)
+    levels = search._walk(ground, rows, columns, priors, None, criterion)
+    found = search._chosen(ground, rows, levels, priors, criterion)
     own = []
     for level in levels:
         joint = level.unseen.numpy()  # (P, C, n)
@@ -224,10 +225,10 @@ def test_going_on_keeps_what_was_chosen(ripley, short):
 
 
 def test_large_data_is_compared_on_a_part(monkeypatch):
-    monkeypatch.setattr(selection, "SELECTION_ROWS", 150)
+    monkeypatch.setattr(search, "SELECTION_ROWS", 150)
     X = stripes(1)
     ground = ground_of(X)
-    rows, _ = selection._prepared(ground, "bic")
+    rows, _ = search._prepared(ground, "bic")
     assert len(next(rows.blocks()).rows) == 150
     batches = [X[i : i + 50] for i in range(0, len(X), 50)]
     model = GaussianMixture("auto", random_state=0).fit(batches)

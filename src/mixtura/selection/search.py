@@ -1,7 +1,7 @@
 """Choosing the number of components and the penalty from the training rows alone.
 
-All candidates are trained together, as members of one stack (solvers/together.py): a fold or a bootstrap replicate is a
-column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
+All candidates are trained together, as members of one stack (solvers/batched_em.py): a fold or a bootstrap replicate is
+a column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
 level the cheapest pair of each member is merged, so that the next level starts close to where it ends. Elongated
 clusters, which k-means cuts into pieces, are put together again on the way down (selection-path).
 """

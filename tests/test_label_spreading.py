@@ -89,7 +89,8 @@ def test_without_unlabeled_rows_a_start_is_that_of_k_means(rng):
 
 
 def test_of_many_labels_a_part_is_spread_and_all_are_kept(rng, monkeypatch):
-    monkeypatch.setattr("mixtura.init.starts.SAMPLED_ROWS", 40)
+    for file in ("description", "starts"):
+        monkeypatch.setattr(f"mixtura.init.{file}.SAMPLED_ROWS", 40)
     assert SAMPLED_ROWS > 40
     rows, labels = rings(rng)
     labels[100:110] = -1
