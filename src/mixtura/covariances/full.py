@@ -80,11 +80,11 @@ class FullCovariance:
 
     @cached_property
     def precisions(self) -> Tensor:
-        return linalg.precisions(self.factors)
+        return linalg.precisions(self._factorised[0])
 
     @cached_property
     def _log_determinants(self) -> Tensor:
-        return linalg.log_determinants(self.factors)
+        return linalg.log_determinants(self._factorised[0])
 
     @property
     def log_determinants(self) -> Tensor:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.engine.buffers import Buffers
 from mixtura.engine.sources import Group, Source
 from mixtura.engine.tuning import EXPECTED_DEVIATIONS, FAST_DOUBLE, MOST_FEATURES, TOLERANCES
 from mixtura.model.mixture import Mixture
@@ -33,6 +32,25 @@ class LoadedChunk:
     missing: bool
 
 
+class Buffers:
+    """The buffers of one thread, used again from chunk to chunk: fresh pages cost several times the arithmetic on them.
+
+    A buffer holds until the next one of the same name is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}  # bytes
+        self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views by which they are made
+
+    def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """An uninitialised tensor of this shape, of the type and on the device of another."""
+        size = like.dtype.itemsize * math.prod(shape)
+        held = self._memory.get(name)
+        if held is None or len(held) < size or held.device != like.device:
+            self._memory[name] = held = torch.empty(size, dtype=torch.uint8, device=like.device)
+        return held[:size].view(like.dtype).view(shape)
+
+
 Accumulate = Callable[["Sums", Tensor], None]
 
 
@@ -45,21 +63,23 @@ class Evaluator:
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
         self.mixture, self.frame, self.dtype = mixture, frame, dtype
+        self.n_components, self.n_features = mixture.means.shape
         coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
         assert coefficients.weights is not None
         self.n_columns = coefficients.weights.shape[1]
         precise = coefficients.magnitudes(frame.radii) <= TOLERANCES[dtype] / torch.finfo(dtype).eps
         precise &= self.n_columns <= MOST_FEATURES
         self.exact: list[int] = (~precise).nonzero()[:, 0].tolist()
-        chosen = precise.nonzero()[:, 0] if self.exact else slice(None)
-        self.coefficients = coefficients.select(chosen, dtype)
+        if self.exact or dtype != coefficients.bias.dtype:
+            coefficients = coefficients.select(precise.nonzero()[:, 0], dtype)
+        self.coefficients = coefficients
         self.centre = frame.centre.to(dtype)
-        self._selected: dict[tuple[int, int], Coefficients] = {}
+        self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
 
     @cached_property
     def fast(self) -> list[int]:
         """The components that take the fast path."""
-        return sorted(set(range(self.mixture.n_components)) - set(self.exact))
+        return sorted(set(range(self.n_components)) - set(self.exact))
 
     @cached_property
     def log_weights(self) -> Tensor:
@@ -73,7 +93,7 @@ class Evaluator:
 
     def scratch(self, components: slice, group: Group) -> int:
         """Numbers of scratch per row of a group."""
-        n_components, size = components.stop - components.start, self.mixture.n_features
+        n_components, size = components.stop - components.start, self.n_features
         if group.missing and not self.has_marginals:
             return n_components * (8 * size + 3 * group.largest_side**2)
         projections = self.coefficients.projections
@@ -84,7 +104,7 @@ class Evaluator:
     def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
         """Log joints (K, n) of rows that may lie outside the frame, unless it is known that they lie inside."""
         scores, _ = self.evaluate(chunk, buffers)
-        if inside or len(self.exact) == self.mixture.n_components:
+        if inside or len(self.exact) == self.n_components:
             return scores
         far = ((chunk.rows - self.centre).abs() > self.frame.radii).any(1).nonzero()[:, 0]
         if len(far):
@@ -97,9 +117,6 @@ class Evaluator:
         everywhere = Frame(self.frame.centre, torch.full_like(self.frame.radii, torch.inf))
         return Evaluator(self.mixture, everywhere, self.dtype)
 
-    def zeros(self) -> Sums:
-        return Sums(self.coefficients.zeros(), None)
-
     def evaluate(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
         """Log joints (K', n), and a function that adds the moments of weights (K', n) to sums.
 
@@ -107,33 +124,33 @@ class Evaluator:
         """
         if chunk.missing:
             return self._by_marginals(chunk) if self.has_marginals else self._by_conditioning(chunk)
-        return self._by_products(chunk, buffers) if not self.exact else self._by_both(chunk, buffers)
+        if self.exact:
+            return self._by_both(chunk, buffers)
+        coefficients = self._part(chunk.components)
+        shape = (len(coefficients.bias), len(chunk.rows))
+        scores = buffers.get("scores", shape, chunk.rows)
+        scores, features = coefficients.forward(self._phi(chunk.rows, buffers), scores)
+        return scores, lambda sums, weights: coefficients.pullback(sums.products, features, weights, chunk.components)
 
     def _part(self, components: slice) -> Coefficients:
-        if components == slice(0, len(self.coefficients.bias)):
-            return self.coefficients
+        """The coefficients of some of the components that take the fast path."""
         key = (components.start, components.stop)
-        if key not in self._selected:
-            self._selected[key] = self.coefficients.select(components)
-        return self._selected[key]
+        if key not in self._parts:
+            self._parts[key] = self.coefficients.select(components)
+        return self._parts[key]
 
-    def _products(self, rows: Tensor, components: slice, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        coefficients = self._part(components)
-        shared, (n_rows, size) = coefficients.shared, rows.shape
-        assert shared is not None
-        phi = buffers.get("phi", (self.n_columns, n_rows), rows)
+    def _phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
+        """The shared features of rows about the centre, (P, n)."""
+        n_rows, size = rows.shape
+        known, shared = buffers.features, self.coefficients.shared
+        if known is None or known[0].shape != (self.n_columns, n_rows) or known[0].dtype != rows.dtype:
+            phi = rows.new_empty(self.n_columns, n_rows)
+            buffers.features = known = (phi, [] if shared is None else shared.factors(phi[:size], phi[size:]))
+        phi, views = known
         torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
-        for target, left, right in buffers.kept("factors", phi, lambda: shared.factors(phi[:size], phi[size:])):
+        for target, left, right in views:
             torch.mul(left, right, out=target)
-        scores, features = coefficients.forward(phi, buffers.get("scores", (len(coefficients.bias), n_rows), rows))
-
-        def accumulate(sums: Sums, weights: Tensor) -> None:
-            coefficients.pullback(sums.products, features, weights, components)
-
-        return scores, accumulate
-
-    def _by_products(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        return self._products(chunk.rows, chunk.components, buffers)
+        return phi
 
     def _by_both(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
         """Some components by products, the others exactly."""
@@ -144,18 +161,18 @@ class Evaluator:
         fast_positions = [self.fast[place] - first for place in places]
         exact_positions = [k - first for k in exact]
         scores = chunk.rows.new_empty(last - first, len(chunk.rows))
-        fast_scores, accumulate_fast = self._products(chunk.rows, fast, buffers)
-        scores[fast_positions] = fast_scores
+        coefficients = self._part(fast)
+        scores[fast_positions], features = coefficients.forward(self._phi(chunk.rows, buffers))
         covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
         log_determinants = covariance.log_determinants.to(self.dtype).unsqueeze(-1)
         distances = covariance.squared_distances(deviations)
-        constant = self.mixture.n_features * LOG_TWO_PI
+        constant = self.n_features * LOG_TWO_PI
         scores[exact_positions] = self.log_weights[exact] - 0.5 * (distances + log_determinants + constant)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if fast_positions:
-                accumulate_fast(sums, weights[fast_positions])
+                coefficients.pullback(sums.products, features, weights[fast_positions], fast)
             if exact:
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
 
@@ -235,7 +252,9 @@ class Evaluator:
         """All sums as moments: about the means, where all of them add whatever path the rows took; about the centre
         where every row took the fast path.
         """
-        means, coefficients = self.mixture.means, self.coefficients.select(slice(None), torch.float64)
+        means, coefficients = self.mixture.means, self.coefficients
+        if self.dtype != torch.float64:
+            coefficients = coefficients.select(slice(None), torch.float64)
         total = coefficients.moments([part.double() for part in sums.products], self.frame.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
@@ -251,7 +270,7 @@ class Sums:
     """Accumulators of one thread: products about the centre, the rest directly about the means."""
 
     products: list[Tensor]
-    direct: Moments | None
+    direct: Moments | None = None
 
     def add_direct(
         self,

@@ -16,17 +16,86 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.buffers import Buffers
-from mixtura.engine.chunks import Chunk, chunks_of
-from mixtura.engine.evaluator import Evaluator, Sums, computing_dtype, frame_of
-from mixtura.engine.sources import Block, Source
-from mixtura.engine.threads import Workers, one_thread, threads_for
-from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, computing_dtype, frame_of
+from mixtura.engine.sources import Block, Group, Source
+from mixtura.engine.threads import available_threads, one_thread, share_out
+from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Objective
 from mixtura.values.extents import Frame
 from mixtura.values.moments import Summary
 from mixtura.values.sparse_rows import row_slice
+from mixtura.values.targets import Targets
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a group of a block that is not read yet."""
+
+    block: Block
+    group: Group
+    part: slice
+    components: slice
+
+    @property
+    def work(self) -> float:
+        n_components = self.components.stop - self.components.start
+        return (self.part.stop - self.part.start) * n_components * float(self.block.rows.shape[1]) ** 2
+
+    def load(self, dtype: torch.dtype) -> LoadedChunk:
+        """Its rows in the precision of the computation."""
+        rows, index = self.block.rows, self.part
+        if self.group.index is None:
+            rows = rows[index]
+        else:
+            index = self.group.index[index]
+            rows = rows.index_select(0, index)
+        return LoadedChunk(rows.to(dtype), index, self.components, self.group.missing)
+
+    def targets(self, chunk: LoadedChunk, mixture: Mixture) -> Targets:
+        """What is known of the classes of its rows."""
+        block, index = self.block, chunk.index
+        # Rows grouped by label meet only their own components: among those nothing more is known of them.
+        labels, shares = (block.labels, block.shares) if self.group.label is None else (None, None)
+        return Targets(
+            mixture.class_of[self.components],
+            None if labels is None else labels[index],
+            None if shares is None else shares[index],
+            None if block.counts is None else block.counts[index],
+            self.components,
+            mixture.n_classes,
+        )
+
+    def weights(self, chunk: LoadedChunk) -> Tensor | None:
+        weights = self.block.weights
+        return None if weights is None else weights[chunk.index].to(chunk.rows.dtype)
+
+
+def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: int, n_threads: int) -> list[Chunk]:
+    """The rows of a block in equal parts, so that the scratch of all threads stays within the limit."""
+    mixture, found = evaluator.mixture, []
+    for group in block.groups(by_label):
+        own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
+        components = slice(0, evaluator.n_components) if own is None else own
+        scratch = 8 * evaluator.scratch(components, group)
+        most = max(1, memory_limit // n_threads // scratch)
+        if block.rows.device.type == "cpu":
+            most = min(most, _rows_in_cache(evaluator, group, scratch))
+        n_chunks = -(-group.n_rows // (most * n_threads)) * n_threads  # as many for every thread
+        size = max(1, -(-group.n_rows // max(1, n_chunks)), min(most, FEWEST_ROWS))
+        found += [
+            Chunk(block, group, slice(start, min(start + size, group.n_rows)), components)
+            for start in range(0, group.n_rows, size)
+        ]
+    return found
+
+
+def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int) -> int:
+    """Rows that are worth a call and whose scratch, so many bytes each, stays near a core if that can be."""
+    if group.missing:
+        tables = evaluator.has_marginals  # made anew for every chunk
+        return max(2 * CACHE_BYTES // scratch, FEWEST_ROWS * (4 if tables else 1))
+    return max(min(CACHE_BYTES // scratch, FEATURE_BYTES // (8 * evaluator.n_columns)), FEWEST_ROWS)
 
 
 def summarise(
@@ -43,65 +112,62 @@ def summarise(
         frame: where the rows lie; all of them are inside.
         buffers: to use again from pass to pass, for the first thread.
     """
-    evaluator = prepared(mixture, frame, source)
-    totals: dict[int, _Total] = {}
-
-    def add(chunk: Chunk, thread: int) -> None:
-        if thread not in totals:
-            totals[thread] = _Total(evaluator.zeros(), buffers if buffers and not thread else Buffers())
-        totals[thread].add_chunk(chunk, evaluator, objective)
-
-    with Workers(source.device) as workers:
-        for block in source.blocks():
-            chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, workers.n_threads)
-            workers.run(chunks, add, in_order=True)
-    total = totals.pop(0, None) or _Total(evaluator.zeros(), Buffers())
-    for thread in sorted(totals):
-        total.add(totals[thread])
+    evaluator, n_threads = Evaluator(mixture, frame, computing_dtype(source)), available_threads(source.device)
+    totals = [_Total(evaluator, objective) for _ in range(n_threads)]
+    totals[0].buffers = buffers or totals[0].buffers
+    for block in source.blocks():
+        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads)
+        share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk), n_threads, in_order=True)
+    total = totals[0]
+    for other in totals[1:]:
+        total.add(other)
     value: Any = total.value  # a number, or one for each of several objectives
-    counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
     value = float(value) if torch.as_tensor(value).ndim == 0 else value
-    return Summary(value, total.weight, evaluator.moments(total.sums), counts)
-
-
-def prepared(mixture: Mixture, frame: Frame, source: Source) -> Evaluator:
-    """A mixture made ready for a pass over these rows."""
-    with threads_for(mixture.n_components * float(mixture.n_features) ** 3):
-        return Evaluator(mixture, frame, computing_dtype(source))
+    counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
+    return Summary(value, total.weight, evaluator.moments(total.sums or Sums(evaluator.coefficients.zeros())), counts)
 
 
 @dataclass
 class _Total:
     """What one thread adds up."""
 
-    sums: Sums
+    evaluator: Evaluator
+    objective: Objective
     buffers: Buffers = field(default_factory=Buffers)
+    sums: Sums | None = None
     value: Any = 0.0
     weight: float = 0.0
     denominators: Tensor | None = None  # counts, (K,)
 
-    def add_chunk(self, chunk: Chunk, evaluator: Evaluator, objective: Objective) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
+        evaluator = self.evaluator
+        self.sums = self.sums or Sums(evaluator.coefficients.zeros())
         loaded = chunk.load(evaluator.dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
-        found = objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
-        values, signed, denominator = found.values, found.signed, found.denominator
+        found = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
+        values, signed, denominator = found.values, found.numerator, found.denominator
         weights = chunk.weights(loaded)
+        if denominator is not None:
+            signed = signed - denominator
+            counts = (denominator if weights is None else denominator * weights).sum(1, dtype=torch.float64)
+            self.denominators = counts if self.denominators is None else self.denominators + counts
         if weights is not None:
             values, signed = values * weights, signed * weights
-            denominator = None if denominator is None else denominator * weights
-        if denominator is not None:
-            counts = denominator.sum(1, dtype=torch.float64)
-            self.denominators = counts if self.denominators is None else self.denominators + counts
         self.value = self.value + values.sum(-1, dtype=torch.float64)
         self.weight += len(loaded.rows) if weights is None else float(weights.sum(dtype=torch.float64))
         accumulate(self.sums, signed)
 
     def add(self, other: _Total) -> None:
-        if other.denominators is not None:
-            self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
-        self.value += other.value
+        if other.sums is None:
+            return
+        if self.sums is None:  # this thread had no share
+            self.sums, self.denominators = other.sums, other.denominators
+        else:
+            self.sums.add(other.sums)
+            if other.denominators is not None:
+                self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
+        self.value = self.value + other.value
         self.weight += other.weight
-        self.sums.add(other.sums)
 
 
 def map_rows(
@@ -116,23 +182,19 @@ def map_rows(
     Arguments:
         frame: where rows are expected; that of the mixture unless given.
     """
-    frame = frame or frame_of(mixture)
-    evaluator = prepared(mixture, frame, source)
-    shape, inside = compute(evaluator.log_weights[:, :0]).shape[1:], frame.holds(source.extents)
+    frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
+    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    inside, shape = frame.holds(source.extents), compute(mixture.means[:, :0]).shape[1:]
+    outputs, buffers = [], [Buffers() for _ in range(n_threads)]
 
-    def answers(block: Block, workers: Workers) -> Tensor:
-        output = _empty_answers((len(block.rows), *shape), evaluator.dtype, block.rows.device)
+    def answer(chunk: Chunk, thread: int) -> None:
+        loaded = chunk.load(evaluator.dtype)
+        answers = compute(evaluator.log_joint(loaded, buffers[thread], inside))
+        outputs[-1][loaded.index] = answers.to(evaluator.dtype)
 
-        def answer(chunk: Chunk, thread: int) -> None:
-            loaded = chunk.load(evaluator.dtype)
-            output[loaded.index] = compute(evaluator.log_joint(loaded, buffers[thread], inside)).to(output.dtype)
-
-        workers.run(chunks_of(block, False, evaluator, memory_limit, workers.n_threads), answer, in_order=False)
-        return output
-
-    with Workers(source.device) as workers:
-        buffers = [Buffers() for _ in range(workers.n_threads)]
-        outputs = [answers(block, workers) for block in source.blocks()]
+    for block in source.blocks():
+        outputs.append(_empty_answers((len(block.rows), *shape), evaluator.dtype, block.rows.device))
+        share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -156,7 +218,7 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
 
 def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
     """Rows with their missing values replaced by E[x | observed values]."""
-    evaluator = prepared(mixture, frame_of(mixture), source)
+    evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
     outputs = []
     for block in source.blocks():
         output = block.rows.to(evaluator.dtype, copy=True)

@@ -138,7 +138,7 @@ class TensorSource:
         self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(extents))
 
     def blocks(self) -> Iterator[Block]:
-        yield self._block
+        return iter((self._block,))
 
 
 class ArraySource:

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,15 +81,17 @@ class one_thread:  # noqa: N801 - a context, like those of torch
             _outside.n_threads = None
 
 
-def available_threads() -> int:
-    """Threads that the caller may use: as many as it had outside of `one_thread`."""
+def available_threads(device: torch.device | None = None) -> int:
+    """Threads that the caller may use for rows on a device: on a CPU as many as it had outside of `one_thread`."""
+    if device is not None and device.type != "cpu":
+        return 1
     n_threads = getattr(_outside, "n_threads", None)
     return torch.get_num_threads() if n_threads is None else n_threads
 
 
 def threads_for(multiplications: float) -> Any:
-    """A context for one operation of this size: all threads where it is large, otherwise one."""
-    return OwnThreads(available_threads() if multiplications > SMALL_OPERATION else 1)
+    """A context for one operation of this size: all threads where it is large, as many as there are otherwise."""
+    return OwnThreads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
 
 class Task(Protocol):
@@ -100,46 +103,33 @@ class Task(Protocol):
         ...
 
 
-class Workers:
-    """Threads that do a list of tasks, each with a state of its own."""
+def share_out(tasks: Sequence[Task], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
+    """work(task, thread) for all tasks; on the calling thread, as number 0, where they are few or small.
 
-    def __init__(self, device: torch.device):
-        self.n_threads = available_threads() if device.type == "cpu" else 1
-        self._stop = False
-        self._pool: ThreadPoolExecutor | None = None
+    Arguments:
+        in_order: thread t does tasks t, t + T, ..., so that what it adds up comes in a fixed order; otherwise each
+            takes the next task when it is ready, since cores are not equally fast, nor always their own.
+    """
+    if n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
+        with one_thread():
+            for task in tasks:
+                work(task, 0)
+        return
+    left, stopped = deque(tasks), threading.Event()
 
-    def __enter__(self) -> Workers:
-        return self
+    def share(thread: int) -> None:
+        with OwnThreads(1), torch.no_grad():
+            for task in tasks[thread::n_threads] if in_order else iter(lambda: _next(left), None):
+                if stopped.is_set():
+                    return
+                work(task, thread)
 
-    def __exit__(self, *exception: object) -> None:
-        self._stop = True  # after Ctrl-C a thread ends with its chunk, not with its share
-        if self._pool is not None:
-            self._pool.shutdown(wait=exception[0] is not None)  # otherwise all is done: their end need not be awaited
-
-    def run(self, tasks: Sequence[Task], work: Callable[[Any, int], None], in_order: bool) -> None:
-        """work(task, thread) for all tasks.
-
-        Arguments:
-            in_order: thread t does tasks t, t + T, ..., so that what it adds up comes in a fixed order; otherwise each
-                takes the next task when it is ready, since cores are not equally fast, nor always their own.
-        """
-        if self.n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
-            with OwnThreads(1):
-                for task in tasks:
-                    work(task, 0)
-            return
-        left = deque(tasks)
-
-        def share(thread: int) -> None:
-            with OwnThreads(1), torch.no_grad():
-                for task in tasks[thread :: self.n_threads] if in_order else iter(lambda: _next(left), None):
-                    if self._stop:
-                        return
-                    work(task, thread)
-
-        self._pool = self._pool or ThreadPoolExecutor(self.n_threads)
-        for future in [self._pool.submit(share, thread) for thread in range(self.n_threads)]:
-            future.result()
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            for future in [pool.submit(share, thread) for thread in range(n_threads)]:
+                future.result()
+        finally:
+            stopped.set()  # after Ctrl-C a thread ends with its chunk, not with its share
 
 
 def _next(left: deque[Any]) -> Any:

@@ -63,20 +63,15 @@ class MixtureEstimator(Savable, BaseEstimator):
     def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
 
-        A log density is one of the rows, also where the mixture is one of their warped features (warp).
+        A log density is one of the rows, also where the mixture is one of their transformed features (warp).
         """
         rows = self._read(X)
-        return rows.answer(self._computed(rows, compute, density))
-
-    def _computed(self, rows: Rows, compute: Any, density: bool = False) -> Tensor:
-        """The same of rows that are read."""
-        source = rows.source()
-        mixture = self.mixture_.to(source.device)
+        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
         with torch.no_grad(), one_thread():
-            values = map_rows(mixture, source, compute, checks.memory_limit(self.memory_limit))
+            values = map_rows(self.mixture_.to(source.device), source, compute, limit)
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
-        return values
+        return rows.answer(values)
 
     def score_samples(self, X: Any) -> Any:
         """Log density log p(x) of each row; missing cells (NaN) are integrated out."""

@@ -217,8 +217,9 @@ class MixtureClassifier(DensityClassifier):
     ) -> tuple[Rows, Labels, Tensor | None]:
         """Rows that are there all at once, their labels and weights."""
         rows = read_rows(self, X, reset=True)
-        weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, self.unlabeled, objective.has_density, type(self).__name__)
+        n_rows = len(rows)
+        weights = checks.sample_weight(sample_weight, n_rows)
+        labels = read_labels(y, n_rows, weights, self.unlabeled, objective.has_density, type(self).__name__)
         counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
@@ -268,12 +269,14 @@ class MixtureClassifier(DensityClassifier):
         )
         options, found = [problem.with_warp(warp) for warp in self._warps(description)], []
         state = generator.get_state()
-        for option in options if len(options) > 1 or fixed is None or is_auto(prior) else ():
+        chosen = fixed is None or is_auto(prior)
+        for option in options if len(options) > 1 or chosen else ():
             generator.set_state(state)  # the same folds for all
             found.append(self._selected(option, fixed, prior))
         best = min(found, key=lambda option: option.selection.best.score) if found else options[0]
-        if fixed is None or is_auto(prior):
+        if chosen:
             return best
+        assert fixed is not None
         generator.set_state(state)
         return replace(best, prior=make_prior(prior, best.description, fixed), selection=None)
 

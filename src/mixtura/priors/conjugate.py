@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,6 +85,10 @@ class Conjugate:
         return replace(self, variances=self.variances.to(device), mean=mean)
 
     def pseudo_moments(self, n_features: int) -> PseudoMoments:
+        return self._pseudo
+
+    @cached_property
+    def _pseudo(self) -> PseudoMoments:
         matrices = self.variances.ndim == 2
         return PseudoMoments(
             weight_count=self.concentration - 1,
@@ -95,7 +100,7 @@ class Conjugate:
 
     def log_density(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> float:
         """Up to a constant; see `log_terms`."""
-        terms = log_terms(self.pseudo_moments(means.shape[1]), log_weights, means, covariance)
+        terms = log_terms(self._pseudo, log_weights, means, covariance)
         return float(terms[0].sum() + terms[1].sum())
 
 

@@ -183,7 +183,7 @@ class Together:
         summary = summarise(mixture, rows, self.objective, self.em.frame, self.em.memory_limit, self.em.buffers)
         values = torch.as_tensor(summary.value)
         seen, unseen = values[: len(self.members)], values[len(self.members) :]
-        with threads_for(mixture.n_components * mixture.n_features**3):
+        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             log_prior = self._log_priors(mixture)
             updated = self.em.maximised(mixture, summary.moments)
         self.stack = replace(self.stack, mixture=self.stack.normalised(updated, self.tasks[0].solver.class_prior))

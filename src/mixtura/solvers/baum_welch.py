@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mixtura.engine.buffers import Buffers
+from mixtura.engine.evaluator import Buffers
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import threads_for
@@ -97,7 +97,7 @@ class BaumWelch:
     def updated(self, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
         """The mixture that the net moments and D times its own ask for, with momentum after some steps."""
         mixture, pseudo = now.mixture, self._pseudo_moments
-        with threads_for(mixture.n_components * mixture.n_features**3):
+        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
             constants = self.constants(now, factor, anchor)
             means, scatter = placed(mixture, now.summary.moments + anchor.scaled(constants), pseudo)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mixtura.engine.buffers import Buffers
+from mixtura.engine.evaluator import Buffers
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import threads_for
@@ -58,7 +58,7 @@ class EM:
         log_prior = 0.0
         if self.prior is not None:
             log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
-        with threads_for(mixture.n_components * mixture.n_features**3):
+        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             updated = self.maximised(mixture, summary.moments)
         repairs = repairs_of(updated)
         if repairs and self.strict:

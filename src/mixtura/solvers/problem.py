@@ -102,9 +102,10 @@ def make_prior(value: Any, description: Description, n_components: Sequence[int]
     if value is None:
         return None
     if not isinstance(value, Prior):
-        make = (
-            value.prior if isinstance(value, Shrinkage) else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
-        )
+        named = isinstance(value, Shrinkage)
+        make = value.prior if named else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
         value = make(description.outlook(n_components))
+    elif isinstance(value, Conjugate):
+        value = value.to(description.within.device)
     checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
-    return value.to(description.within.device) if isinstance(value, Conjugate) else value
+    return value
