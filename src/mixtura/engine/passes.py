@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, computing_dtype, frame_of
 from mixtura.engine.sources import Block, Group, Source
-from mixtura.engine.threads import available_threads, one_thread, share_out
+from mixtura.engine.threads import available_threads, computing, share_out
 from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Objective
@@ -212,7 +212,7 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
     """compute(rows (n, ...)) -> (n, ...) for rows that are all in memory, dense or sparse, a part at a time."""
     step = max(1, memory_limit // bytes_per_row)
     starts = range(0, rows.shape[0], step)
-    with torch.no_grad(), one_thread():
+    with computing():
         return torch.cat([compute(row_slice(rows, slice(start, start + step))) for start in starts])
 
 

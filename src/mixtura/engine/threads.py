@@ -81,6 +81,19 @@ class one_thread:  # noqa: N801 - a context, like those of torch
             _outside.n_threads = None
 
 
+class computing(one_thread):  # noqa: N801 - a context, like those of torch
+    """`one_thread` without gradients: what every fit and every prediction runs in."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._gradients = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+
+    def __exit__(self, *exception: object) -> None:
+        torch.set_grad_enabled(self._gradients)
+        super().__exit__(*exception)
+
+
 def available_threads(device: torch.device | None = None) -> int:
     """Threads that the caller may use for rows on a device: on a CPU as many as it had outside of `one_thread`."""
     if device is not None and device.type != "cpu":

@@ -19,6 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
+from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
 from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
@@ -218,7 +219,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         random_state = check_random_state(self.random_state)
         counts = self._draws(np.zeros(len(rows), np.int64), random_state)
         weights = checks.sample_weight(sample_weight, len(rows))
-        with torch.no_grad():
+        with computing():
             description = describe(source, 1, torch.Generator().manual_seed(0))
             checks.squareable(description.frame.centre, description.frame.radii)
             if is_auto(base.n_components) or is_auto(base.prior):
@@ -235,7 +236,7 @@ class AveragedMixture(DensityMixin, _Averaged):
             results = self._train(structure, tasks, rows.source(weights=weights, counts=counts), base)
         self._keep(results, structure, base.max_iter, base.tol)
         if counts is not None:
-            with torch.no_grad():
+            with computing():
                 unseen = self._unseen(rows, counts, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
             self.oob_score_ = float(np.nanmean(self.oob_log_density_)) if unseen.isfinite().any() else math.nan
@@ -326,7 +327,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self._take_features(base)
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), random_state)
-        with torch.no_grad():
+        with computing():
             source = rows.source(labels.numbers, labels.shares, weights)
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             problem = base._problem(source, labels.classes, objective)
@@ -355,7 +356,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
 
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
-        with torch.no_grad():
+        with computing():
             found = self._unseen(rows, counts, combine).cpu().numpy()
         self.oob_decision_function_ = found
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()

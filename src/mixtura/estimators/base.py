@@ -16,7 +16,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import impute, map_rows
-from mixtura.engine.threads import one_thread
+from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_rows
 from mixtura.estimators.model_files import Savable, mixture_from, mixture_tensors
 from mixtura.init.description import Description
@@ -67,7 +67,7 @@ class MixtureEstimator(Savable, BaseEstimator):
         """
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
-        with torch.no_grad(), one_thread():
+        with computing():
             values = map_rows(self.mixture_.to(source.device), source, compute, limit)
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
@@ -88,7 +88,7 @@ class MixtureEstimator(Savable, BaseEstimator):
         """
         rows = self._read(X)
         source = rows.source()
-        with torch.no_grad(), one_thread():
+        with computing():
             mixture = self.mixture_.to(source.device)
             completed = impute(mixture, source, checks.memory_limit(self.memory_limit))
             if rows.warp is not None:

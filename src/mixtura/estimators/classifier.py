@@ -15,7 +15,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import Full
 from mixtura.engine.sources import Source
-from mixtura.engine.threads import one_thread
+from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.input import (
     Labels,
@@ -163,7 +163,7 @@ class MixtureClassifier(DensityClassifier):
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
-        with torch.no_grad(), one_thread():
+        with computing():
             problem = self._settled(self._problem(source, classes, objective))
             n_starts = self._n_starts() if problem.selection is None else 1
             best = best_of(n_starts, lambda: self._fit_once(problem))

@@ -24,7 +24,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
-from mixtura.engine.threads import one_thread
+from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
@@ -136,7 +136,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
-        with torch.no_grad(), one_thread():
+        with computing():
             best, solver, description = self._best_fit(rows, source)
         self._keep(best)
         warn_of_prior(self.prior, solver.prior, best.mixture, description)

@@ -12,6 +12,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Block, TensorSource
+from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import read_labels, read_rows
 from mixtura.model.mixture import Mixture
@@ -171,7 +172,7 @@ class HybridMixtureClassifier(MixtureClassifier):
             return tuned(self, X, y, sample_weight, X_val, y_val)
         self._check_arguments()
         source, classes = self._read_problem(X, y, sample_weight, self._objective())
-        with torch.no_grad():
+        with computing():
             block = together(source)
             kept, held_out = self._split(block, classes, X_val, y_val)
             problem = self._problem(kept, classes, self._objective())

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
-from mixtura.engine.threads import one_thread
+from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
@@ -156,7 +156,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         self.classes_ = labels.classes
-        with torch.no_grad(), one_thread():
+        with computing():
             problem = self._problem(features, numbers, weights)
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
-from mixtura.engine.threads import one_thread
+from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
@@ -206,7 +206,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))
-        with torch.no_grad(), one_thread():
+        with computing():
             scaling = self._scaling(values, weights)
             n_components = self._n_components(labels.classes, numbers, weights)
             limit = checks.memory_limit(self.memory_limit)

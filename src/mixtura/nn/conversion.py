@@ -19,6 +19,7 @@ from mixtura.covariances import (
     Tied,
     TiedCovariance,
 )
+from mixtura.engine.threads import computing
 from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
 from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents
@@ -57,7 +58,7 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> N
     centre, scale = (part.to(rows) for part in head.frame())
     model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
     mixture = model.fit((rows - centre) / scale, labels).mixture_
-    with torch.no_grad():
+    with computing():
         if logits:
             _start(head, _evened(mixture, head.n_components))
         if head.followed is not None:
@@ -163,7 +164,7 @@ def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
     labels = np.arange(head.n_classes) if classes is None else np.asarray(classes)
     if len(np.unique(labels)) != head.n_classes or labels.ndim != 1:
         raise ValueError(f"classes must be {head.n_classes} different labels; got {labels.tolist()}.")
-    with torch.no_grad():
+    with computing():
         mixture = _mixture(head)
     types = {"full": "full", "low_rank": "low_rank"}
     rank = int(mixture.covariance.rank) if isinstance(mixture.covariance, LowRankCovariance) else "auto"
