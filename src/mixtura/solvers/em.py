@@ -24,7 +24,7 @@ from mixtura.values.pseudo_moments import PseudoMoments
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
     "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
-    "the input data; or use prior='default', which never fails."
+    "the input data. Or use prior='default', which never fails."
 )
 
 
@@ -39,7 +39,7 @@ class EM:
         class_prior: fixed class probabilities (C,), or None to learn them.
         ridge: added to every variance after an update (scikit-learn's reg_covar); not part of the objective.
         floor: the smallest variance of each feature, (D,).
-        strict: raise where a covariance is not positive definite, instead of mending it.
+        strict: raise where a covariance is not positive definite, as scikit-learn does, instead of repairing it.
     """
 
     objective: Objective
@@ -69,13 +69,18 @@ class EM:
         """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
         pseudo = self.pseudo_moments
         means, scatter = placed(mixture, moments, pseudo)
-        covariance = self._covariance(mixture, scatter, pseudo)
+        covariance = self._covariance(mixture, means, scatter, pseudo)
         log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
         return mixture.moved(log_weights, means, covariance)
 
-    def _covariance(self, mixture: Mixture, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
+    def _covariance(self, mixture: Mixture, means: Tensor, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
+        floor = self.floor
+        if self.strict:
+            # scikit-learn divides by counts + 10 eps, which leaves so much variance to a component on a single point.
+            rounding = 10 * torch.finfo(means.dtype).eps * means.square() / scatter.counts.clamp_min(1).unsqueeze(-1)
+            floor = torch.maximum(floor, rounding.amin(0))
         try:
-            return mixture.covariance.updated(scatter, pseudo, self.floor)
+            return mixture.covariance.updated(scatter, pseudo, floor)
         except FloatingPointError as error:
             raise ValueError(ILL_DEFINED) from error
 
