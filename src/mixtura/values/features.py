@@ -213,7 +213,7 @@ class Coefficients:
         next(targets).add_(signed.sum(1))
         if self.weights is not None:
             target = next(targets)
-            if target.dtype == signed.dtype:
+            if target.dtype == signed.dtype and features.phi.layout is torch.strided:
                 target.addmm_(signed, features.phi.T)
             else:
                 target += gather(features.phi, signed)
