@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from mixtura.covariances.systems import Systems, blocks_of
-from mixtura.numerics.buffers import Scratch
 
 import reference
 from cases import (
@@ -26,8 +24,8 @@ from cases import (
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, automatic_rank
+from mixtura.covariances.marginals import _blocks_of as blocks_of
 from mixtura.numerics import linalg
-from mixtura.values.features import in_rows, pack, quadratics, unpack
 from mixtura.values.moments import Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -138,24 +136,39 @@ def test_own_moments_are_the_matrices(case, rng, device):
 
 
 @every_covariance
-def test_the_product_form_gives_log_densities_and_moments(case, rng, device):
+def test_coefficients_give_log_densities_and_moments(case, rng, device):
     covariance, tensors = random_covariance(case, rng, device)
     means, rows = rng.normal(size=(N_COMPONENTS, N_FEATURES)), rng.normal(size=(N_ROWS, N_FEATURES))
     constants = rng.normal(size=N_COMPONENTS)
-    product = covariance.product(tensor(means, device), tensor(constants, device))
-    centre = tensor(rng.normal(size=N_FEATURES), device)
-    scores, expanded = product.expand(tensor(rows, device) + centre, centre, slice(1, 4), Scratch())
+    coefficients = covariance.coefficients(tensor(means, device), tensor(constants, device))
+    chosen = coefficients.select(slice(1, 4))
+    scores, features = chosen.forward(chosen.phi(tensor(rows.T, device)))
     parts = list(zip(constants, means, case.dense(tensors), strict=True))[1:4]
     assert_close(scores, [[c + reference.log_density(row, m, s) for row in rows] for c, m, s in parts])
-    weights, sums = rng.uniform(size=(3, N_ROWS)), product.zeros()
-    product.accumulate(sums, expanded, tensor(weights, device), slice(1, 4))
-    moments = product.moments(sums, torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
+    weights, sums = rng.uniform(size=(3, N_ROWS)), coefficients.zeros()
+    chosen.pullback(sums, features, tensor(weights, device), slice(1, 4))
+    moments = coefficients.moments(sums, torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
     assert_close(moments.counts, np.pad(weights.sum(1), 1))
     assert_close(moments.firsts[1:4], weights @ rows)
     seconds = np.zeros((N_COMPONENTS, N_FEATURES, N_FEATURES))
     seconds[1:4] = np.einsum("kn,ni,nj->kij", weights, rows, rows)
     for part, expected in zip(moments.seconds, image(covariance.form, tensor(seconds, device)), strict=True):
         assert_close(part, expected)
+    assert type(moments.form) is type(covariance.form)
+
+
+@every_covariance
+def test_coefficients_can_be_differentiated(case, rng, device):
+    """By means and constants, as heads need it."""
+    covariance, _ = random_covariance(case, rng, device)
+    rows = tensor(rng.normal(size=(N_FEATURES, 3)), device)
+    means, constants = (tensor(rng.normal(size=shape), device) for shape in ((N_COMPONENTS, N_FEATURES), N_COMPONENTS))
+
+    def scores(means, constants):
+        coefficients = covariance.coefficients(means, constants)
+        return coefficients.forward(coefficients.phi(rows))[0]
+
+    assert torch.autograd.gradcheck(scores, (means.requires_grad_(), constants.requires_grad_()))
 
 
 # ---- missing cells -----------------------------------------------------------------------------------------------
@@ -216,7 +229,7 @@ def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, de
 @pytest.mark.parametrize("case", [low_rank(2), low_rank_precision(2)], ids=["covariance", "precision"])
 def test_a_missing_cell_that_is_nearly_determined_costs_no_digits(case, small_table, rng, device, monkeypatch):
     """Its part of the systems is 1e13 times the others': to take it away from a sum would leave nothing."""
-    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
     covariance, _ = random_covariance(case, rng, device, n_features=20)
     scales = torch.ones(20, dtype=torch.float64, device=device)
     scales[3] = 1e-13
@@ -372,62 +385,66 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
     covariance, tensors = random_covariance(low_rank(0), rng, device)
     rows, weights = rng.normal(size=(N_ROWS, N_FEATURES)), rng.uniform(size=(N_COMPONENTS, N_ROWS))
     zeros = torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device)
-    product = covariance.product(zeros, zeros[:, 0])
-    scores, expanded = product.expand(tensor(rows, device), zeros[0], slice(0, N_COMPONENTS), Scratch())
+    coefficients = covariance.coefficients(zeros, zeros[:, 0])
+    scores, features = coefficients.forward(coefficients.phi(tensor(rows.T, device)))
     mean = np.zeros(N_FEATURES)
     dense = [np.diag(u) for u in tensors["uniquenesses"]]
     assert_close(scores, [[reference.log_density(row, mean, matrix) for row in rows] for matrix in dense])
-    sums = product.zeros()
-    product.accumulate(sums, expanded, tensor(weights, device), slice(0, N_COMPONENTS))
-    assert_close(product.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
+    sums = coefficients.zeros()
+    coefficients.pullback(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
+    assert_close(coefficients.moments(sums, torch.zeros(N_FEATURES, device=device)).seconds[0], weights @ rows**2)
 
 
-@pytest.mark.parametrize("side", [1, 3, 11, 12, 13, 14, 17, 24, 26])
+@pytest.mark.parametrize("rank", [0, 2, 10, 13])
 @pytest.mark.parametrize("missing", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_systems_of_missing_cells(side, missing, sign, rng, monkeypatch):
-    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", 0)
-    size, n_rows = 40, 9
-    vectors, mask = 0.01 * rng.normal(size=(1, size, side)), (rng.uniform(size=(n_rows, size)) > missing).astype(float)
-    mask[0] = 1 - missing > 0.5  # nothing of one kind
-    order = mask.sum(1).argsort()
-    found = Systems(torch.tensor(vectors), sign, Scratch())
-    for block in blocks_of(torch.tensor(mask[order]), side):
-        expected = np.eye(side) + sign * np.einsum("nd,di,dj->nij", block.mask, vectors[0], vectors[0])
-        inner, beside = found.of(block)
-        assert_close(inner[0], expected[:, :-1, :-1], 1e-12)
-        assert_close(beside[0], expected[:, -1, :-1], 1e-12)
+@pytest.mark.parametrize("small_table", [2**30, 0], ids=["by products with the mask", "by blocks"])
+@pytest.mark.parametrize("make", [low_rank, low_rank_precision], ids=["covariance", "precision"])
+def test_marginals_of_many_features_are_those_of_dense_matrices(make, small_table, missing, rank, rng, monkeypatch):
+    """Few missing values, few observed ones and many of both kinds; also nothing of one kind."""
+    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.covariances.marginals.BLOCK_ROWS", 4)
+    size, n_rows, class_of = 40, 9, np.array([0, 1])
+    covariance, tensors = random_covariance(make(rank), rng, "cpu", class_of, size)
+    rows, means = rng.normal(size=(n_rows, size)), rng.normal(size=(2, size))
+    gone = rng.random((n_rows, size)) < missing
+    gone[0] = missing > 0.5
+    rows = np.where(gone, np.nan, rows)[gone.sum(1).argsort()]
+    given = covariance.marginals(tensor(np.nan_to_num(rows)), tensor(~np.isnan(rows)), tensor(means))
+    distances, log_determinants = given.solved()
+    dense, constant = make(rank).dense(tensors), (~np.isnan(rows)).sum(1) * np.log(2 * np.pi)
+    expected = [[-2 * reference.log_density(row, m, s) for row in rows] for m, s in zip(means, dense, strict=True)]
+    assert_close(distances + log_determinants, np.array(expected) - constant, 1e-9)
+    for k in range(2):
+        inverse, factors = given.posterior(k)
+        completions = [reference.completed(row, means[k], dense[k]) for row in rows]
+        assert_close(given.filled(k, factors), [filled - means[k] for filled, _ in completions], 1e-9)
+        weights = rng.normal(size=n_rows)
+        spread = sum(weight * own for weight, (_, own) in zip(weights, completions, strict=True))
+        alone = covariance.select(slice(k, k + 1))
+        expected_parts = image(alone.form, tensor(spread[None]))
+        found = given.conditional_moments(k, inverse, tensor(weights))
+        for part, expected_part in zip(found, expected_parts, strict=True):
+            assert_close(part, expected_part[0], 1e-9)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 24])
-def test_every_monomial_is_made_once(size, rng, device):
-    scratch, centre = Scratch(), tensor(rng.normal(size=size), device)
-    for n_rows in (7, 5, 7):  # buffers are used again
-        rows = tensor(rng.normal(size=(n_rows, size)), device)
-        z = torch.cat((torch.ones(n_rows, 1, dtype=rows.dtype, device=device), rows - centre), 1)
-        first, second = torch.triu_indices(size + 1, size + 1, device=device)
-        expected = (z[:, first] * z[:, second]).T
-        found = quadratics(rows, centre, scratch)
-        assert found.shape == expected.shape
-        order, expected_order = found[:, 0].argsort(), expected[:, 0].argsort()
-        assert_close(found[order], expected[expected_order])
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
-def test_packed_coefficients_and_unpacked_sums_belong_to_the_monomials(size, rng, device):
-    rows, centre = tensor(rng.normal(size=(5, size)), device), torch.zeros(size, dtype=torch.float64, device=device)
-    constants, vectors, roots = (tensor(rng.normal(size=shape), device) for shape in (2, (2, size), (2, size, size)))
-    matrices, features = roots @ roots.mT, quadratics(rows, centre, Scratch())
-    quadratic = torch.einsum("ni,kij,nj->kn", rows, matrices, rows)
-    expected = constants.unsqueeze(1) + vectors @ rows.T - 0.5 * quadratic
-    assert_close(pack(constants, vectors, matrices) @ features, expected)
-    upper = torch.triu_indices(size, size, device=device)
-    triangle = torch.cat((torch.ones_like(rows[:, :1]), rows, rows[:, upper[0]] * rows[:, upper[1]]), 1)
-    assert_close(in_rows(pack(constants, vectors, matrices), size) @ triangle.T, expected)
-    counts, firsts, seconds = unpack(features.sum(1).unsqueeze(0), size)
-    assert_close(counts, [5.0])
-    assert_close(firsts, rows.sum(0).unsqueeze(0))
-    assert_close(seconds, (rows.T @ rows).unsqueeze(0))
+@pytest.mark.parametrize("missing", [0.02, 0.5, 0.98])
+def test_neighbours_with_few_values_of_a_kind_are_told_apart(missing, rng, monkeypatch):
+    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", 0)
+    mask = tensor((rng.random((600, 30)) > missing).astype(float))
+    mask = mask[mask.sum(1).argsort(descending=True)]
+    blocks = blocks_of(mask, 5)
+    assert [row for block in blocks for row in range(600)[block.where]] == list(range(600))
+    assert {(block.values is not None, block.missing) for block in blocks} >= {
+        0.02: {(True, True)},
+        0.5: {(False, False)},
+        0.98: {(True, False)},
+    }[missing]
+    for block in blocks:
+        if block.values is not None:
+            for row, places in zip(mask[block.where], block.values, strict=True):
+                expected = (row == (0 if block.missing else 1)).nonzero()[:, 0]
+                assert places[: len(expected)].tolist() == expected.tolist()
+                assert (places[len(expected) :] == 30).all()
 
 
 # ---- what optimisers move ----------------------------------------------------------------------------------------

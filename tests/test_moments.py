@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cases import assert_close, assert_same_moments, image, tensor
-from mixtura.values.moments import DenseForm, DiagonalForm, Moments, ProjectedForm, SignedMoments, Summary, concatenate
+from mixtura.values.moments import DenseForm, DiagonalForm, Moments, ProjectedForm, Summary, concatenate
 
 SIZE, N_COMPONENTS, N_ROWS = 3, 2, 20
 
@@ -133,32 +133,25 @@ def test_concatenated_moments_keep_components_and_references(sample):
     assert_close(together.seconds[0][N_COMPONENTS:], second.seconds[0])
 
 
-def signed(sample) -> SignedMoments:
+def summary_of(sample, part, value) -> Summary:
     rows, weights, reference, _ = sample
-    sides = (moments_by_loops(DenseForm(), rows, side, reference) for side in (abs(weights), weights**2))
-    return SignedMoments(*sides)
+    moments = moments_by_loops(DenseForm(), rows[part], weights[:, part], reference)
+    return Summary(value, float(len(rows[part])), moments, tensor(abs(weights[:, part]).sum(1)))
 
 
-def test_net_moments_are_those_of_the_signed_weights(sample):
+def test_summaries_of_parts_add_to_that_of_the_whole(sample):
     rows, weights, reference, _ = sample
-    assert_same_moments(signed(sample).net, moments_by_loops(DenseForm(), rows, abs(weights) - weights**2, reference))
+    total = summary_of(sample, slice(0, 8), 1.5) + summary_of(sample, slice(8, None), -4.0)
+    assert (total.value, total.weight, total.mean_value) == (-2.5, N_ROWS, -2.5 / N_ROWS)
+    assert_same_moments(total.moments, moments_by_loops(DenseForm(), rows, weights, reference))
+    assert_close(total.denominator_counts, abs(weights).sum(1))
 
 
-def test_signed_moments_add_side_by_side(sample):
-    total = signed(sample) + signed(sample)
-    assert_same_moments(total.numerator, signed(sample).numerator.scaled(2))
-    assert_same_moments(total.denominator, signed(sample).denominator.scaled(2))
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_side_that_is_absent_counts_as_nothing(sample, swapped):
-    both = signed(sample)
-    one = SignedMoments(both.numerator)
-    total = one + both if swapped else both + one
-    assert_same_moments(total.net, both.net + both.numerator)
-
-
-def test_summaries_add(sample):
-    total = Summary(1.5, 2.0, signed(sample)) + Summary(-4.0, 8.0, signed(sample))
-    assert (total.value, total.weight, total.mean_value) == (-2.5, 10.0, -0.25)
-    assert_same_moments(total.moments.numerator, signed(sample).numerator.scaled(2))
+def test_a_summary_moves_with_its_moments(sample):
+    rows, weights, _, own = sample
+    before = summary_of(sample, slice(None), 1.5)
+    moved = before.about(tensor(own))
+    assert_close(moved.moments.reference, own, 0.0)
+    assert_same_moments(moved.moments, moments_by_loops(DenseForm(), rows, weights, own))
+    assert (moved.value, moved.weight) == (before.value, before.weight)
+    assert torch.equal(moved.denominator_counts, before.denominator_counts)

@@ -10,19 +10,21 @@ from scipy import sparse
 import reference_nonnegative as reference
 from cases import NONNEGATIVE_SOLVERS, assert_close
 from mixtura import checks
-from mixtura.estimators.nonnegative import _as_csr
 from mixtura.nonnegative.mixture import (
     LogLinearMixture,
     counts_of,
     labeled_rows,
     log_likelihood,
     losses_without,
+    net,
     posterior,
+    sides,
 )
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 from mixtura.solvers import Outcome, run, run_held_out
+from mixtura.values.sparse_rows import from_scipy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,9 +47,9 @@ class Counts:
         self.weights[7] = 0.0
 
     def labeled(self, layout="dense", step=10**6):
-        matrix = torch.from_numpy(self.rows) if layout == "dense" else _as_csr(sparse.csr_matrix(self.rows))
+        matrix = torch.from_numpy(self.rows) if layout == "dense" else from_scipy(sparse.csr_matrix(self.rows))
         known = torch.from_numpy(self.labels), torch.from_numpy(self.weights)
-        return labeled_rows(matrix, *known, N_CLASSES, step)
+        return labeled_rows(matrix, *known, step)
 
 
 @pytest.fixture
@@ -83,12 +85,12 @@ def test_the_table_is_the_registry():
 @every_layout
 def test_probabilities_equal_the_twin(rng, data, sharing, layout):
     mixture = random_mixture(rng, sharing)
-    rows = torch.from_numpy(data.rows) if layout == "dense" else _as_csr(sparse.csr_matrix(data.rows))
+    rows = torch.from_numpy(data.rows) if layout == "dense" else from_scipy(sparse.csr_matrix(data.rows))
     expected = reference.probabilities(data.rows, raw_weights(mixture), mixture.coefficients.numpy())
-    assert_close(mixture.log_probabilities(rows).exp(), expected)
-    joint = mixture.log_joint(rows).softmax(1)
+    assert_close(mixture.log_probabilities(rows).exp().T, expected)
+    joint = mixture.log_joint(rows).softmax(0)
     for c in range(N_CLASSES):
-        assert_close(joint[:, mixture.class_of == c].sum(1), expected[:, c])
+        assert_close(joint[mixture.class_of == c].sum(0), expected[:, c])
 
 
 def test_probabilities_too_small_for_a_quotient_are_taken_in_logs(rng):
@@ -97,12 +99,39 @@ def test_probabilities_too_small_for_a_quotient_are_taken_in_logs(rng):
     coefficients[0, 0] = 2000.0
     mixture = replace(mixture, coefficients=coefficients, log_weights=torch.zeros_like(mixture.log_weights))
     rows = torch.tensor([[1.0, 0, 0, 0, 0], [0.0, 1, 0, 0, 0]], dtype=torch.float64)
-    assert_close(mixture.log_probabilities(rows)[0], [0.0, -2000.0, -2000.0])
-    labeled = labeled_rows(rows, torch.tensor([1, 2]), torch.ones(2, dtype=torch.float64), N_CLASSES, 10)
+    assert_close(mixture.log_probabilities(rows)[:, 0], [0.0, -2000.0, -2000.0])
+    labeled = labeled_rows(rows, torch.tensor([1, 2]), torch.ones(2, dtype=torch.float64), 10)
     assert_close(log_likelihood(mixture, labeled), -2000.0 - np.log(3))
     (chunk,) = labeled.chunks
-    counts = counts_of(mixture, chunk, posterior(mixture, chunk, chunk.scores(mixture)))
+    counts = counts_of(mixture, chunk, posterior(mixture, chunk))
     assert_close(counts.numerators, [[0, 0, 0], [0, 1, 0], [0, 0, 1]])
+
+
+@every_sharing
+@every_layout
+@pytest.mark.parametrize("step", [10**6, 13], ids=["one chunk", "chunks"])
+def test_posteriors_and_what_they_sum_up_to_equal_the_twin(rng, data, sharing, layout, step):
+    mixture, labeled = random_mixture(rng, sharing), data.labeled(layout, step)
+    known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
+    above, below = (part.sum(1) for part in reference.posteriors(*known))  # (N, J), times the row weights
+    found = [(chunk, posterior(mixture, chunk)) for chunk in labeled.chunks]
+    counted = data.weights > 0
+    for name, expected in (("numerators", above), ("gates", below)):
+        parts = torch.cat([getattr(part, name) * chunk.weights for chunk, part in found], 1)
+        assert_close(parts.T, expected[counted])
+    assert_close(sum(sides(*part)[0] for part in found), above.T @ data.rows)
+    assert_close(sum(sides(*part)[1] for part in found), below.T @ data.rows)
+    assert_close(sum(net(*part) for part in found), (above - below).T @ data.rows)
+    parts = [counts_of(mixture, *part) for part in found]
+    counts = sum(parts[1:], start=parts[0])
+    assert_close(counts.value, reference.log_likelihood(*known))
+    assert_close(counts.denominators, below.sum(0))
+    by_class = [above[data.labels == c].sum(0) for c in range(N_CLASSES)]
+    assert_close(counts.numerators, by_class)
+    assert_close(labeled.means, data.weights @ data.rows / data.weights.sum())
+    assert_close(labeled.largest_sum, data.rows[counted].sum(1).max())
+    assert (labeled.n_rows, labeled.n_features) == (counted.sum(), N_FEATURES)
+    assert_close(labeled.weight, data.weights.sum())
 
 
 def test_other_units_change_no_probability(rng, data):
@@ -124,9 +153,8 @@ def test_removed_weights_leave_the_tensors(rng):
     dense = raw_weights(mixture)
     dense[1, 0] = dense[:, 2] = 0
     row = torch.ones(1, N_FEATURES, dtype=torch.float64)
-    assert_close(
-        smaller.log_probabilities(row).exp(), reference.probabilities(row.numpy(), dense, mixture.coefficients.numpy())
-    )
+    expected = reference.probabilities(row.numpy(), dense, mixture.coefficients.numpy())
+    assert_close(smaller.log_probabilities(row).exp().T, expected)
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------
@@ -344,7 +372,7 @@ def test_the_published_start_cannot_move(data):
     progress = run(solver, solver.start(mixture), rows, 50, 0).mixture
     assert_close(progress.mixture.coefficients, mixture.coefficients, 1e-12)
     prior = np.bincount(data.labels, data.weights) / data.weights.sum()
-    assert_close(progress.mixture.log_probabilities(torch.from_numpy(data.rows)).exp(), np.tile(prior, (90, 1)))
+    assert_close(progress.mixture.log_probabilities(torch.from_numpy(data.rows)).exp().T, np.tile(prior, (90, 1)))
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Laws of objectives: values and signed responsibilities against twins, gradients and differences."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,18 @@ import torch
 import reference
 from cases import CLASS_OF, OBJECTIVES, assert_close, every_objective, soft_labels, tensor
 from mixtura.objectives import OBJECTIVES as REGISTRY
-from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors, shares
-from mixtura.objectives.likelihood import exponentials
+from mixtura.objectives import (
+    Assigned,
+    Conditional,
+    Hybrid,
+    Joint,
+    Margin,
+    Marginal,
+    Members,
+    class_log_joint,
+    posteriors,
+)
+from mixtura.objectives.likelihood import class_posteriors
 from mixtura.values.targets import Targets
 
 N_ROWS, N_CLASSES = 12, 3
@@ -49,7 +61,7 @@ def test_every_objective_of_the_registry_is_in_the_table():
 @every_knowledge
 def test_values_and_responsibilities_equal_the_twin(objective, twin_objective, known, log_joint, rng, device):
     targets, shares = targets_of(known, rng, device)
-    found = objective.evaluate(log_joint.clone(), targets)
+    found = objective.evaluate(log_joint, targets)
     rows = zip(log_joint.T.cpu().numpy(), shares, strict=True)
     values, numerator, denominator = map(np.array, zip(*(twin_objective(a, CLASS_OF, s) for a, s in rows), strict=True))
     assert_close(found.values, values)
@@ -65,14 +77,14 @@ def test_signed_responsibilities_are_the_gradient(objective, twin_objective, kno
     variable = log_joint.clone().requires_grad_()
     value = objective.evaluate(variable, targets).values.sum() + 0 * variable.sum()  # a margin may ask for nothing
     (gradient,) = torch.autograd.grad(value, variable)
-    assert_close(objective.evaluate(log_joint.clone(), targets).signed, gradient)
+    assert_close(objective.evaluate(log_joint, targets).signed, gradient)
 
 
 @every_objective
 @every_knowledge
 def test_signed_responsibilities_are_central_differences(objective, twin_objective, known, log_joint, rng, device):
     targets, _ = targets_of(known, rng, device)
-    signed, h = objective.evaluate(log_joint.clone(), targets).signed, 1e-5
+    signed, h = objective.evaluate(log_joint, targets).signed, 1e-5
     for k in range(len(log_joint)):
         step = torch.zeros_like(log_joint)
         step[k] = h
@@ -80,11 +92,44 @@ def test_signed_responsibilities_are_central_differences(objective, twin_objecti
         assert_close(signed[k], (up - down) / (2 * h), 1e-8)
 
 
+def assert_nothing_is_written_over(objective, log_joint, targets) -> None:
+    given = {name: part for name, part in vars(targets).items() if isinstance(part, torch.Tensor)}
+    given["log_joint"] = log_joint
+    before = {name: part.clone() for name, part in given.items()}
+    first, second = (objective.evaluate(log_joint, targets) for _ in range(2))
+    for name, part in before.items():
+        assert torch.equal(given[name].nan_to_num(-9), part.nan_to_num(-9)), name
+    assert torch.equal(first.values, second.values)
+    assert torch.equal(first.signed, second.signed)
+
+
 @every_objective
-def test_evaluating_leaves_the_log_joints_alone(objective, twin_objective, log_joint, rng, device):
-    before = log_joint.clone()
-    objective.evaluate(log_joint, targets_of("some", rng, device)[0])
-    assert torch.equal(log_joint, before)
+@every_knowledge
+def test_evaluating_leaves_the_log_joints_and_the_targets_alone(
+    objective, twin_objective, known, log_joint, rng, device
+):
+    assert_nothing_is_written_over(objective, log_joint, targets_of(known, rng, device)[0])
+
+
+@every_knowledge
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("member_of", [[0, 1, 0, 1, 0, 1], [0, 0, 1, 0, 1, 0, 1]], ids=["even", "uneven"])
+def test_several_members_write_over_nothing_they_are_given(member_of, counted, known, rng, device):
+    class_of = np.repeat([0, 1, 2], [len(member_of) - 4, 2, 2])
+    labels, shares = labels_and_shares(known, rng)
+    counts = rng.integers(0, 3, (N_ROWS, 2)) if counted else None
+    known_parts = (None if part is None else tensor(part, device) for part in (labels, shares, counts))
+    targets = Targets(tensor(class_of, device), *known_parts)
+    objective = Members(torch.tensor(member_of, device=device), torch.tensor([0, 1], device=device))
+    assert_nothing_is_written_over(objective, tensor(rng.normal(size=(len(member_of), N_ROWS)), device), targets)
+
+
+def test_assigned_responsibilities_write_over_nothing_they_are_given(log_joint, rng, device):
+    class_of, components = tensor(CLASS_OF, device), rng.integers(0, len(CLASS_OF), N_ROWS)
+    for known in ({"labels": components}, {"shares": np.eye(len(CLASS_OF))[components]}):
+        targets = Targets(class_of, **{name: tensor(part, device) for name, part in known.items()})
+        assert_nothing_is_written_over(Assigned(), log_joint, targets)
+        assert_close(Assigned().evaluate(log_joint, targets).signed.T, np.eye(len(CLASS_OF))[components])
 
 
 @every_objective
@@ -184,25 +229,55 @@ def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_res
         assert torch.isfinite(found.values).sum() == N_ROWS - 1
 
 
-def test_shares_are_the_posteriors(rng, device):
-    log_joint = torch.tensor(rng.normal(size=(4, 6)), device=device)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_posteriors_are_the_gradient_of_the_log_sum(dim, rng, device):
+    log_joint = tensor(rng.normal(0, 3, size=(4, 6, 2)), device)
+    variable = log_joint.clone().requires_grad_()
+    values, found = posteriors(variable, dim)
+    (gradient,) = torch.autograd.grad(values.sum(), variable)
+    assert_close(values, log_joint.logsumexp(dim))
+    assert_close(found, gradient)
+    assert_close(found, log_joint.softmax(dim))
+    assert torch.autograd.gradcheck(lambda a: posteriors(a, dim), variable)
+
+
+def test_posteriors_of_components_and_rows_without_a_density_are_zero(log_joint, device):
     log_joint[:, 2] = -torch.inf  # a row that no component explains
     log_joint[1, 3] = -torch.inf
-    values, expected = posteriors(log_joint)
-    assert_close(shares(log_joint.clone()), expected.T)
-    there = log_joint.clone()
-    found = posteriors(there, overwrite=True)
-    assert_close(found[0], values)
-    assert_close(found[1], expected)
-    assert found[1].data_ptr() == there.data_ptr()
+    before = log_joint.clone()
+    values, found = posteriors(log_joint)
+    assert values[2] == -torch.inf
+    assert (found[:, 2] == 0).all()
+    assert found[1, 3] == 0
+    explained = torch.arange(N_ROWS, device=device) != 2
+    assert_close(found[:, explained], log_joint[:, explained].softmax(0))
+    assert torch.equal(log_joint, before)
 
 
 @pytest.mark.parametrize("size", [1e5, 1e16, 1e19, 1e150, 1e300])
 def test_posteriors_of_rows_far_away_sum_to_one(size, rng, device):
     log_joint = -size * torch.tensor(1 + rng.random(size=(4, 200)), device=device)
-    for found in (posteriors(log_joint)[1].T, shares(log_joint.clone())):
-        assert_close(found.sum(1), torch.ones(200))
-        assert torch.equal(found.argmax(1), log_joint.argmax(0))
+    found = posteriors(log_joint)[1].T
+    assert_close(found.sum(1), torch.ones(200))
+    assert torch.equal(found.argmax(1), log_joint.argmax(0))
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1, 1], [2, 2, 2], [3, 3], [6], [1, 3, 2]], ids=str)
+def test_the_log_joint_of_a_class_sums_its_components(sizes, rng, device):
+    log_joint = tensor(rng.normal(0, 3, size=(6, 5)), device)
+    log_joint[:, 1] -= 1e5
+    log_joint[:3, 2] = -torch.inf
+    before = log_joint.clone()
+    edges = np.cumsum([0, *sizes])
+    expected = [log_joint[a:b].logsumexp(0) for a, b in itertools.pairwise(edges)]
+    assert_close(class_log_joint(log_joint, sizes), torch.stack(expected))
+    assert torch.equal(log_joint, before)
+
+
+def test_the_two_log_joints_of_classes_agree(log_joint, device):
+    values, within = class_posteriors(log_joint, Targets(tensor(CLASS_OF, device)))
+    assert_close(values, class_log_joint(log_joint, [2, 1, 2]))
+    assert_close(within, (log_joint - values[CLASS_OF]).exp())
 
 
 @pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])
@@ -212,17 +287,3 @@ def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(dist
     (gradient,) = torch.autograd.grad(found.values.sum(), log_joint)
     assert found.values.item() == pytest.approx(-distance)
     assert_close(gradient, torch.tensor([[1.0], [-1.0]]), 1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_exponentials_are_right_or_zero(dtype, device):
-    tiny = torch.finfo(dtype).tiny
-    x = torch.linspace(2 * np.log(tiny), 0, 4001, dtype=dtype, device=device)
-    x[0] = -torch.inf
-    expected, found = x.exp(), exponentials(x, torch.zeros_like(x))
-    large = expected > 20 * tiny
-    errors = (found[large] / expected[large] - 1).abs() / (1 - x[large])  # an exponent is off by the last digit
-    assert float(errors.max()) <= 2 * torch.finfo(dtype).eps
-    assert float(found[~large].max()) <= 20 * tiny
-    if device.type == "cpu":
-        assert bool((found[expected < 15 * tiny] == 0).all())

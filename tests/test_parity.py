@@ -63,7 +63,7 @@ def start(structure, data: Data, components, class_of, device) -> Mixture:
     log_weights = torch.full((n_components,), -np.log(n_components), dtype=torch.float64, device=device)
     rough = Mixture(log_weights, means, first, own)
     frame = locate(given)
-    made = em(frame).maximised(rough, summarise(rough, given, Joint(), frame).moments.numerator)
+    made = em(frame).maximised(rough, summarise(rough, given, Joint(), frame).moments)
     return Mixture(made.log_weights, made.means, made.covariance, tensor(np.asarray(class_of), device))
 
 
@@ -81,7 +81,7 @@ def class_posteriors(mixture: Mixture, rows, device) -> np.ndarray:
     def posteriors(log_joint):
         return torch.stack([log_joint[part].logsumexp(0) for part in mixture.class_slices], 1).softmax(1)
 
-    return map_rows(mixture, source, locate(source), posteriors).cpu().numpy()
+    return map_rows(mixture, source, posteriors).cpu().numpy()
 
 
 def assert_parameters(mixture: Mixture, expected: dict, tolerance: float) -> None:

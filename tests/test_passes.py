@@ -1,14 +1,11 @@
 """Laws of the pass over rows: it equals loops, whatever the path, the chunks, the threads, the order and the source."""
 
-import math
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from mixtura.engine.decisions import SAMPLE, SURE, Decision, bearable_share, first
-from mixtura.numerics.buffers import Scratch
+from scipy import sparse
 
 import reference
 from cases import (
@@ -32,19 +29,20 @@ from cases import (
     random_mixture,
     tensor,
 )
-from mixtura.engine.chunks import pieces
-from mixtura.engine.evaluator import Chunk, Evaluator, computing_dtype
-from mixtura.engine.passes import impute, map_rows, summarise
-from mixtura.engine.sources import ArraySource, BatchSource, Block, Group, TensorSource, locate
-from mixtura.engine.threads import Workers
+from mixtura import MixtureClassifier
+from mixtura.engine.evaluator import Buffers, Evaluator, computing_dtype, frame_of
+from mixtura.engine.passes import chunks_of, impute, map_parts, map_rows, summarise
+from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource, locate
+from mixtura.engine.threads import OwnThreads, available_threads, computing, one_thread, share_out, threads_for
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Conditional, Joint, Marginal, shares
+from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.values.extents import Frame, extents_of, framed
 from mixtura.values.moments import Moments
+from mixtura.values.sparse_rows import from_scipy
 
 
-def log_joint_of(mixture, source, frame) -> torch.Tensor:
-    return map_rows(mixture, source, frame, lambda log_joint: log_joint.T)
+def log_joint_of(mixture, source, frame=None) -> torch.Tensor:
+    return map_rows(mixture, source, lambda log_joint: log_joint.T, frame=frame)
 
 
 def twin_moments(mixture, data, responsibilities) -> Moments:
@@ -89,7 +87,7 @@ def test_values_and_moments_equal_the_twin(case, name, rng, device, dtype, toler
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
     summary = summarise(mixture, source, Joint(), locate(source))
     assert_close([summary.value, summary.weight], [expected.value, expected.weight], tolerance)
-    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), tolerance)
+    assert_same_moments(summary.moments, twin_moments(mixture, data, expected.numerator), tolerance)
 
 
 @every_covariance
@@ -109,26 +107,25 @@ def test_signed_moments_equal_the_twin(objective, twin_objective, name, rng, dev
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS[name], rng, dtype)
     source = data.source(device, dtype)
     expected = reference.evaluated(reference.twin_of(mixture), data, twin_objective)
-    summary = summarise(mixture, source, objective, locate(source), both_sides=True)
-    assert_close(summary.value, expected.value, tolerance)
-    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), tolerance)
+    summary = summarise(mixture, source, objective, locate(source))
+    assert_close([summary.value, summary.weight], [expected.value, expected.weight], tolerance)
     net = twin_moments(mixture, data, expected.numerator - expected.denominator)
-    assert_same_moments(summary.moments.net, net, tolerance)
-    assert (summary.moments.denominator is not None) == objective.needs_denominator
+    assert_same_moments(summary.moments, net, tolerance)
+    assert_close(summary.denominator_counts, expected.denominator.sum(0), tolerance)
 
 
 @every_covariance
 @every_path
-def test_one_sided_moments_are_the_net_of_both_sides(case, path, rng, device, dtype, tolerance):
-    mixture, source = (
-        random_mixture(case, rng, device),
-        random_data(KINDS["all_hard"], rng, dtype).source(device, dtype),
-    )
+def test_signed_moments_equal_the_twin_on_every_path(case, path, rng, device, dtype, tolerance):
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype)
+    source = data.source(device, dtype)
     frame = frame_on(path, mixture, locate(source), computing_dtype(source))
-    both, one = (summarise(mixture, source, Conditional(), frame, both_sides=both) for both in (True, False))
-    assert one.moments.denominator is None
-    assert_same_moments(one.moments.numerator, both.moments.net, tolerance)
-    assert_close(one.value, both.value, tolerance)
+    expected = reference.evaluated(reference.twin_of(mixture), data, reference.conditional)
+    summary = summarise(mixture, source, Conditional(), frame)
+    assert_close(summary.value, expected.value, tolerance)
+    net = twin_moments(mixture, data, expected.numerator - expected.denominator)
+    assert_same_moments(summary.moments, net, tolerance)
+    assert_close(summary.denominator_counts, expected.denominator.sum(0), tolerance)
 
 
 @every_covariance
@@ -147,7 +144,7 @@ def test_meeting_own_components_only_changes_nothing(case, kind, rng, device, dt
 def test_imputed_cells_are_conditional_expectations(case, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype)
     source = data.source(device, dtype)
-    filled = impute(mixture, source, locate(source))
+    filled = impute(mixture, source)
     assert_close(filled, reference.imputed(data.rows, reference.twin_of(mixture)), tolerance)
     seen = ~np.isnan(data.rows)
     assert np.array_equal(filled.cpu().numpy()[seen], data.rows[seen])
@@ -173,7 +170,8 @@ def test_radii_decide_the_path(case, rng, device, dtype):
 
 @pytest.mark.parametrize("name", ["full", "diag", "low_rank_2", "tied_full"])
 @pytest.mark.parametrize("scale", [1e-2, 1e-3, 1e-5])
-def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, rng, device):
+@pytest.mark.parametrize("where", ["rows", "mixture"])
+def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, where, rng, device):
     """Tight components among far rows: |error| <= 1e-8 max(1, |a|), the truth in 60 digits (product-error)."""
     mpmath = pytest.importorskip("mpmath")
     mixture = random_mixture(COVARIANCES[name], rng, device)
@@ -186,7 +184,7 @@ def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, rng, devic
     near = mixture.means.cpu().numpy() + scale * rng.normal(size=(5, N_FEATURES))
     rows = np.concatenate([100 * rng.normal(size=(3, N_FEATURES)), near])
     source = TensorSource(tensor(rows, device))
-    found = log_joint_of(mixture, source, locate(source)).cpu().numpy()
+    found = log_joint_of(mixture, source, locate(source) if where == "rows" else None).cpu().numpy()
     with mpmath.workdps(60):
         truth = np.array([[precise_log_joint(mpmath, mixture, row, k) for k in range(5)] for row in rows])
     assert (abs(found - truth) <= 1e-8 * np.maximum(1, abs(truth))).all()
@@ -219,7 +217,7 @@ def test_one_feature_is_enough(rank, path, rng, device):
     assert_close(log_joint_of(mixture, source, frame), reference.log_joint(data.rows, reference.twin_of(mixture)))
     summary = summarise(mixture, source, Joint(), frame)
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
-    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator))
+    assert_same_moments(summary.moments, twin_moments(mixture, data, expected.numerator))
 
 
 @every_covariance
@@ -227,7 +225,7 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
     mixture, source = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng).source(device)
     frame = locate(source)
     expected = summarise(mixture, source, Joint(), frame)
-    monkeypatch.setattr("mixtura.engine.evaluator.MOST_MONOMIALS", 2)
+    monkeypatch.setattr("mixtura.engine.evaluator.MOST_FEATURES", 2)
     assert Evaluator(mixture, frame, torch.float64).fast == []
     assert_same_summary(summarise(mixture, source, Joint(), frame), expected)
 
@@ -235,8 +233,8 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
 @pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**16), ("low_rank_2", 0)])
 def test_many_features_with_missing_cells_equal_the_twin(name, small_table, rng, device, monkeypatch):
     """More of them than the vectorised inverse takes; few missing and few observed cells apart, and not."""
-    monkeypatch.setattr("mixtura.covariances.systems.SMALL_TABLE", small_table)
-    monkeypatch.setattr("mixtura.covariances.systems.BLOCK_ROWS", 2)
+    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.covariances.marginals.BLOCK_ROWS", 2)
     size = 60
     mixture = random_mixture(COVARIANCES[name], rng, device, class_of=np.array([0, 0]), n_features=size)
     shares = np.array([0.02, 0.45, 0.5, 0.55, 0.98, 0.5, 0.1, 0.15, 0.2, 0.9, 0.8])
@@ -247,8 +245,8 @@ def test_many_features_with_missing_cells_equal_the_twin(name, small_table, rng,
     expected = reference.evaluated(reference.twin_of(mixture), data, reference.joint)
     summary = summarise(mixture, source, Joint(), locate(source))
     assert_close(summary.value, expected.value)
-    assert_same_moments(summary.moments.numerator, twin_moments(mixture, data, expected.numerator), 1e-9)
-    assert_close(impute(mixture, source, locate(source)), reference.imputed(data.rows, reference.twin_of(mixture)))
+    assert_same_moments(summary.moments, twin_moments(mixture, data, expected.numerator), 1e-9)
+    assert_close(impute(mixture, source), reference.imputed(data.rows, reference.twin_of(mixture)))
 
 
 # ---- chunks, threads, order --------------------------------------------------------------------------------------
@@ -274,14 +272,13 @@ def test_chunks_and_threads_do_not_matter(case, path, name, rng, device, threads
     for n_threads, memory_limit in [(1, 1), (3, 1), (2, 20_000)]:
         threads(n_threads)
         assert_same_summary(summarise(mixture, source, Joint(), frame, memory_limit), expected, 1e-11)
-        assert_close(map_rows(mixture, source, frame, lambda a: a.T, memory_limit), scores, 1e-12)
+        assert_close(map_rows(mixture, source, lambda a: a.T, memory_limit, frame), scores, 1e-12)
 
 
 @every_covariance
 def test_imputation_does_not_depend_on_chunks(case, rng, device):
     mixture, source = random_mixture(case, rng, device), random_data(KINDS["missing"], rng).source(device)
-    frame = locate(source)
-    assert_close(impute(mixture, source, frame, memory_limit=1), impute(mixture, source, frame), 1e-12)
+    assert_close(impute(mixture, source, memory_limit=1), impute(mixture, source), 1e-12)
 
 
 def test_the_same_pass_gives_the_same_bits(rng, device, threads):
@@ -292,7 +289,7 @@ def test_the_same_pass_gives_the_same_bits(rng, device, threads):
     )
     first, second = (summarise(mixture, source, Joint(), locate(source), memory_limit=1) for _ in range(2))
     assert first.value == second.value
-    assert torch.equal(first.moments.numerator.seconds[0], second.moments.numerator.seconds[0])
+    assert torch.equal(first.moments.seconds[0], second.moments.seconds[0])
 
 
 @every_covariance
@@ -328,9 +325,9 @@ def test_chunks_stay_within_the_memory_limit(name, missing, rng, device, monkeyp
     rows[rng.random(rows.shape) < 0.3 * missing] = np.nan
     source, sizes, evaluate = TensorSource(tensor(rows, device)), [], Evaluator.evaluate
 
-    def watched(evaluator, chunk, *scratch):
+    def watched(evaluator, chunk, buffers):
         sizes.append(len(chunk.rows))
-        return evaluate(evaluator, chunk, *scratch)
+        return evaluate(evaluator, chunk, buffers)
 
     monkeypatch.setattr(Evaluator, "evaluate", watched)
     summarise(mixture, source, Joint(), locate(source), limit)
@@ -342,10 +339,10 @@ def test_own_class_components_are_the_only_ones_met(rng, device, monkeypatch):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["some_labels"], rng)
     met, evaluate = {}, Evaluator.evaluate
 
-    def watched(evaluator, chunk, *scratch):
+    def watched(evaluator, chunk, buffers):
         key = (chunk.components.start, chunk.components.stop)
         met[key] = met.get(key, 0) + len(chunk.rows)
-        return evaluate(evaluator, chunk, *scratch)
+        return evaluate(evaluator, chunk, buffers)
 
     monkeypatch.setattr(Evaluator, "evaluate", watched)
     source = data.source(device)
@@ -393,7 +390,7 @@ def test_memory_maps_and_batches_give_rows_in_order(name, rng, device, tmp_path,
     frame = locate(whole)
     for source in (array_source(data, device, tmp_path), batch_source(data, device)):
         assert_close(log_joint_of(mixture, source, frame), log_joint_of(mixture, whole, frame), 1e-12)
-        assert_close(impute(mixture, source, frame), impute(mixture, whole, frame), 1e-12)
+        assert_close(impute(mixture, source), impute(mixture, whole), 1e-12)
 
 
 @every_covariance
@@ -474,7 +471,7 @@ ROWS = {  # of three columns: in memory, and as tensors or arrays
 @pytest.mark.parametrize("n_rows", [1, 1000, 1027, 100_000])
 @pytest.mark.parametrize("missing", ["nothing", "cells", "a column"])
 @pytest.mark.parametrize("form", ROWS)
-def test_ends_are_the_smallest_and_largest_observed_values(form, missing, n_rows, rng, device):
+def test_extents_are_the_smallest_and_largest_observed_values(form, missing, n_rows, rng, device):
     rows = rng.normal(size=(n_rows, 3)).astype(np.float32).astype(float)
     rows[:, 2] = {"nothing": rows[:, 2], "a column": np.nan, "cells": np.where(rows[:, 2] > 0, np.nan, rows[:, 2])}[
         missing
@@ -486,7 +483,7 @@ def test_ends_are_the_smallest_and_largest_observed_values(form, missing, n_rows
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e39])
-def test_ends_tell_whether_values_are_finite_in_a_type(value, rng, device):
+def test_extents_tell_whether_values_are_finite_in_a_type(value, rng, device):
     rows = rng.normal(size=(30, 2))
     rows[0, 0] = np.nan
     rows[7, 1] = value
@@ -495,174 +492,276 @@ def test_ends_tell_whether_values_are_finite_in_a_type(value, rng, device):
     assert extents.within(torch.float64) == np.isfinite(value)
 
 
-# ---- decisions in single precision -------------------------------------------------------------------------------
+@pytest.mark.parametrize("factor", [0.999, 1.001])
+def test_a_frame_holds_extents_that_lie_inside(factor, device):
+    centre = torch.tensor([1.0, -2.0], dtype=torch.float64, device=device)
+    frame = Frame(centre, torch.tensor([2.0, 3.0], dtype=torch.float64, device=device))
+    for corner in ([1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]):
+        rows = torch.stack((centre, centre + factor * torch.tensor(corner, device=device) * frame.radii))
+        assert frame.holds(extents_of(rows)) == (factor < 1)
+    assert not frame.holds(None)
 
 
-def decided(mixture, rows, lead) -> torch.Tensor:
-    source = TensorSource(rows)
-    decision = Decision(lambda log_joint: log_joint, shares if lead else first, lead)
-    return map_rows(mixture, source, locate(source), decision, 2**20)
-
-
-@pytest.fixture
-def screened(monkeypatch):
-    """Single precision comes first, however small the problem and whatever a sample says; how many rows each chunk had
-    (the sample is the first), and how many of them were looked at again.
-    """
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", 0)
-    monkeypatch.setattr("mixtura.engine.passes.bearable_share", lambda n_monomials: 1.0)
-    return looked_at(monkeypatch)
-
-
-def looked_at(monkeypatch) -> list[tuple[int, int]]:
-    """Rows that are looked at in single precision from now on, and how many of them stay in doubt."""
-    found, screen = [], Decision.screened
-
-    def count(self, log_joint, error, out=None):
-        values, doubtful = screen(self, log_joint, error, out)
-        found.append((log_joint.shape[1], len(doubtful)))
-        return values, doubtful
-
-    monkeypatch.setattr(Decision, "screened", count)
-    return found
+# ---- rows anywhere -----------------------------------------------------------------------------------------------
 
 
 @every_covariance
-@pytest.mark.parametrize("lead", [0.0, SURE])
-@pytest.mark.parametrize("place", [0.0, 1e3])
+def test_the_frame_of_a_mixture_reaches_many_deviations_from_every_mean(case, rng, device):
+    mixture = random_mixture(case, rng, device)
+    frame, means = frame_of(mixture), mixture.means
+    scales = mixture.covariances.diagonal(dim1=1, dim2=2).sqrt()
+    assert frame.holds(extents_of(torch.cat((means - 29.9 * scales, means + 29.9 * scales))))
+    assert not frame.holds(extents_of(torch.cat((means - 100 * scales, means + 100 * scales))))
+
+
+def rows_anywhere(rng, missing) -> np.ndarray:
+    """Near the data, and up to a thousand times as far."""
+    rows = rng.normal(size=(24, N_FEATURES)) * np.repeat([1.0, 10.0, 100.0, 1000.0], 6)[:, None]
+    return np.where(rng.random(rows.shape) < 0.3 * missing, np.nan, rows)
+
+
+@every_covariance
 @pytest.mark.parametrize("missing", [False, True])
-def test_decisions_in_single_precision_are_those_in_double(case, lead, place, missing, rng, screened, monkeypatch):
-    mixture = random_mixture(case, rng)
-    apart = replace(mixture, means=30 * mixture.means + place)  # some rows are sure and some are not
-    rows = 10 * tensor(rng.normal(size=(500, N_FEATURES)), "cpu") + place
-    rows[::7, 0] = torch.nan if missing else rows[::7, 0]
-    n_complete = int((~rows.isnan().any(1)).sum())
-    found = decided(apart, rows, lead)
-    seen, doubted = (sum(part) for part in zip(*screened[1:], strict=True))
-    assert seen == n_complete
-    assert doubted < n_complete
-    assert doubted > 0 or lead == 0.0
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", math.inf)
-    torch.testing.assert_close(found, decided(apart, rows, lead), rtol=0, atol=1e-12)
-    assert sum(seen for seen, _ in screened[1:]) == n_complete  # in double precision from the start
+def test_answers_do_not_depend_on_which_rows_come_together(case, missing, rng, device):
+    mixture, rows = random_mixture(case, rng, device), rows_anywhere(rng, missing)
+    source = TensorSource(tensor(rows, device))
+    together = log_joint_of(mixture, source)
+    assert_close(together, reference.log_joint(rows, reference.twin_of(mixture)), 1e-9)
+    each = [TensorSource(tensor(row[None], device)) for row in rows]
+    assert_close(torch.cat([log_joint_of(mixture, one) for one in each]), together, 1e-12)
+    near = TensorSource(tensor(rows[:6], device))
+    assert_close(log_joint_of(mixture, near), together[:6], 1e-12)
+    assert_close(torch.cat([impute(mixture, one) for one in each]), impute(mixture, source), 1e-11)
 
 
 @every_covariance
-@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
-def test_close_decisions_do_not_depend_on_the_unit_of_the_rows(case, unit, rng, screened, monkeypatch):
-    """In small units densities are large: their logarithms lose the digits that tell two classes apart."""
-    mixture = random_mixture(case, rng)
-    near = mixture.means[:1] + 1e-3 * (mixture.means - mixture.means[:1])
-    alike = mixture.covariance.select(torch.zeros(mixture.n_components, dtype=torch.int64))
-    close = Mixture(
-        torch.full_like(mixture.log_weights, -math.log(mixture.n_components)),
-        unit * near,
-        alike.scaled(tensor(np.full(N_FEATURES, unit), "cpu")),
-        mixture.class_of,
-    )
-    rows = unit * (near[0] + 0.1 * tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu"))
-    found = decided(close, rows, 0.0)
-    assert sum(seen for seen, _ in screened[1:]) == 20_000
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", math.inf)
-    assert torch.equal(found, decided(close, rows, 0.0))
+@pytest.mark.parametrize("missing", [False, True])
+def test_rows_outside_the_frame_are_not_taken_for_rows_inside(case, missing, rng, device):
+    """Products would lose their digits for them; that all rows lie inside is believed of their extents alone."""
+    mixture = random_mixture(case, rng, device)
+    means, variances = mixture.means.cpu().numpy(), mixture.covariance.variances().cpu().numpy()
+    rows = means.mean(0) + 1e6 * np.sqrt(variances.max(0)) * np.concatenate((np.eye(N_FEATURES), -np.eye(N_FEATURES)))
+    rows[:, 0] = np.where(missing, np.nan, rows[:, 0])
+    expected = reference.log_joint(rows, reference.twin_of(mixture))
+    for extents in (None, extents_of(rows)):
+        source = TensorSource(tensor(rows, device), extents=extents)
+        assert_close(log_joint_of(mixture, source), expected, 1e-9)
 
 
-def test_single_precision_is_given_up_where_a_sample_leaves_many_in_doubt(rng, monkeypatch):
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_MONOMIALS", 0)
-    monkeypatch.setattr("mixtura.engine.evaluator.SCREENED_WORK", 0)
-    looked = looked_at(monkeypatch)
-    mixture = random_mixture(COVARIANCES["full"], rng)
-    rows = tensor(rng.normal(size=(20_000, N_FEATURES)), "cpu")
-    posterior = decided(mixture, rows, SURE)
-    ((seen, doubted),) = looked
-    assert seen <= SAMPLE
-    assert doubted > bearable_share((N_FEATURES + 1) * (N_FEATURES + 2) // 2) * seen
-    expected = log_joint_of(mixture, TensorSource(rows), locate(TensorSource(rows))).softmax(1)
-    assert_close(posterior, expected, 1e-12)
+def test_rows_inside_the_frame_are_scored_once_and_those_outside_exactly(rng, device, monkeypatch):
+    mixture, scored, evaluate = random_mixture(COVARIANCES["full"], rng, device), [], Evaluator.evaluate
+
+    def watched(evaluator, chunk, buffers):
+        scored.append((len(chunk.rows), len(evaluator.exact)))
+        return evaluate(evaluator, chunk, buffers)
+
+    monkeypatch.setattr(Evaluator, "evaluate", watched)
+    rows = tensor(rng.normal(size=(40, N_FEATURES)), device)
+    log_joint_of(mixture, TensorSource(rows))
+    rows[[3, 17]] *= 1e4
+    log_joint_of(mixture, TensorSource(rows))
+    assert scored == [(40, 0), (40, 0), (2, mixture.n_components)]
+
+
+def equal_precisions(size, scale, common) -> np.ndarray:
+    """Rows whose sample covariance is a multiple of the identity plus a constant: all its off-diagonals are equal."""
+    units, ones = scale * np.eye(size), np.full((1, size), common)
+    return np.concatenate([units, -units, ones, -ones])
+
+
+def test_classes_of_rows_of_equal_entries_are_those_of_the_log_joints():
+    """Thousands of equal terms are rounded the same way: single precision once took classes for others here."""
+    size = 125
+    X = np.concatenate([equal_precisions(size, 1.0, 1.0), equal_precisions(size, 1.01, 1.02)])
+    model = MixtureClassifier(1, prior=None).fit(X, np.repeat(["a", "b"], len(X) // 2))
+    for largest in (1.0, 20.0, 1e4):
+        rows = np.linspace(-largest, largest, 2001)[:, None].repeat(size, 1)
+        joint, probabilities = model.predict_joint_log_proba(rows), model.predict_proba(rows)
+        assert np.array_equal(model.predict(rows), model.classes_[joint.argmax(1)])
+        assert_close(probabilities, np.exp(joint - np.logaddexp.reduce(joint, 1)[:, None]), 1e-12)
+        alone = np.concatenate([model.predict_proba(row[None]) for row in rows[::50]])
+        np.testing.assert_allclose(alone, probabilities[::50], rtol=0, atol=1e-9)
+
+
+# ---- buffers, tasks, threads -------------------------------------------------------------------------------------
 
 
 @every_covariance
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_scores_are_the_same_however_many_rows_a_product_takes(case, dtype, rng):
-    mixture = random_mixture(case, rng)
-    rows = tensor(rng.normal(size=(50, N_FEATURES)), "cpu")
-    evaluator = Evaluator(mixture, locate(TensorSource(rows)), torch.float64)
-    scratch = Scratch()
-
-    def scores(product_rows: int) -> torch.Tensor:
-        chunk = Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, product_rows)
-        return evaluator.scores(chunk, scratch.retyped(dtype)).clone()
-
-    whole = scores(50)
-    assert whole.dtype == dtype
-    for product_rows in (1, 7, 25, 49):
-        torch.testing.assert_close(scores(product_rows), whole, rtol=0, atol=200 * torch.finfo(dtype).eps * 50)
-    evaluator.scores(Chunk(rows, slice(0, 50), slice(0, mixture.n_components), False, 50), scratch.retyped(None))
-    torch.testing.assert_close(scores(50), whole, rtol=0, atol=0)  # after another precision
+@every_path
+def test_buffers_can_be_used_again(case, path, rng, device):
+    mixture, other = random_mixture(case, rng, device), random_mixture(COVARIANCES["full"], rng, device)
+    source, buffers = random_data(KINDS["all_hard"], rng).source(device), Buffers()
+    frame = frame_on(path, mixture, locate(source), torch.float64)
+    expected = summarise(mixture, source, Conditional(), frame)
+    for memory_limit in (2**28, 4000, 2**28):
+        found = summarise(mixture, source, Conditional(), frame, memory_limit, buffers)
+        assert_same_summary(found, expected, 1e-11)
+        summarise(other, source, Joint(), locate(source), memory_limit, buffers)
 
 
-class Small:
-    """A task of a pass."""
+def test_a_buffer_holds_until_the_next_of_its_name(device):
+    buffers, like = Buffers(), torch.zeros(1, dtype=torch.float64, device=device)
+    first = buffers.get("a", (3, 4), like)
+    assert (first.shape, first.dtype, first.device) == ((3, 4), like.dtype, like.device)
+    first.fill_(1.0)
+    buffers.get("b", (3, 4), like).fill_(2.0)
+    assert (first == 1.0).all()
+    smaller = buffers.get("a", (2, 5), like.float())
+    assert (smaller.shape, smaller.dtype) == ((2, 5), torch.float32)
+    assert smaller.data_ptr() == first.data_ptr()
+    assert buffers.get("a", (30, 40), like).shape == (30, 40)
 
-    work = 1
+
+class Task:
+    """A part of a pass that is worth a thread."""
+
+    work = 1e9
 
 
 def test_a_slow_task_holds_up_no_other():
-    tasks, others_done, done = [Small() for _ in range(6)], threading.Event(), []
+    tasks, others_done, done = [Task() for _ in range(6)], threading.Event(), []
 
-    def work(task, state):
+    def work(task, thread):
         if task is tasks[0]:
             assert others_done.wait(30)
         done.append(task)
         if len(done) == 5:
             others_done.set()
 
-    with Workers(2) as workers:
-        workers.hand_out(tasks, work, [None, None])
+    share_out(tasks, work, 2, in_order=False)
     assert done == [*tasks[1:], tasks[0]]
 
 
-@pytest.mark.parametrize("way", [Workers.share_out, Workers.hand_out])
+@pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_tasks_are_done_once_and_an_error_in_one_is_raised(way, n_threads):
-    tasks, states = [Small() for _ in range(20)], [[] for _ in range(n_threads)]
-    with Workers(n_threads) as workers:
-        way(workers, tasks, lambda task, state: state.append(task), states)
-    done = [task for state in states for task in state]
-    assert sorted(map(id, done)) == sorted(map(id, tasks))
-    with pytest.raises(ZeroDivisionError), Workers(n_threads) as workers:
-        way(workers, tasks, lambda task, state: 1 / 0, states)
+def test_tasks_are_done_once_and_an_error_in_one_is_raised(in_order, n_threads):
+    tasks, done = [Task() for _ in range(20)], [[] for _ in range(n_threads)]
+    share_out(tasks, lambda task, thread: done[thread].append(task), n_threads, in_order)
+    assert sorted(id(task) for of_thread in done for task in of_thread) == sorted(map(id, tasks))
+    if in_order:
+        assert done == [tasks[thread::n_threads] for thread in range(n_threads)]
+    with pytest.raises(ZeroDivisionError):
+        share_out(tasks, lambda task, thread: 1 / 0, n_threads, in_order)
+
+
+def test_few_tasks_and_small_ones_start_no_threads():
+    caller, seen = threading.get_ident(), set()
+    small = Task()
+    small.work = 1.0
+    for tasks in ([Task()], [small] * 20):
+        share_out(tasks, lambda task, thread: seen.add((threading.get_ident(), thread)), 3, in_order=True)
+    assert seen == {(caller, 0)}
+
+
+def threads_of_another_thread() -> int:
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+def test_operations_run_on_the_calling_thread_alone(threads):
+    threads(3)
+    with one_thread():
+        assert (torch.get_num_threads(), available_threads(), threads_of_another_thread()) == (1, 3, 3)
+        with one_thread():
+            assert (torch.get_num_threads(), available_threads()) == (1, 3)
+        assert (torch.get_num_threads(), available_threads()) == (1, 3)
+        assert available_threads(torch.device("cpu")) == 3
+        assert available_threads(torch.device("meta")) == 1
+    assert (torch.get_num_threads(), available_threads()) == (3, 3)
+    with pytest.raises(ZeroDivisionError), one_thread():
+        _ = 1 / 0
+    assert (torch.get_num_threads(), available_threads()) == (3, 3)
+
+
+def test_computing_records_no_gradients(threads):
+    threads(3)
+    for before in (True, False):
+        with torch.set_grad_enabled(before):
+            with computing():
+                assert (torch.is_grad_enabled(), torch.get_num_threads()) == (False, 1)
+            assert (torch.is_grad_enabled(), torch.get_num_threads()) == (before, 3)
+            with pytest.raises(ZeroDivisionError), computing():
+                _ = 1 / 0
+            assert torch.is_grad_enabled() == before
+
+
+def test_tasks_run_on_one_thread_each_and_record_no_gradients(threads):
+    threads(3)
+    for n_threads in (1, 2):
+        seen = set()
+        with torch.no_grad():
+            note = (torch.is_grad_enabled, torch.get_num_threads)
+            share_out([Task()] * 6, lambda *_, note=note, seen=seen: seen.add((note[0](), note[1]())), n_threads, True)
+        assert seen == {(False, 1)}
+
+
+def test_a_large_operation_has_all_threads_and_a_small_one_its_own(threads):
+    threads(3)
+    with one_thread():
+        with threads_for(1e12):
+            assert torch.get_num_threads() == 3
+        with threads_for(1e3):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    with OwnThreads(2):
+        assert (torch.get_num_threads(), threads_of_another_thread()) == (2, 3)
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 23, 100, 5000, 123_457])
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
-@pytest.mark.parametrize("scored_in", [None, torch.float64, torch.float32])
+@pytest.mark.parametrize("by_label", [False, True])
 @pytest.mark.parametrize("memory_limit", [1, 2**20, 2**28])
-def test_pieces_are_all_rows_once_and_even(n_rows, n_threads, scored_in, memory_limit, rng):
+def test_chunks_are_all_rows_once_and_even(n_rows, n_threads, by_label, memory_limit, rng):
     mixture = random_mixture(COVARIANCES["full"], rng)
     evaluator = Evaluator(mixture, framed(*torch.ones(2, N_FEATURES, dtype=torch.float64)), torch.float64)
-    block = Block(torch.zeros(n_rows, N_FEATURES, dtype=torch.float64))
-    group = Group(None, False, None, n_rows)
-    cut = pieces(block, group, evaluator, memory_limit, n_threads, scored_in)
-    sizes = [piece.part.stop - piece.part.start for piece in cut]
-    assert [row for piece in cut for row in range(piece.part.start, piece.part.stop)] == list(range(n_rows))
-    scratch = 8 * evaluator.scratch(slice(0, mixture.n_components), group)
-    assert all(size == 1 or size * scratch * n_threads <= memory_limit for size in sizes)
+    labels = np.arange(n_rows) % 4 - 1
+    block = Block(torch.zeros(n_rows, N_FEATURES, dtype=torch.float64), tensor(labels))
+    seen, sizes = [], {}
+    for chunk in chunks_of(block, by_label, evaluator, memory_limit, n_threads):
+        index = chunk.group.index
+        rows = range(n_rows)[chunk.part] if index is None else index.numpy()[chunk.part]
+        seen.append(rows)
+        sizes.setdefault(chunk.group.label, []).append(len(rows))
+        assert chunk.group.label is None or (labels[rows] == chunk.group.label).all()
+        scratch = 8 * evaluator.scratch(chunk.components, chunk.group)
+        assert len(rows) == 1 or len(rows) * scratch * n_threads <= memory_limit
+    order = np.concatenate([*seen, []])
+    assert np.array_equal(np.sort(order) if by_label else order, np.arange(n_rows))
     if n_rows == 123_457 and memory_limit > 1:
-        shares = [sum(sizes[t::n_threads]) for t in range(n_threads)]
-        assert min(shares) > 0.9 * max(shares)
+        for of_group in sizes.values():
+            shares = [sum(of_group[t::n_threads]) for t in range(n_threads)]
+            assert min(shares) > 0.9 * max(shares)
 
 
-@pytest.mark.parametrize(("scale", "shift", "tried"), [(1e-30, 0.0, True), (1e30, 0.0, False), (1.0, 1e6, False)])
-def test_single_precision_decides_nothing_where_it_would_not_do(scale, shift, tried, rng, screened):
-    """Beyond its range, and for rows so far from all means that differences between those are lost."""
-    mixture = random_mixture(COVARIANCES["full"], rng)
-    covariance = mixture.covariance.scaled(tensor(np.full(N_FEATURES, scale), "cpu"))
-    mixture = replace(mixture, means=mixture.means * scale, covariance=covariance)
-    rows = scale * (tensor(rng.normal(size=(50, N_FEATURES)), "cpu") + shift)
-    posterior = decided(mixture, rows, SURE)
-    assert bool(screened) == tried
-    assert all(doubted == seen for seen, doubted in screened)
-    expected = log_joint_of(mixture, TensorSource(rows), locate(TensorSource(rows))).softmax(1)
-    torch.testing.assert_close(posterior, expected, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("labels", [None, [1, 0, 1, -1, 2, 1]])
+@pytest.mark.parametrize("by_label", [False, True])
+def test_a_chunk_is_loaded_with_what_is_known_of_its_rows(labels, by_label, rng):
+    mixture, data = random_mixture(COVARIANCES["full"], rng), rng.normal(size=(6, N_FEATURES))
+    evaluator = Evaluator(mixture, framed(*torch.ones(2, N_FEATURES, dtype=torch.float64)), torch.float64)
+    weights = rng.random(6)
+    block = Block(tensor(data).float(), None if labels is None else torch.tensor(labels), weights=tensor(weights))
+    for chunk in chunks_of(block, by_label, evaluator, 2**20, 1):
+        loaded = chunk.load(torch.float64)
+        rows, targets = torch.arange(6)[loaded.index].numpy(), chunk.targets(loaded, mixture)
+        assert loaded.rows.dtype == torch.float64
+        assert_close(loaded.rows, data[rows], 1e-6)
+        assert_close(chunk.weights(loaded), weights[rows], 0)
+        assert torch.equal(targets.class_of, mixture.class_of[chunk.components])
+        assert targets.n_classes == mixture.n_classes
+        if labels is None or by_label:
+            assert targets.labels is None
+        else:
+            assert targets.labels.tolist() == [labels[row] for row in rows]
+
+
+@pytest.mark.parametrize("memory_limit", [1, 100, 2**20])
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_parts_of_rows_in_memory_give_answers_in_order(layout, memory_limit, rng):
+    rows = tensor(np.where(rng.random((23, 3)) < 0.5, 0.0, rng.normal(size=(23, 3))))
+    given = rows if layout == "dense" else from_scipy(sparse.csr_matrix(rows.numpy()))
+    found = map_parts(given, 24, memory_limit, lambda part: 2 * part.to_dense())
+    assert torch.equal(found, 2 * rows)

@@ -182,8 +182,8 @@ class TestHessians:
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), weights)
         features = FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], weights)
         values = tensor(rng.normal(size=mixture.n_pairs))
-        shares = mixture.log_weights.unsqueeze(1)
-        assert_close(features.log_joint(values, shares), direct.log_joint(values, shares))
+        known = values, mixture.log_weights
+        assert_close(features.log_joint(*known), direct.log_joint(*known))
         assert_close(features.gradient(posteriors), direct.gradient(posteriors))
         one, other = (form.factored(share, mixture.precisions) for form in (direct, features))
         assert_close(other.log_determinant, one.log_determinant, 1e-8)
