@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Quadratic
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, image

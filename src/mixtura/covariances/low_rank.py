@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
 from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import Form, Moments, ProjectedForm, image
