@@ -107,7 +107,7 @@ def threads_for(multiplications: float) -> Any:
     return OwnThreads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
 
-class Task(Protocol):
+class PassTask(Protocol):
     """A part of a pass."""
 
     @property
@@ -116,7 +116,7 @@ class Task(Protocol):
         ...
 
 
-def share_out(tasks: Sequence[Task], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
+def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
     """work(task, thread) for all tasks; on the calling thread, as number 0, where they are few or small.
 
     Arguments:
