@@ -307,6 +307,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         return rows.answer(map_parts(features, per_row, limit, lambda part: compute(mixture, part)))
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
+        check_is_fitted(self)
         log_prior = torch.from_numpy(self.class_prior_).log()
 
         def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
