@@ -16,11 +16,15 @@ from torch import nn
 from torch.nn import functional
 
 import mixtura
+import reference
 import reference_heads as twin
 from cases import assert_close
 from mixtura import MixtureClassifier
+from mixtura.model.mixture import Mixture
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, PrunedHead, SparseMixtureHead, WarmUp
+from mixtura.nn.pruned import without_offsets
 from mixtura.objectives import Margin
+from mixtura.values.features import triangle
 from mixtura.values.targets import Targets
 
 D, C = 5, 3
@@ -34,10 +38,8 @@ HEADS = {
     "large_margin": lambda: LargeMarginSoftmax(D, C),
 }
 every_head = pytest.mark.parametrize("make", HEADS.values(), ids=HEADS)
-FEW = {
-    name: HEADS[name]
-    for name in ("mixture_full_3", "mixture_low_rank_3", "density_full", "density_none", "sparse_full", "large_margin")
-}
+COMPILED = ("mixture_full_3", "mixture_low_rank_3", "density_full", "density_low_rank", "density_none", "sparse_full")
+FEW = {name: HEADS[name] for name in (*COMPILED, "large_margin")}
 some_heads = pytest.mark.parametrize("make", FEW.values(), ids=FEW)
 
 
@@ -283,25 +285,55 @@ def test_scores_are_those_of_the_twin(quadratic):
     head.double().train()(x)  # running means and variances
     head.eval()
     centre, scale = (part.numpy() for part in head.frame())
-    weight, bias, projection = (None if p is None else p.detach().numpy() for p in head.components.coefficients())
-    projections = None if projection is None else projection.reshape(2 * C, 2, D)
-    expected = twin.logits(x.numpy(), centre, scale, weight, bias, projections, quadratic, C)
-    assert_close(head(x), expected)
+    found = head.components.coefficients().detached()
+    projections = None if found.projections is None else found.projections.numpy()
+    known = found.weights.numpy(), found.bias.numpy(), projections
+    assert_close(head(x), twin.logits(x.numpy(), centre, scale, *known, quadratic, C))
+    rows = (x.numpy() - centre) / scale
+    scores = [
+        [twin.score(row, w, b, None if projections is None else projections[k], quadratic) for row in rows]
+        for k, (w, b) in enumerate(zip(*known[:2], strict=True))
+    ]
+    assert_close(head.scores(x), np.array(scores).T)
+
+
+@pytest.mark.parametrize("quadratic", QUADRATICS)
+def test_the_feature_map_of_a_density_head_gives_its_log_joints(quadratic):
+    head = train(MixtureHead(D, C, 2, quadratic, rank=2, density=True), *rows_and_labels(), n_steps=3).double()
+    x = rows_and_labels(seed=1)[0].double()
+    with torch.no_grad():
+        parts, (centre, scale) = head.components, head.frame()
+        mixture = Mixture(parts.log_weights(), parts.means, parts.covariance(), torch.arange(C).repeat_interleave(2))
+        assert_close(
+            head.scores(x), reference.log_joint(((x - centre) / scale).numpy(), reference.twin_of(mixture)), 1e-6
+        )
+
+
+def test_offsets_of_projections_go_into_weights_and_biases():
+    head = train(MixtureHead(D, C, 2, "low_rank", rank=2, density=True), *rows_and_labels(), n_steps=3).double()
+    given = head.components.coefficients().detached()
+    plain, x = without_offsets(given), torch.randn(D, 7, dtype=torch.float64)
+    assert given.offsets.abs().min() > 0
+    assert plain.offsets is None
+    assert_close(plain.forward(plain.phi(x))[0], given.forward(given.phi(x))[0])
+    assert without_offsets(plain) is plain
 
 
 def test_one_linear_component_is_nn_linear():
     torch.manual_seed(3)
-    linear = nn.Linear(D, C)
+    linear = nn.Linear(D, C).double()
     torch.manual_seed(3)
-    head = MixtureHead(D, C, 1, "none")
+    head = MixtureHead(D, C, 1, "none").double()
     for own, known in zip((head.components.weight, head.components.bias), linear.parameters(), strict=True):
         with torch.no_grad():
             own.copy_(known)
     x, y = rows_and_labels()
-    assert torch.equal(head(x), linear(x))
+    x = x.double()
+    assert_close(head(x), linear(x), 1e-14)
     functional.cross_entropy(head(x), y).backward()
     functional.cross_entropy(linear(x), y).backward()
-    assert torch.equal(head.components.weight.grad, linear.weight.grad)
+    assert_close(head.components.weight.grad, linear.weight.grad, 1e-14)
+    assert_close(head.components.bias.grad, linear.bias.grad, 1e-14)
     assert head.normaliser is None
     assert sum(p.numel() for p in head.parameters()) == sum(p.numel() for p in linear.parameters())
 
@@ -360,12 +392,12 @@ def emptied(quadratic="full", n_components=3, seed=0):
         if parts.projection is not None:
             parts.projection.normal_()
             parts.projection_log_variances[torch.rand_like(parts.projection) < 0.7] = 5
-            parts.projection[:, 2] = 0
-            parts.projection.unflatten(0, (3 * C, -1))[gone] = 0
+            parts.projection[..., 2] = 0
+            parts.projection[gone] = 0
     if quadratic == "full":
         with torch.no_grad():
-            touching = (parts.monomials.pairs == 2).any(0)
-            parts.weight[:, D:][:, touching] = 0
+            first, second, _ = triangle(D, parts.weight.device)
+            parts.weight[:, D:][:, (first == 2) | (second == 2)] = 0
     elif quadratic != "none":
         with torch.no_grad():
             parts.weight[:, D + 2] = 0
@@ -394,6 +426,37 @@ def test_noise_has_the_mean_and_variance_of_noisy_weights():
     assert_close(draws.mean(0), head.components.weight @ phi + head.components.bias, 0.05, 0.3)
     assert_close(draws.var(0), phi.square().sum() * math.exp(-2.0) * torch.ones(2), 0.05)
     assert torch.equal(head.eval()(x), head(x))
+
+
+def test_noise_of_projections_has_the_mean_of_their_squares():
+    torch.manual_seed(0)
+    head = SparseMixtureHead(2, 2, 1, "low_rank", rank=2, normalise=False)
+    with torch.no_grad():
+        head.components.projection.normal_()
+        head.components.projection_log_variances.fill_(-2.0)
+    x = torch.tensor([[1.0, -0.5]])
+    along = (head.components.projection @ x[0]).square() + x.square().sum() * math.exp(-2.0)  # (K, R)
+    expected = head.components.weight @ torch.tensor([1.0, -0.5, 1.0, 0.25]) + head.components.bias + 0.5 * along.sum(1)
+    assert_close(head(x.expand(20000, -1)).mean(0), expected, 0.05)
+
+
+@pytest.mark.parametrize("quadratic", ["full", "low_rank"])
+def test_the_gradient_of_the_divergence_is_that_of_differences(quadratic):
+    torch.manual_seed(0)
+    head = SparseMixtureHead(3, 2, 1, quadratic).double()
+    with torch.no_grad():
+        for name, part in head.components.named_parameters():
+            part.normal_(-2.0 if "variances" in name else 0.0)
+    parts = [part for name, part in head.components.named_parameters() if name != "bias"]
+    for part, slope in zip(parts, torch.autograd.grad(head.kl(), parts), strict=True):
+        direction, h = torch.randn_like(part), 1e-6
+        ends = []
+        with torch.no_grad():
+            for move in (h, -2 * h):
+                part.add_(direction, alpha=move)
+                ends.append(float(head.kl()))
+            part.add_(direction, alpha=h)
+        assert_close((ends[0] - ends[1]) / (2 * h), (slope * direction).sum(), 1e-6, 10.0)
 
 
 @pytest.mark.parametrize("quadratic", QUADRATICS)
@@ -618,7 +681,7 @@ def test_a_density_is_low_far_away(device):
 
 
 def test_an_evaluation_in_inference_mode_does_not_stop_training():
-    mixtura.values.features._triangle.cache_clear()
+    triangle.cache_clear()
     head = MixtureHead(D, C, density=True)
     x, y = rows_and_labels()
     with torch.inference_mode():
