@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixtura.numerics import linalg
-from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Quadratic
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, image
@@ -39,6 +39,8 @@ class FullCovariance:
 
     matrices: Tensor
     repairs: Tensor | None = None
+    # What is computed once; not functools.cached_property, whose lock in Python 3.11 torch.compile cannot enter.
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def safe(cls, matrices: Tensor) -> FullCovariance:
@@ -65,9 +67,11 @@ class FullCovariance:
     def n_parameters(self) -> int:
         return self.n_components * self.n_features * (self.n_features + 1) // 2
 
-    @cached_property
+    @property
     def _factorised(self) -> tuple[Tensor, Tensor]:
-        return linalg.safe_cholesky(self.matrices)
+        if "factors" not in self._known:
+            self._known["factors"] = linalg.safe_cholesky(self.matrices)
+        return self._known["factors"]
 
     @property
     def factors(self) -> Tensor:
@@ -78,17 +82,17 @@ class FullCovariance:
     def repaired(self) -> Tensor:
         return self._factorised[1] if self.repairs is None else self.repairs
 
-    @cached_property
+    @property
     def precisions(self) -> Tensor:
-        return linalg.precisions(self._factorised[0])
-
-    @cached_property
-    def _log_determinants(self) -> Tensor:
-        return linalg.log_determinants(self._factorised[0])
+        if "precisions" not in self._known:
+            self._known["precisions"] = linalg.precisions(self._factorised[0])
+        return self._known["precisions"]
 
     @property
     def log_determinants(self) -> Tensor:
-        return self._log_determinants
+        if "log_determinants" not in self._known:
+            self._known["log_determinants"] = linalg.log_determinants(self._factorised[0])
+        return self._known["log_determinants"]
 
     @property
     def distinct_log_determinants(self) -> Tensor:
@@ -106,9 +110,9 @@ class FullCovariance:
 
     def select(self, components: slice | Tensor) -> FullCovariance:
         chosen = FullCovariance(self.matrices[components], None if self.repairs is None else self.repairs[components])
-        if "_factorised" in self.__dict__:  # a factorisation already made is not made again
+        if "factors" in self._known:  # a factorisation already made is not made again
             factors, repaired = self._factorised
-            chosen.__dict__["_factorised"] = factors[components], repaired[components]
+            chosen._known["factors"] = factors[components], repaired[components]
         return chosen
 
     def tensors(self) -> dict[str, Tensor]:
@@ -180,7 +184,7 @@ class FullCovariance:
     # observed side:  P := (Sigma_oo)^-1,  E[x | x_o] - mu = Sigma_.o P d_o,  Cov[x | x_o] = Sigma - Sigma_.o P Sigma_o.
     # so a row costs the cube of the smaller of the two, and rows with equal patterns share it (conditional-covariance).
 
-    @cached_property
+    @property
     def _well_conditioned(self) -> bool:
         inflation = self.precisions.diagonal(dim1=-2, dim2=-1) * self.matrices.diagonal(dim1=-2, dim2=-1)
         return bool((inflation < LARGEST_INFLATION).all())

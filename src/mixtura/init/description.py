@@ -111,7 +111,8 @@ class _Look:
         size, device = source.n_features, source.device
         self.n_classes, self.generator = n_classes, generator
         self.reference: Tensor | None = None
-        self.extents = no_extents(size, device)
+        self.unknown_extents = source.extents is None
+        self.extents = no_extents(size, device) if source.extents is None else source.extents.to(device)
         # Index n_classes is for unlabeled rows.
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
@@ -123,7 +124,8 @@ class _Look:
         rows = block.rows
         if not len(rows):
             return
-        self.extents = union([extents_of(rows)], self.extents)
+        if self.unknown_extents:
+            self.extents = union([extents_of(rows)], self.extents)
         if self.reference is None:
             self.reference = framed(self.extents.low, self.extents.high).centre
         self.n_rows += len(rows)

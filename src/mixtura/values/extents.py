@@ -26,6 +26,9 @@ class Extents:
     high: Tensor
     complete: bool  # whether no cell is missing
 
+    def to(self, device: torch.device) -> Extents:
+        return Extents(self.low.to(device), self.high.to(device), self.complete)
+
     def within(self, dtype: torch.dtype) -> bool:
         """Whether all values are finite numbers of this type."""
         largest = torch.finfo(dtype).max
