@@ -8,8 +8,6 @@ WORKERS ?=
 OPTIONS ?=
 
 BIN := .venv/bin
-# Waiting threads give their core away: on busy machines small operations are tens of times faster so.
-export OMP_WAIT_POLICY := passive
 INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
 PARALLEL := $(if $(WORKERS),-n $(WORKERS))
 # Threads of torch times processes must not exceed the cores.
