@@ -18,7 +18,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.roles import Covariance, Objective, Prior, Step
 from mixtura.values.extents import Frame
-from mixtura.values.moments import Moments
+from mixtura.values.moments import DiagonalForm, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 
 ILL_DEFINED = (
@@ -75,10 +75,11 @@ class EM:
 
     def _covariance(self, mixture: Mixture, means: Tensor, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
         floor = self.floor
-        if self.strict:
-            # scikit-learn divides by counts + 10 eps, which leaves so much variance to a component on a single point.
-            rounding = 10 * torch.finfo(means.dtype).eps * means.square() / scatter.counts.clamp_min(1).unsqueeze(-1)
-            floor = torch.maximum(floor, rounding.amin(0))
+        if self.strict and isinstance(scatter.form, DiagonalForm):
+            # scikit-learn divides by counts + 10 eps, which leaves so much variance to a component on a single sample.
+            counts = scatter.counts.unsqueeze(-1)
+            rounding = 10 * torch.finfo(means.dtype).eps * means.square() / counts.clamp_min(1e-300)
+            floor = torch.maximum(floor, torch.where(counts > 0, rounding, 0.0).amin(0))
         try:
             return mixture.covariance.updated(scatter, pseudo, floor)
         except FloatingPointError as error:
