@@ -25,7 +25,6 @@ from cases import (
 from mixtura.engine.sources import locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint
-from mixtura.priors import log_terms
 from mixtura.solvers import BaumWelch, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import grown
 
@@ -159,8 +158,7 @@ def free_value(case, mixture, tensors, prior, source) -> torch.Tensor:
     log_joint = (log_weights.unsqueeze(-1) - 0.5 * (distances + covariance.log_determinants.unsqueeze(-1))).T
     own = log_joint.masked_fill(block.labels.unsqueeze(-1) != mixture.class_of, -torch.inf)
     value = (own.logsumexp(1) - log_joint.logsumexp(1)).sum()
-    terms = log_terms(prior.pseudo_moments(mixture.n_features), log_weights, mixture.means, covariance)
-    return value + terms[0].sum() + terms[1].sum()
+    return value + prior.log_density(replace(mixture, log_weights=log_weights, covariance=covariance))
 
 
 @every_updated_covariance

@@ -53,9 +53,7 @@ def slow_value(training, data, twin_objective, prior) -> float:
     value = reference.evaluated(twin, data, twin_objective).value
     if prior is not None:
         mixture = training.free.mixture()
-        value += training.solver.prior_weight * prior.log_density(
-            mixture.log_weights, mixture.means, mixture.covariance
-        )
+        value += training.solver.prior_weight * float(prior.log_density(mixture))
     return value
 
 
@@ -102,7 +100,7 @@ def test_the_value_is_that_of_the_mixture(case, make_prior, twin_prior, rng, dev
     source = data.source(device)
     expected = summarise(mixture, source, Joint(), locate(source)).value
     if prior is not None:
-        expected += prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+        expected += float(prior.log_density(mixture))
     assert_close(gradient_and_value(training)[1], expected, 1e-7)
 
 

@@ -1,5 +1,7 @@
 """Laws of priors: log densities against twins, and pseudo-moments that maximise them."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -23,12 +25,13 @@ from cases import (
 )
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import PriorWarning
+from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.priors import PRIORS as REGISTRY
-from mixtura.priors import Conjugate, Shrinkage, default_strength, log_terms
+from mixtura.priors import Conjugate, Shrinkage, default_strength
 from mixtura.roles import Outlook
 from test_bad_input import refused
 
@@ -50,7 +53,7 @@ def test_log_density_equals_the_twin_up_to_a_constant(case, make_prior, twin_pri
     offsets = []
     for _ in range(3):
         mixture = random_mixture(case, rng, device)
-        value = prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+        value = float(prior.log_density(mixture))
         offsets.append(value - twin_prior.log_density(reference.twin_of(mixture), groups_of(case, mixture)))
     assert_close(offsets, np.full(3, offsets[0]))
 
@@ -58,9 +61,9 @@ def test_log_density_equals_the_twin_up_to_a_constant(case, make_prior, twin_pri
 def test_a_tied_covariance_meets_the_prior_once(rng, device):
     mixture = random_mixture(COVARIANCES["tied_full"], rng, device)
     prior = Conjugate(3.0, tensor(VARIANCES, device))
-    whole = prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+    whole = float(prior.log_density(mixture))
     one = mixture.select(slice(0, 1))
-    assert_close(whole, prior.log_density(one.log_weights, one.means, one.covariance))
+    assert_close(whole, float(prior.log_density(one)))
 
 
 def test_a_strong_prior_is_a_count_and_a_scatter(device):
@@ -100,8 +103,7 @@ def test_the_gradient_is_zero_where_updates_stay(case, make_prior, twin_prior, r
     moved = Mixture(logits.log_softmax(0), means, case.structure.from_tensors(free), mixture.class_of)
     distances = moved.covariance.squared_distances(rows - means.unsqueeze(1))  # (K, n)
     densities = moved.log_weights.unsqueeze(-1) - 0.5 * (moved.covariance.log_determinants.unsqueeze(-1) + distances)
-    terms = log_terms(prior.pseudo_moments(4), moved.log_weights, means, moved.covariance)
-    value = (shares.T * densities).sum() + terms[0].sum() + terms[1].sum()
+    value = (shares.T * densities).sum() + prior.log_density(moved)
     slopes = torch.autograd.grad(value, [logits, means, *leaves])
     if "entries" in free and case.restricted({}) is reference.as_spherical:  # one number, whose slope is the sum
         slopes = (*slopes[:2], slopes[2].sum(-1))
@@ -251,3 +253,29 @@ def test_the_pooled_covariance_of_a_description(rng):
     assert_close(holed, pooled, 0.15)
     few = describe(TensorSource(torch.from_numpy(X[:3]), labels[:3]), 2, generator).covariance
     assert torch.linalg.eigvalsh(few)[0] > 0
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A density of the means alone, with a constant slope and no pseudo-moments."""
+
+    slope: float
+
+    def log_density(self, parameters):
+        assert parameters.log_determinants.shape == parameters.log_weights.shape
+        return self.slope * parameters.means[:, 0].sum()
+
+
+class TestADensityAlone:
+    def test_the_gradient_solver_follows_it(self):
+        X, y = make_ripley(50, random_state=0)
+        fits = [
+            MixtureClassifier(1, prior=Pull(slope), solver="gradient", random_state=0, max_iter=3, tol=10.0).fit(X, y)
+            for slope in (0.0, 50.0)
+        ]
+        assert (fits[1].mixture_.means[:, 0] > fits[0].mixture_.means[:, 0] + 0.01).all()
+
+    def test_em_names_the_solver_that_takes_it(self):
+        X, y = make_ripley(50, random_state=0)
+        with pytest.raises(ValueError, match="got Pull, which has a density alone"):
+            MixtureClassifier(1, prior=Pull(1.0), random_state=0).fit(X, y)

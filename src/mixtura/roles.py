@@ -205,11 +205,50 @@ class Objective(Protocol):
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
 
 
+class Parameters(Protocol):
+    """What a prior sees of a mixture, in the units of the rows. A `Mixture` offers it, and so does an optimiser."""
+
+    @property
+    def log_weights(self) -> Tensor:
+        """(K,)"""
+        ...
+
+    @property
+    def means(self) -> Tensor:
+        """(K, D)"""
+        ...
+
+    @property
+    def log_determinants(self) -> Tensor:
+        """log |Sigma_k|, (K,)"""
+        ...
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        """log |Sigma_g| of every distinct matrix, (G,): fewer than K where components share one."""
+        ...
+
+    def traces(self, scatter: Tensor) -> Tensor:
+        """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,); scatter is as in PseudoMoments."""
+        ...
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        """v_k' Sigma_k^-1 v_k: (K, D) -> (K,)"""
+        ...
+
+
 @runtime_checkable
 class Prior(Protocol):
-    """A density over parameters whose maximum combines with moments in closed form."""
+    """A density over the parameters of a mixture."""
 
-    def log_density(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> float: ...
+    def log_density(self, parameters: Parameters) -> Tensor:
+        """A number, differentiable, up to a constant."""
+        ...
+
+
+@runtime_checkable
+class ConjugatePrior(Prior, Protocol):
+    """A prior whose maximum combines with moments in closed form, which EM and extended Baum-Welch need."""
 
     def pseudo_moments(self, n_features: int) -> PseudoMoments: ...
 

@@ -23,7 +23,7 @@ from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.roles import Covariance, Prior, Structure
+from mixtura.roles import ConjugatePrior, Covariance, Prior, Structure
 
 
 class MixtureEstimator(Savable, BaseEstimator):
@@ -160,7 +160,7 @@ COLLAPSED = 1e-6
 
 def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, description: Description) -> None:
     """Tell the user of a prior of theirs that is so strong or so weak that nothing is learned."""
-    if prior is None or isinstance(wanted, str):
+    if not isinstance(prior, ConjugatePrior) or isinstance(wanted, str):
         return
     pseudo, rows = prior.pseudo_moments(mixture.n_features), description.weight * float(mixture.weights.max())
     strengths = {"covariances": pseudo.covariance_count, "means": pseudo.mean_count}

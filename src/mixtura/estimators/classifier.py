@@ -348,7 +348,7 @@ class MixtureClassifier(DensityClassifier):
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         start = self._given_start(problem)
         if start is None or solver == "em":
-            em = problem.em(problem.objective if solver == "em" else Joint())
+            em = problem.em(problem.objective) if solver == "em" else problem.start_solver()
             if start is None:
                 start = self._new_start(problem, em)
             else:

@@ -68,6 +68,22 @@ class Mixture:
         return torch.stack([self.log_weights[part].logsumexp(0) for part in self.class_slices])
 
     @property
+    def log_determinants(self) -> Tensor:
+        return self.covariance.log_determinants
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        return self.covariance.distinct_log_determinants
+
+    def traces(self, scatter: Tensor) -> Tensor:
+        """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,)."""
+        return self.covariance.penalty(scatter)
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        """v_k' Sigma_k^-1 v_k: (K, D) -> (K,)."""
+        return self.covariance.squared_distances(vectors.unsqueeze(1)).squeeze(1)
+
+    @property
     def n_parameters(self) -> int:
         """Free parameters: weights, means, covariances."""
         return self.n_components - 1 + self.means.numel() + self.covariance.n_parameters

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.roles import Covariance, Outlook
+from mixtura.roles import Outlook, Parameters
 from mixtura.values.pseudo_moments import PseudoMoments
 
 TARGETS = ("expected", "pooled", "covariance")
@@ -98,15 +98,13 @@ class Conjugate:
             scatter=self.strength * (self.variances.unsqueeze(0) if matrices else self.variances),
         )
 
-    def log_density(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> float:
+    def log_density(self, parameters: Parameters) -> Tensor:
         """Up to a constant; see `log_terms`."""
-        terms = log_terms(self._pseudo, log_weights, means, covariance)
-        return float(terms[0].sum() + terms[1].sum())
+        of_components, of_matrices = log_terms(self._pseudo, parameters)
+        return of_components.sum() + of_matrices.sum()
 
 
-def log_terms(
-    pseudo: PseudoMoments, log_weights: Tensor, means: Tensor, covariance: Covariance
-) -> tuple[Tensor, Tensor]:
+def log_terms(pseudo: PseudoMoments, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Log density of the conjugate prior with these pseudo-moments, up to a constant (conjugate-prior):
 
         of components (K,)  weight_count log w_k - 1/2 [log |Sigma_k| + mean_count (mean_k - mean)' Sigma_k^-1 (.)],
@@ -114,15 +112,15 @@ def log_terms(
 
     the bracket of the first line only where mean_count > 0. A tied covariance meets its part of the prior once.
     """
-    of_matrices = pseudo.covariance_count * covariance.distinct_log_determinants + covariance.penalty(pseudo.scatter)
+    log_weights, means = parameters.log_weights, parameters.means
+    of_matrices = pseudo.covariance_count * parameters.distinct_log_determinants + parameters.traces(pseudo.scatter)
     of_components = torch.zeros_like(log_weights)
     counts = torch.as_tensor(pseudo.weight_count, dtype=log_weights.dtype, device=log_weights.device)
     if bool((counts != 0).any()):  # 0 * log 0 is zero here
         of_components = of_components + counts * log_weights
     if pseudo.mean_counts is not None:
-        pulls = pseudo.mean_counts.squeeze(-1) if pseudo.mean_counts.ndim else pseudo.mean_counts
-        distances = covariance.squared_distances((means - pseudo.mean).unsqueeze(1)).squeeze(1)  # (K,)
-        spread = covariance.log_determinants + pulls * distances
+        pulls = (pseudo.mean_counts.squeeze(-1) if pseudo.mean_counts.ndim else pseudo.mean_counts).to(means.dtype)
+        spread = parameters.log_determinants + pulls * parameters.distances(means - pseudo.mean.to(means.dtype))
         of_components = of_components - 0.5 * torch.where(pulls > 0, spread, 0.0)
     return of_components, -0.5 * of_matrices
 

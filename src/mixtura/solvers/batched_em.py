@@ -20,7 +20,7 @@ from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Members
 from mixtura.priors import log_terms
-from mixtura.roles import Covariance, Structure
+from mixtura.roles import Covariance, Parameters, Structure
 from mixtura.solvers.em import EM, ILL_DEFINED
 from mixtura.solvers.loop import FitResult, Outcome, Record
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -134,8 +134,9 @@ class _Given:
     def pseudo_moments(self, n_features: int) -> PseudoMoments:
         return self.pseudo
 
-    def log_density(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> float:
-        return float(sum(part.sum() for part in log_terms(self.pseudo, log_weights, means, covariance)))
+    def log_density(self, parameters: Parameters) -> Tensor:
+        of_components, of_matrices = log_terms(self.pseudo, parameters)
+        return of_components.sum() + of_matrices.sum()
 
 
 def _stacked_pseudo(stack: Stack, solvers: Sequence[EM]) -> PseudoMoments:
@@ -190,7 +191,7 @@ class Together:
         return seen + log_prior, unseen
 
     def _log_priors(self, mixture: Mixture) -> Tensor:
-        of_components, of_matrices = log_terms(self.pseudo, mixture.log_weights, mixture.means, mixture.covariance)
+        of_components, of_matrices = log_terms(self.pseudo, mixture)
         totals = torch.zeros(len(self.members), dtype=torch.float64, device=of_components.device)
         totals.index_add_(0, self.stack.member_of, of_components)
         return totals.index_add_(0, self.stack.matrix_member, of_matrices)

@@ -72,7 +72,7 @@ class BaumWelch:
         summary = summary.about(mixture.means)
         log_prior = 0.0
         if self.prior is not None:
-            log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+            log_prior = float(self.prior.log_density(mixture))
         return BaumWelchState(mixture, summary, (summary.value + log_prior) / summary.weight)
 
     def step(self, mixture: BaumWelchState, rows: Source) -> Step:

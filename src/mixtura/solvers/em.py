@@ -16,7 +16,7 @@ from mixtura.engine.threads import threads_for
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
-from mixtura.roles import Covariance, Objective, Prior, Step
+from mixtura.roles import ConjugatePrior, Covariance, Objective, Prior, Step
 from mixtura.values.extents import Frame
 from mixtura.values.moments import DiagonalForm, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -57,7 +57,7 @@ class EM:
         summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, self.buffers)
         log_prior = 0.0
         if self.prior is not None:
-            log_prior = self.prior.log_density(mixture.log_weights, mixture.means, mixture.covariance)
+            log_prior = float(self.prior.log_density(mixture))
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             updated = self.maximised(mixture, summary.moments)
         repairs = repairs_of(updated)
@@ -110,6 +110,11 @@ def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
     if prior is None:
         zeros = torch.zeros_like(floor)
         return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros)
+    if not isinstance(prior, ConjugatePrior):
+        raise ValueError(
+            f"EM and extended Baum-Welch need a prior with pseudo-moments, such as priors.Conjugate; got "
+            f"{type(prior).__name__}, which has a density alone. Use solver='gradient'."
+        )
     return prior.pseudo_moments(len(floor))
 
 

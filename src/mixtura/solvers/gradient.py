@@ -27,7 +27,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.roles import Objective, Prior, Step
-from mixtura.solvers.unconstrained import FreeMixture, Penalty, Units
+from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
 from mixtura.values.targets import Targets
 
@@ -137,8 +137,8 @@ class Training:
         self.frame = locate(rows)
         self.dtype = computing_dtype(rows)
         self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
-        penalty = Penalty(solver.prior, solver.prior_weight, self.units)
-        self.free = FreeMixture(mixture, self.units, penalty, solver.class_prior, self.dtype, solver.floor)
+        prior = solver.prior, solver.prior_weight
+        self.free = FreeMixture(mixture, self.units, *prior, solver.class_prior, self.dtype, solver.floor)
         self.labels, self.shares = block.labels, block.shares
         n_rows = len(block.rows)
         weights = torch.ones(n_rows, device=block.rows.device) if block.weights is None else block.weights

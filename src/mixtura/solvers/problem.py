@@ -15,8 +15,9 @@ from mixtura.engine.sources import Source, warped
 from mixtura.init.description import Description, describe
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
+from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
-from mixtura.roles import Objective, Prior, Structure
+from mixtura.roles import ConjugatePrior, Objective, Prior, Structure
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM
 
@@ -75,6 +76,12 @@ class Problem:
             memory_limit=self.memory_limit,
         )
 
+    def start_solver(self) -> EM:
+        """EM to where another solver starts; by the default prior where that of the fit has no pseudo-moments."""
+        if self.prior is None or isinstance(self.prior, ConjugatePrior):
+            return self.em(Joint())
+        return replace(self, prior=make_prior("default", self.description, self.n_components)).em(Joint())
+
     def baum_welch(self) -> BaumWelch:
         em = self.em(self.objective)
         return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
@@ -107,5 +114,6 @@ def make_prior(value: Any, description: Description, n_components: Sequence[int]
         value = make(description.outlook(n_components))
     elif isinstance(value, Conjugate):
         value = value.to(description.within.device)
-    checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+    if isinstance(value, ConjugatePrior):
+        checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
     return value

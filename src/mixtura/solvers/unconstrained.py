@@ -42,42 +42,43 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """weight * log prior, from the pseudo-moments of the prior (map-update)."""
+class FreeParameters:
+    """What a prior sees of the numbers that an optimiser moves, differentiable and in the units of the rows."""
 
-    prior: Prior | None
-    weight: float
+    log_weights: Tensor  # (K,)
+    standard_means: Tensor  # (K, D)
+    quadratic: Quadratic
     units: Units
+    distinct: Tensor  # (G,), one component of every distinct matrix
 
-    def value(self, log_weights: Tensor, means: Tensor, quadratic: Quadratic, copies: Tensor) -> Tensor | None:
-        """copies (K,): how many components share the matrix of each; a shared one meets the prior once."""
-        if self.prior is None or self.weight == 0:
-            return None
-        scales = self.units.scales
-        pseudo = self.prior.pseudo_moments(len(scales))
-        units = scales.square() if pseudo.scatter.ndim == 1 else torch.outer(scales, scales)
-        trace = _traced(quadratic, (pseudo.scatter / units).to(means.dtype))
-        spread = pseudo.covariance_count * quadratic.log_determinants - trace
-        total = 0.5 * (spread / copies).sum() + pseudo.weight_count * log_weights.sum()
-        # The determinants of covariances in the units of the rows, as the prior itself counts them.
-        total = total - pseudo.covariance_count * scales.log().sum() * (1 / copies).sum()
-        if pseudo.mean_count > 0:
-            off = means - ((pseudo.mean - self.units.centre) / scales).to(means.dtype)
-            raw = quadratic.log_determinants - 2 * scales.log().sum()
-            total = total - 0.5 * (pseudo.mean_count * _distances(quadratic, off) - raw).sum()
-        return self.weight * total
+    @property
+    def means(self) -> Tensor:
+        dtype = self.standard_means.dtype
+        return self.standard_means * self.units.scales.to(dtype) + self.units.centre.to(dtype)
 
+    @property
+    def log_determinants(self) -> Tensor:
+        return 2 * float(self.units.scales.log().sum()) - self.quadratic.log_determinants
 
-def _traced(quadratic: Quadratic, scatter: Tensor) -> Tensor:
-    """tr(Lambda_k scatter), (K,), of a diagonal matrix (D,) or any matrix (1, D, D)"""
-    of_matrix = scatter.ndim == 3
-    total = torch.zeros_like(quadratic.log_determinants)
-    if quadratic.diagonals is not None:
-        total = total + (quadratic.diagonals * (scatter.diagonal(dim1=1, dim2=2) if of_matrix else scatter)).sum(-1)
-    if quadratic.factors is not None:
-        along = scatter @ quadratic.factors if of_matrix else scatter.unsqueeze(-1) * quadratic.factors
-        total = total + quadratic.sign * (quadratic.factors * along).sum((1, 2))
-    return total
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        return self.log_determinants[self.distinct]
+
+    def traces(self, scatter: Tensor) -> Tensor:
+        scales, quadratic = self.units.scales, self.quadratic
+        of_matrix = scatter.ndim == 3
+        scatter = (scatter / (torch.outer(scales, scales) if of_matrix else scales.square())).to(self.log_weights.dtype)
+        total = torch.zeros_like(quadratic.log_determinants)
+        if quadratic.diagonals is not None:
+            total = total + (quadratic.diagonals * (scatter.diagonal(dim1=1, dim2=2) if of_matrix else scatter)).sum(-1)
+        if quadratic.factors is not None:
+            along = scatter @ quadratic.factors if of_matrix else scatter.unsqueeze(-1) * quadratic.factors
+            total = total + quadratic.sign * (quadratic.factors * along).sum((1, 2))
+        return total[self.distinct]
+
+    def distances(self, vectors: Tensor) -> Tensor:
+        scaled = vectors / self.units.scales.to(vectors.dtype)
+        return (scaled * _times(self.quadratic, scaled)).sum(-1)
 
 
 def _times(quadratic: Quadratic, vectors: Tensor) -> Tensor:
@@ -91,10 +92,6 @@ def _times(quadratic: Quadratic, vectors: Tensor) -> Tensor:
     return total
 
 
-def _distances(quadratic: Quadratic, vectors: Tensor) -> Tensor:
-    return (vectors * _times(quadratic, vectors)).sum(-1)
-
-
 class FreeMixture:
     """The leaves - logits of the weights, means, unconstrained covariances - and what is computed from them."""
 
@@ -102,13 +99,15 @@ class FreeMixture:
         self,
         mixture: Mixture,
         units: Units,
-        penalty: Penalty,
+        prior: Prior | None,
+        prior_weight: float,
         class_prior: Tensor | None,
         dtype: torch.dtype,
         floor: float | None = None,
     ):
         standard = units.of(mixture)
-        self.units, self.penalty, self.dtype = units, penalty, dtype
+        self.units, self.dtype = units, dtype
+        self.prior, self.prior_weight = prior if prior_weight else None, prior_weight
         self._template: Any = standard.covariance
         if floor is not None and hasattr(self._template, "smallest"):
             self._template = replace(self._template, smallest=floor)
@@ -118,8 +117,10 @@ class FreeMixture:
             dtype
         )
         groups = getattr(mixture.covariance, "groups", None)
-        ones = torch.ones_like(standard.log_weights, dtype=dtype)
-        self._copies = ones if groups is None else torch.zeros_like(ones).index_add_(0, groups, ones)[groups]
+        every = torch.arange(mixture.n_components, device=self.class_of.device)
+        if groups is not None:  # one component for each of the matrices
+            every = torch.zeros_like(every[: int(groups.max()) + 1]).index_copy_(0, groups, every)
+        self._distinct = every
         self._constant = float(-0.5 * mixture.n_features * math.log(2 * math.pi) - units.scales.log().sum())
         start = {"logits": standard.log_weights.clamp_min(LOWEST_LOGIT), "means": standard.means}
         start |= self._template.unconstrained()
@@ -140,6 +141,13 @@ class FreeMixture:
 
     def _quadratic(self) -> Quadratic:
         return self._template.quadratic({k: v for k, v in self.leaves.items() if k not in ("logits", "means")})
+
+    def _log_prior(self, log_weights: Tensor, quadratic: Quadratic) -> Tensor | None:
+        if self.prior is None:
+            return None
+        means = self.leaves["means"]
+        parameters = FreeParameters(log_weights, means, quadratic, self.units, self._distinct)
+        return self.prior_weight * self.prior.log_density(parameters)
 
     def mixture(self) -> Mixture:
         """In the units of the rows, in double precision."""
@@ -195,7 +203,7 @@ class FreeMixture:
         """
         with torch.enable_grad():
             coefficients, quadratic, log_weights = self.coefficients()
-            log_prior = self.penalty.value(log_weights, self.leaves["means"], quadratic, self._copies)
+            log_prior = self._log_prior(log_weights, quadratic)
         with torch.no_grad():
             held = coefficients.detached()
             log_joint, features = held.forward(held.phi(x))
@@ -231,7 +239,7 @@ class FreeMixture:
             if quadratic.factors is not None:
                 spread = seconds[0] @ quadratic.factors.detach() if dense else seconds[1]
                 total = total - quadratic.sign * (quadratic.factors * spread).sum()
-            log_prior = self.penalty.value(log_weights, means, quadratic, self._copies)
+            log_prior = self._log_prior(log_weights, quadratic)
             if log_prior is not None:
                 total = total + prior_share * log_prior
             (-total / divisor).backward()
