@@ -70,7 +70,7 @@ def judged(state: State, problem: SparseProblem, parts: tuple, X: np.ndarray, y:
         at_mode, found[name] = solver.settled(state, evidence)
         at_mode, covariance = solver.posterior(at_mode, evidence)
         model = compact(problem.scaling, basis, at_mode.mixture, covariance)
-        moderated = model.moderated_scores(rows).clamp_min(1e-15).log()
+        moderated = model.moderated_probabilities(rows).clamp_min(1e-15).log()
         found[f"moderated {name}"] = float(torch.nn.functional.nll_loss(moderated, labels))
     scores = model.class_scores(rows).T
     return {

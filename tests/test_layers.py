@@ -39,8 +39,8 @@ RESTRICTED = {
     "matplotlib": {"plotting"},
 }
 
-# Packages that need not be installed: those of the extras, and the compiler of the fused kernels.
-OPTIONAL = {"matplotlib", "optuna", "triton"}
+# Packages that need not be installed: those of the extras.
+OPTIONAL = {"matplotlib", "optuna"}
 
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60

@@ -1,4 +1,4 @@
-"""Feature maps: how models score rows, and the transpose of that, for every learner and every head (feature-form).
+"""Feature maps: how models score rows, and the transpose of that, for every learner and every head.
 
     a_k(x) = bias_k + weights_k . phi(x) - sign/2 |projections_k x - offsets_k|^2                       (scores)
 
