@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -31,7 +30,9 @@ from mixtura.covariances import (
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Covariance, Structure
 from mixtura.solvers import Record
+from mixtura.values.tensor_files import write_tensors
 
+METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
 FORMAT_VERSION = 1
 ESTIMATORS: dict[str, type] = {}  # by name; every estimator that can be saved enters itself
@@ -74,8 +75,6 @@ def save(estimator: Any, path: Any) -> None:
     states that are objects stay behind, and are at their defaults after loading. Predictions are the same to the last
     bit.
     """
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(Path(path).parent)!r} to save the model in; make it first.")
     values, tensors = estimator._stored()
     tensors["history"] = torch.tensor([astuple(record) for record in estimator.history_], dtype=torch.float64).reshape(
         -1, 4
@@ -93,7 +92,7 @@ def save(estimator: Any, path: Any) -> None:
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
     }
     header["checksum"] = _checksum(header, tensors)
-    save_file(tensors, str(path), metadata={"mixtura": json.dumps(header)})
+    write_tensors(path, tensors, METADATA, header)
 
 
 def mixture_tensors(mixture: Mixture) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -6,17 +6,13 @@ captured once in a graph and replayed.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mixtura.engine.evaluator import computing_dtype
@@ -30,11 +26,13 @@ from mixtura.roles import Objective, Prior, Step
 from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
 from mixtura.values.targets import Targets
+from mixtura.values.tensor_files import read_tensors, write_tensors
 
 # Rows of which L-BFGS sees the gradient at once.
 CHUNK_ROWS = 4096
 # Rows up to which "auto" takes L-BFGS: it needs all rows for every step, and few steps.
 MOST_FOR_LBFGS = 5000
+CHECKPOINT = "mixtura checkpoint"
 LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
@@ -401,10 +399,9 @@ def together(rows: Source) -> Block:
 
 
 def write_checkpoint(path: Any, progress: GradientState) -> None:
-    """Everything a fit needs to go on; the old file is replaced in one move, so that there is always a whole one."""
+    """Write everything that a fit needs to go on."""
     tensors = {f"state.{name}": part for name, part in progress.state.items()}
     tensors |= {f"best.{name}": part for name, part in progress.best.items()}
-    tensors = {name: part.detach().cpu().contiguous() for name, part in tensors.items()}
     header = {
         "epoch": progress.epoch,
         "best_epoch": progress.best_epoch,
@@ -413,9 +410,7 @@ def write_checkpoint(path: Any, progress: GradientState) -> None:
         "objectives": progress.objectives,
         "settings": _settings(progress),
     }
-    unfinished = Path(f"{path}.unfinished")
-    save_file(tensors, str(unfinished), metadata={"mixtura checkpoint": json.dumps(header)})
-    os.replace(unfinished, path)  # noqa: PTH105 - the one call that replaces at once
+    write_tensors(path, tensors, CHECKPOINT, header)
 
 
 def read_checkpoint(path: Any, first: GradientState) -> GradientState:
@@ -428,10 +423,8 @@ def read_checkpoint(path: Any, first: GradientState) -> GradientState:
         return first
     advice = "name another file in `checkpoint`, or remove this one to begin anew."
     try:
-        with safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {})["mixtura checkpoint"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        header, tensors = read_tensors(path, CHECKPOINT)
+    except ValueError as error:
         raise ValueError(
             f"{str(path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {advice}"
         ) from error

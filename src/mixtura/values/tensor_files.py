@@ -1,0 +1,130 @@
+"""Files of named tensors with a JSON header (safetensors): written whole or not at all, checked before reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+# Parsed JSON takes up to 25 times the memory of its text: 8 MB stay below 200 MB. A header of mixtura has some KB.
+LARGEST_HEADER = 8 * 10**6
+MOST_TENSORS = 100_000
+DEEPEST_HEADER = 100  # brackets within brackets
+
+
+def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict[str, Any]) -> None:
+    """Replace the file at `path`, or the target of a link there, in one move.
+
+    The content goes to a file of its own in the same folder first and is flushed to the disk: whatever interrupts the
+    process, `path` holds either the old content or the new one. A process that is killed may leave its unfinished file
+    (`.mixtura-*`) behind.
+
+    Parameters
+    ----------
+    path : str or path-like
+    tensors : dict of str to Tensor
+    name : str
+        Key of the header among the metadata of the file.
+    header : dict
+        Values that JSON can hold.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder does not exist.
+    ValueError
+        `path` is a folder, a device or anything else that is not a regular file.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to save the model in; make it first.")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{str(path)!r} is not a regular file and is not replaced; name another file.")
+    text = json.dumps(header)
+    if len(text) > LARGEST_HEADER:
+        raise ValueError(
+            f"The header would have {len(text)} letters, more than the {LARGEST_HEADER} that a file may have; "
+            "pass long lists as arrays."
+        )
+    plain = {key: part.detach().cpu().contiguous() for key, part in tensors.items()}
+    _replace(target, to_bytes(plain, {name: text}))
+
+
+def _replace(target: Path, content: bytes) -> None:
+    unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
+    # Created here and not by tempfile: the umask then decides about permissions, as for any other file.
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name itself is on the disk only when its folder is
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
+    """The header and the tensors of a file that `write_tensors` wrote, on the CPU.
+
+    Sizes are compared with that of the file before anything is allocated.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or is not of this kind.
+    """
+    try:
+        _check_length(path)
+        with safe_open(str(path), framework="pt") as file:  # compares offsets, shapes and types with the file's size
+            header = _parsed((file.metadata() or {}).get(name))
+            names = file.keys()
+            if len(names) > MOST_TENSORS:
+                raise ValueError(f"it holds {len(names)} tensors, more than {MOST_TENSORS}")
+            # Copies: a tensor of safetensors is a part of the file, and changes when another program writes there.
+            return header, {key: file.get_tensor(key).clone() for key in names}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_length(path: Any) -> None:
+    with Path(path).open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if not 0 < size <= min(LARGEST_HEADER * 2, Path(path).stat().st_size - 8):  # escapes may double the text
+        raise ValueError(f"its header cannot have {size} bytes")
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None:
+        raise ValueError("it has no header of mixtura")
+    if len(text) > LARGEST_HEADER:
+        raise ValueError(f"its header has {len(text)} letters, more than {LARGEST_HEADER}")
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its header is not JSON: {error}") from error
+    _check_depth(header)
+    return header
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST_HEADER:
+            raise ValueError(f"its header is nested more than {DEEPEST_HEADER} deep")
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [item for part in parts for item in part]
