@@ -23,6 +23,7 @@ from cases import (
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
+from mixtura.priors import Conjugate
 from mixtura.solvers import Gradient, Outcome, run
 from mixtura.solvers.gradient import Training
 
@@ -249,3 +250,48 @@ def test_a_checkpoint_of_another_fit_is_refused_and_kept(rng, device, tmp_path):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match="is not a checkpoint of mixtura, or it is damaged"):
         fit(mixture, data.source(device), 1, checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"held_out": "rows"}, "held-out samples"),
+        ({"held_out": "missing"}, "held-out samples"),
+        ({"held_out": "labels"}, "held-out labels"),
+        ({"held_out": None}, "held-out samples, held-out labels"),
+        ({"prior": "strength"}, "prior"),
+        ({"prior": "variances"}, "prior"),
+        ({"prior": None}, "prior"),
+        ({"weights": True}, "sample weights"),
+        ({"class_prior": True}, "class_prior"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_other_held_out_samples_or_another_prior_is_refused(change, name, rng, device, tmp_path):
+    """These were taken up in silence: the best epoch was that of the old held-out set."""
+    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
+    kept = random_data(KINDS["labels"], rng)
+    variances = tensor(VARIANCES, device)
+    options = {"checkpoint": tmp_path / "fit", "patience": 100}
+    same = {"held_out": held_out_of(kept, device), "prior": Conjugate(3.0, variances)}
+    fit(mixture, data.source(device), 2, **options, **same)
+    other_rows = np.where(np.arange(kept.rows.size).reshape(kept.rows.shape) == 5, kept.rows + 0.01, kept.rows)
+    holed = np.where(other_rows == kept.rows, kept.rows, np.nan)
+    others = {
+        "rows": held_out_of(kept.changed(rows=other_rows), device),
+        "missing": held_out_of(kept.changed(rows=holed), device),
+        "labels": held_out_of(kept.changed(labels=kept.labels[::-1].copy()), device),
+        "strength": Conjugate(4.0, variances),
+        "variances": Conjugate(3.0, variances * tensor([1.0, 1.0, 1.0, 1.001], device)),
+        None: None,
+    }
+    source = data.source(device)
+    if "weights" in change:
+        weights = tensor(rng.uniform(0.5, 1.5, len(data.rows)), device)
+        source = TensorSource(tensor(data.rows, device), tensor(data.labels, device), None, weights)
+    changed = {key: others[value] for key, value in change.items() if key in same}
+    if "class_prior" in change:
+        changed["class_prior"] = tensor([0.2, 0.3, 0.5], device)
+    with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
+        fit(mixture, source, 2, **options, **{**same, **changed})
+    assert fit(mixture, data.source(device), 1, **options, **same).mixture.epoch == 3

@@ -18,6 +18,7 @@ from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
 from mixtura.covariances import LowRankPrecision, Tied
 from mixtura.datasets import make_ripley, remove_cells
 from mixtura.objectives import Hybrid, Margin
+from mixtura.priors import Shrinkage
 from mixtura.solvers import Gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -243,6 +244,21 @@ def test_a_killed_fit_goes_on_from_its_last_epoch(tmp_path):
     whole = hybrid(**options).fit(RIPLEY, RIPLEY_LABELS)
     assert taken_up.n_iter_ == epochs + 3
     np.testing.assert_allclose(taken_up.predict_proba(TEST), whole.predict_proba(TEST), atol=1e-9)
+
+
+def test_a_checkpoint_is_not_taken_up_with_another_validation_set_or_prior(tmp_path):
+    options = {"tradeoff": 0.5, "n_epochs": 3, "checkpoint": tmp_path / "fit"}
+    X, y, X_val, y_val = RIPLEY[::2], RIPLEY_LABELS[::2], RIPLEY[1::2], RIPLEY_LABELS[1::2]
+    hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val)
+    others = {
+        "held-out samples": (hybrid(**options), X_val + 0.1, y_val),
+        "held-out labels": (hybrid(**options), X_val, 1 - y_val),
+        "prior": (hybrid(prior=Shrinkage(scale=2.0), **options), X_val, y_val),
+    }
+    for name, (model, rows, labels) in others.items():
+        with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
+            model.fit(X, y, X_val=rows, y_val=labels)
+    assert hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val).n_iter_ == 3
 
 
 def epochs_of(path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from mixtura.values.tensor_files import read_tensors, write_tensors
 CHUNK_ROWS = 4096
 # Rows up to which "auto" takes L-BFGS: it needs all rows for every step, and few steps.
 MOST_FOR_LBFGS = 5000
-CHECKPOINT = "mixtura checkpoint"
+CHECKPOINT = "mixtura checkpoint"  # key of the header in the file
+MISSING = 0.5772156649  # stands for a missing value in the fingerprint of samples; any number that none of them has
 LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
@@ -169,6 +171,11 @@ class Training:
             return torch.optim.Adam(leaves, lr=rate, fused=True)
         # A captured step reads its size from the device.
         return torch.optim.Adam(leaves, lr=torch.tensor(rate, device=self.rows.device), fused=True, capturable=True)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """By which a checkpoint knows its fit."""
+        return fit_settings(self)
 
     # ---- epochs ------------------------------------------------------------------------------------------------
 
@@ -408,7 +415,7 @@ def write_checkpoint(path: Any, progress: GradientState) -> None:
         "best_score": progress.best_score,
         "scores": progress.scores,
         "objectives": progress.objectives,
-        "settings": _settings(progress),
+        "settings": progress.training.settings,
     }
     write_tensors(path, tensors, CHECKPOINT, header)
 
@@ -424,12 +431,16 @@ def read_checkpoint(path: Any, first: GradientState) -> GradientState:
     advice = "name another file in `checkpoint`, or remove this one to begin anew."
     try:
         header, tensors = read_tensors(path, CHECKPOINT)
-    except ValueError as error:
+        saved = dict(header["settings"])
+        _check_leaves(tensors, first)
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{str(path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {advice}"
         ) from error
-    if header["settings"] != _settings(first):
-        raise ValueError(f"The checkpoint {str(path)!r} belongs to another fit (other rows or settings); {advice}")
+    settings = first.training.settings
+    changed = [name for name in settings if saved.get(name) != settings[name]]
+    if changed:
+        raise ValueError(f"The checkpoint {str(path)!r} belongs to another fit (other {', '.join(changed)}); {advice}")
     device = first.training.rows.device
 
     def part(prefix: str) -> dict[str, Tensor]:
@@ -452,19 +463,59 @@ def read_checkpoint(path: Any, first: GradientState) -> GradientState:
     )
 
 
-def _settings(progress: GradientState) -> list[Any]:
-    """What must be the same for a checkpoint to be of this fit: settings, shapes, rows and labels."""
-    solver, training = progress.training.solver, progress.training
-    optimiser = solver.optimiser if isinstance(solver.optimiser, str) else "another"
-    shapes = {name: list(leaf.shape) for name, leaf in sorted(training.free.leaves.items())}
-    known = [part for part in (training.rows, training.labels, training.shares) if part is not None]
-    prints = [f"{float(_mixed(part)):.6e}" for part in (*known, training.units.scales)]
-    numbers = [solver.learning_rate, solver.decay_epochs, solver.averaging, solver.batch_size, solver.prior_weight]
-    numbers += [solver.seed, prints]
-    return [optimiser, repr(solver.objective), solver.criterion, shapes, len(training.rows), *numbers]
+def _check_leaves(tensors: dict[str, Tensor], first: GradientState) -> None:
+    """Every number that the fit goes on from is there and finite; shapes are compared with the settings."""
+    needed = {f"{part}{name}" for part in ("state.leaf.", "best.") for name in first.best}
+    missing = sorted(needed - tensors.keys())
+    if missing or "state.order" not in tensors:
+        raise ValueError(f"it lacks {(missing or ['state.order'])[0]!r}")
+    if not all(bool(tensors[name].isfinite().all()) for name in needed):
+        raise ValueError("it holds numbers that are not finite")
 
 
-def _mixed(values: Tensor) -> Tensor:
-    """A number that other values, or the same in another order, would hardly give."""
-    flat = torch.nan_to_num(values.double()).flatten()
-    return flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64, device=flat.device).sin()
+def fit_settings(training: Training) -> dict[str, Any]:
+    """What must be the same for a checkpoint to be of this fit, by the names that an error message gives it."""
+    solver = training.solver
+    held_out = None if solver.held_out is None else together(solver.held_out)
+    return {
+        "optimiser": solver.optimiser if isinstance(solver.optimiser, str) else "another",
+        "objective": repr(solver.objective),
+        "criterion": solver.criterion,
+        "learning_rate": solver.learning_rate,
+        "decay_epochs": solver.decay_epochs,
+        "averaging": solver.averaging,
+        "batch_size": solver.batch_size,
+        "random_state": solver.seed,
+        "components or covariances": {n: list(leaf.shape) for n, leaf in sorted(training.free.leaves.items())},
+        "floor": solver.floor,
+        "prior": [solver.prior_weight, _prior_print(solver.prior)],
+        "class_prior": _print(solver.class_prior),
+        "samples": [_print(training.rows), _print(training.units.centre), _print(training.units.scales)],
+        "labels": [_print(training.labels), _print(training.shares)],
+        "sample weights": _print(training.weights),
+        "held-out samples": held_out and _print(held_out.rows),
+        "held-out labels": held_out and _print(held_out.labels),
+        "held-out sample weights": held_out and _print(held_out.weights),
+    }
+
+
+def _prior_print(prior: Prior | None) -> list[Any] | None:
+    """The class of a prior and its numbers; what it keeps for itself is left out."""
+    if prior is None:
+        return None
+    public = {name: value for name, value in sorted(vars(prior).items()) if not name.startswith("_")}
+    return [type(prior).__name__, [[n, _print(v) if isinstance(v, Tensor) else repr(v)] for n, v in public.items()]]
+
+
+def _print(values: Tensor | None) -> list[Any] | None:
+    """Shape and a weighted sum, which other values, or the same in another order, would hardly have.
+
+    Eight digits, not all bits: standardised samples and priors are sums, whose last digits depend on the number of
+    threads.
+    """
+    if values is None:
+        return None
+    flat = values.detach().double().cpu().flatten()
+    flat = torch.where(flat.isnan(), MISSING, flat)
+    mixed = flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64).sin()
+    return [list(values.shape), f"{float(mixed):.7e}"]
