@@ -58,14 +58,6 @@ def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> Non
         )
 
 
-def file_can_hold(kernel: object, name: str) -> None:
-    """Model files hold numbers and names, no functions."""
-    if callable(kernel):
-        raise ValueError(
-            f"A model file cannot hold the kernel function of this {name}; use a named kernel, or kernel='precomputed'."
-        )
-
-
 def finite_scaled(rows: Tensor) -> None:
     """Scaled rows are finite numbers."""
     if not bool(rows.isfinite().all()):

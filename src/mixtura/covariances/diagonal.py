@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.numerics import linalg
 from mixtura.roles import Conditioned, Quadratic
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DiagonalForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 DIAGONAL = DiagonalForm()
 # For optimisers, which meet columns of standard deviation one: a component is at most a thousand times as wide.
 SMALLEST_PRECISION = 1e-6
 
 
+@storable("diag")
 @dataclass(frozen=True)
 class Diagonal:
     """A variance for every feature and component."""
@@ -32,6 +35,7 @@ class Diagonal:
         return DiagonalCovariance(tensors["entries"])
 
 
+@storable("spherical")
 @dataclass(frozen=True)
 class Spherical:
     """One variance for every component."""
@@ -45,6 +49,7 @@ class Spherical:
         return DiagonalCovariance(tensors["entries"], spherical=True)
 
 
+@storable("diag_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
 class DiagonalCovariance:
     """K vectors of variances, (K, D); spherical: all D equal."""
@@ -95,6 +100,12 @@ class DiagonalCovariance:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"entries": self.entries}
+
+    def check(self) -> None:
+        """Raise a ValueError unless all variances are positive, and equal where they are to be."""
+        checks.positive_numbers("a variance", self.entries)
+        if self.entries.ndim != 2 or (self.spherical and bool((self.entries != self.entries[:, :1]).any())):
+            raise ValueError("the variances of spherical covariances differ, or are not one row per component")
 
     def scaled(self, scales: Tensor) -> DiagonalCovariance:
         return replace(self, entries=self.entries * scales.square())

@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.numerics import linalg
 from mixtura.roles import Conditioned, Quadratic
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 DENSE = DenseForm()
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
 LARGEST_INFLATION = 1e6
 
 
+@storable("full")
 @dataclass(frozen=True)
 class Full:
     """Any positive definite matrix for each component."""
@@ -33,6 +36,7 @@ class Full:
         return FullCovariance(tensors["matrices"])
 
 
+@storable("full_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
 class FullCovariance:
     """K matrices, (K, D, D)."""
@@ -117,6 +121,16 @@ class FullCovariance:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"matrices": self.matrices}
+
+    def check(self) -> None:
+        """Raise a ValueError unless all matrices are positive definite up to rounding."""
+        variances = self.matrices.diagonal(dim1=-2, dim2=-1)  # fails where there are not two dimensions
+        checks.positive_numbers("a variance", variances)
+        scales = variances.rsqrt()
+        correlations = self.matrices * scales.unsqueeze(-1) * scales.unsqueeze(-2)
+        checks.definite("a covariance", correlations)
+        if self.repairs is not None and (self.repairs.dtype != torch.bool or self.repairs.shape != variances.shape[:1]):
+            raise ValueError("the marks of repaired covariances do not fit")
 
     def scaled(self, scales: Tensor) -> FullCovariance:
         return FullCovariance(self.matrices * (scales.unsqueeze(-1) * scales))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import Marginals
 from mixtura.numerics import linalg
@@ -23,6 +24,7 @@ from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import Form, Moments, ProjectedForm, image
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
@@ -35,6 +37,7 @@ def automatic_rank(n_features: int) -> int:
     return min(10, max(1, n_features // 2), max(n_features - 1, 0))
 
 
+@storable("low_rank")
 @dataclass(frozen=True)
 class LowRank:
     """Diagonal plus low rank; rank None chooses min(10, max(1, D // 2))."""
@@ -67,6 +70,7 @@ class LowRank:
         return LowRankCovariance(*eigen_split(covariance.dense(), rank))
 
 
+@storable("low_rank_precision")
 @dataclass(frozen=True)
 class LowRankPrecision:
     """Precisions that are diagonal plus low rank: few directions in which a component is narrow.
@@ -133,6 +137,7 @@ def _principal(rows: Tensor, rank: int) -> Tensor:
     return loadings
 
 
+@storable("low_rank_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
 class LowRankCovariance:
     """Diagonals (K, D) and columns (K, D, R) of the covariances, or of the precisions."""
@@ -238,6 +243,16 @@ class LowRankCovariance:
         if self.of_precision:
             return {"precisions": self.diagonals, "directions": self.columns}
         return {"uniquenesses": self.diagonals, "loadings": self.columns}
+
+    def check(self) -> None:
+        """Raise a ValueError unless the diagonals are positive: the matrices are then positive definite."""
+        checks.positive_numbers("a diagonal entry", self.diagonals)
+        if self.columns.ndim != 3 or self.columns.shape[:2] != self.diagonals.shape or self.columns.shape[2] == 0:
+            raise ValueError(f"columns {tuple(self.columns.shape)} do not fit {tuple(self.diagonals.shape)} diagonals")
+        if self.columns.dtype != self.diagonals.dtype or not bool(self.columns.isfinite().all()):
+            raise ValueError("a column is not finite, or has another type than the diagonals")
+        if not 0 <= self.smallest < math.inf:
+            raise ValueError("the smallest diagonal entry is not a number of at least 0")
 
     def scaled(self, scales: Tensor) -> LowRankCovariance:
         return self.rescaled(1 / scales if self.of_precision else scales)

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 
+@storable("tied")
 @dataclass(frozen=True)
 class Tied:
     """One covariance of the inner structure for all components, or one per class."""
@@ -40,6 +43,7 @@ class Tied:
         return TiedCovariance(self.inner.from_tensors(inner), tensors["groups"])
 
 
+@storable("tied_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
 class TiedCovariance:
     """G covariances; component k has number groups[k]."""
@@ -99,6 +103,12 @@ class TiedCovariance:
 
     def tensors(self) -> dict[str, Tensor]:
         return {**self.inner.tensors(), "groups": self.groups}
+
+    def check(self) -> None:
+        """Raise a ValueError unless every component has the number of a shared covariance."""
+        if isinstance(self.inner, TiedCovariance):
+            raise ValueError("covariances that are shared twice are not known")
+        checks.positions("numbers of shared covariances", self.groups, self.n_groups)
 
     def scaled(self, scales: Tensor) -> TiedCovariance:
         return replace(self, inner=self.inner.scaled(scales))

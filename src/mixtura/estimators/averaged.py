@@ -24,7 +24,7 @@ from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
 from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, is_batches
-from mixtura.estimators.model_files import mixture_from
+from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
@@ -32,6 +32,7 @@ from mixtura.objectives import class_log_joint
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.values.storable import storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Rows whose scores by all members are held at a time.
@@ -137,14 +138,16 @@ class _Averaged(MixtureEstimator):
         wanted = checks.count("n_components", n_components)
         return reduced(self.mixture_, [wanted] * n_classes)
 
-    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        values, tensors = super()._stored()
-        return values, {**tensors, "member_of": self.member_of_}
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super()._restored(values, tensors)
-        self.member_of_ = tensors["member_of"]
-        self.mixtures_ = members_of(mixture_from(values, tensors)[1], self.mixture_, self.member_of_)
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("mixtures_", self.mixtures_, list)
+        for member in self.mixtures_:
+            checks.is_kind("mixtures_", member, Mixture)
+            checks.same_size("mixtures_", member.n_features, self.n_features_in_)
+        checks.is_kind("member_of_", self.member_of_, Tensor)
+        checks.positions("member_of_", self.member_of_, len(self.mixtures_))
+        checks.same_size("member_of_", len(self.member_of_), self.mixture_.n_components)
+        checks.same_size("mixtures_", len(self.member_of_.unique()), len(self.mixtures_))
 
     def _per_member(self, log_joint: Tensor) -> Tensor:
         """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
@@ -162,6 +165,7 @@ class _Averaged(MixtureEstimator):
         return torch.cat(found)
 
 
+@storable("AveragedMixture", check=check_fitted)
 class AveragedMixture(DensityMixin, _Averaged):
     """The average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
@@ -266,6 +270,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         return _as_density(self, mixture)
 
 
+@storable("AveragedMixtureClassifier", check=check_fitted)
 class AveragedMixtureClassifier(DensityClassifier, _Averaged):
     """The average of several classifiers that are Gaussian mixtures.
 
@@ -397,14 +402,6 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
         sizes = members.bincount(minlength=n_members).tolist()
         classes.append(class_log_joint(own, sizes))
     return torch.stack(classes)
-
-
-def members_of(structure: Structure, average: Mixture, member_of: Tensor) -> list[Mixture]:
-    """The mixtures of which this is the average."""
-    n_members = int(member_of.max()) + 1
-    whole = replace(average, log_weights=average.log_weights + math.log(n_members))
-    stack = Stack(structure, whole, member_of, n_members)
-    return [stack.member(b) for b in range(n_members)]
 
 
 def _mean_density(scores: Tensor, unseen: Tensor) -> Tensor:

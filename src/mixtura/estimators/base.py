@@ -18,7 +18,7 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_rows
-from mixtura.estimators.model_files import Savable, mixture_from, mixture_tensors
+from mixtura.estimators.model_files import Savable
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
@@ -108,12 +108,13 @@ class MixtureEstimator(Savable, BaseEstimator):
         check_is_fitted(self)
         return self.mixture_.n_parameters
 
-    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return mixture_tensors(self.mixture_)
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.mixture_, _ = mixture_from(values, tensors)
-        self.n_features_in_ = self.mixture_.n_features
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("mixture_", self.mixture_, Mixture)
+        checks.is_kind("warp_", self.warp_, Warp | None)
+        n_features = self.mixture_.n_features
+        checks.same_size("n_features_in_", self.n_features_in_, n_features)
+        checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.places), n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

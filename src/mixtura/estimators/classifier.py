@@ -26,6 +26,7 @@ from mixtura.estimators.input import (
     read_labels,
     read_rows,
 )
+from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.init.description import Description, describe
@@ -40,6 +41,7 @@ from mixtura.selection.search import CRITERIA, Ground, choose, penalties
 from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import GradientState
 from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
+from mixtura.values.storable import storable
 
 # Solvers that can maximise an objective, the preferred one first.
 STARTS = ("kmeans", "k-means++", "random", "spread")
@@ -53,6 +55,7 @@ SOLVERS_OF = {
 SEPARATED = -1e-3
 
 
+@storable("MixtureClassifier", check=check_fitted)
 class MixtureClassifier(DensityClassifier):
     """Classifies with a Gaussian mixture per class.
 
@@ -432,10 +435,6 @@ class MixtureClassifier(DensityClassifier):
                 f"{problem.classes.tolist()}; set warm_start=False, or start from a model of the same classes."
             )
         return fitted.mixture_
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super()._restored(values, tensors)
-        self.n_components_ = np.array([part.stop - part.start for part in self.mixture_.class_slices])
 
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""

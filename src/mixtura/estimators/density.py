@@ -29,6 +29,7 @@ from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
+from mixtura.estimators.model_files import check_fitted
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
 from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
@@ -38,8 +39,10 @@ from mixtura.roles import Covariance, Prior
 from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 from mixtura.solvers.problem import is_auto, make_prior
+from mixtura.values.storable import storable
 
 
+@storable("GaussianMixture", check=check_fitted)
 class GaussianMixture(DensityMixin, MixtureEstimator):
     """Gaussian mixture for density estimation and clustering.
 
@@ -334,10 +337,10 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
                 stacklevel=3,
             )
 
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super()._restored(values, tensors)
-        self.lower_bounds_ = [record.objective for record in self.history_]
-        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -math.inf
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.same_size("mixture_", self.mixture_.n_classes, 1)
+        checks.is_kind("lower_bound_", self.lower_bound_, float)
 
     def predict(self, X: Any) -> Any:
         """The most probable component of each row."""

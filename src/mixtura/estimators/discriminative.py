@@ -10,6 +10,7 @@ import numpy as np
 
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.model_files import check_fitted
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
@@ -33,8 +34,10 @@ from mixtura.selection.penalties import (
 )
 from mixtura.solvers import FitResult, Outcome
 from mixtura.solvers.problem import Problem, is_auto
+from mixtura.values.storable import storable
 
 
+@storable("DiscriminativeMixtureClassifier", check=check_fitted)
 class DiscriminativeMixtureClassifier(MixtureClassifier):
     """Separates the classes by Gaussian mixtures: conditional likelihood by extended Baum-Welch (KJO03).
 

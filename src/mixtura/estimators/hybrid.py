@@ -15,6 +15,7 @@ from mixtura.engine.sources import Block, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import read_labels, read_rows
+from mixtura.estimators.model_files import check_fitted
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
@@ -22,6 +23,7 @@ from mixtura.roles import Objective
 from mixtura.solvers import FitResult, Gradient, Outcome, best_of, run
 from mixtura.solvers.gradient import together
 from mixtura.solvers.problem import Problem
+from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
 # The trade-offs that "auto" compares, from describing to separating; 1 is the generative start itself.
@@ -42,6 +44,7 @@ class Trained:
     scores: list[tuple[float, ...]]
 
 
+@storable("HybridMixtureClassifier", check=check_fitted)
 class HybridMixtureClassifier(MixtureClassifier):
     """Classifies with a Gaussian mixture per class that is trained to describe the rows and to separate the classes.
 
@@ -85,7 +88,6 @@ class HybridMixtureClassifier(MixtureClassifier):
 
     objective = "hybrid"
     solver = "gradient"
-    _saved = ("tradeoff_", "margin_", "n_epochs_")  # saved with the model
     tradeoff_: float
     margin_: float | None
     n_epochs_: int

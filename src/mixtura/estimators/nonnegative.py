@@ -20,6 +20,7 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
+from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.nonnegative.mixture import (
@@ -33,9 +34,9 @@ from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, scaled_columns
+from mixtura.values.storable import storable
 
 PENALTIES = ("shares", "sum")
-STORED = ("log_weights", "coefficients", "class_of", "basis_of")  # of a LogLinearMixture
 # Fewer rows than this say too little about when to stop.
 SMALLEST_HELD_OUT = 20
 START_SCALE = 0.1  # of the coefficients of columns with standard deviation one: bases differ, and none rules
@@ -55,6 +56,7 @@ class NonnegativeProblem:
     generator: torch.Generator
 
 
+@storable("NonnegativeMixtureClassifier", check=check_fitted)
 class NonnegativeMixtureClassifier(ConditionalClassifier):
     """Classifies non-negative features with a mixture of log-linear bases (log-linear):
 
@@ -338,22 +340,12 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         check_is_fitted(self)
         return self.mixture_.n_parameters
 
-    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What a model file holds of this model beyond arguments, classes and history: plain values and tensors."""
-        tensors = {name: getattr(self.mixture_, name) for name in STORED}
-        tensors["class_prior"] = torch.from_numpy(self.class_prior_)
-        return {"validation_scores": [list(pair) for pair in self.validation_scores_]}, tensors
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take back what `_stored` gave."""
-        self.mixture_ = LogLinearMixture(**{name: tensors[name] for name in STORED}, n_classes=len(self.classes_))
-        self.n_features_in_ = self.mixture_.n_features
-        self.class_prior_ = tensors["class_prior"].numpy()
-        self.validation_scores_ = [(int(iteration), score) for iteration, score in values["validation_scores"]]
-        sizes = len(self.class_prior_), int(self.mixture_.class_of.max()) + 1, int(self.mixture_.basis_of.max()) + 1
-        if sizes != (len(self.classes_), len(self.classes_), self.mixture_.n_bases):
-            raise ValueError("its tensors do not fit together")
-        self._describe()
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("mixture_", self.mixture_, LogLinearMixture)
+        checks.fitted_classes(self, self.mixture_.n_classes)
+        checks.fitted_prior(self)
+        checks.same_size("n_features_in_", self.n_features_in_, self.mixture_.n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -15,7 +15,6 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.model_files import Savable
-from mixtura.model.warp import Warp
 from mixtura.objectives import class_log_joint, posteriors
 
 
@@ -127,13 +126,7 @@ class DensityClassifier(ClassPredictions, MixtureEstimator):
         # Rounding may differ where rows are grouped otherwise: a cell that was missing takes nothing away.
         return rows.answer(torch.cat(parts, 1).masked_fill(values.isnan().to(whole.device), 0.0))
 
-    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        values, tensors = super()._stored()
-        if self.warp_ is not None:
-            tensors |= {"warp.places": self.warp_.places, "warp.widths": self.warp_.widths}
-        return values, tensors
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super()._restored(values, tensors)
-        self.warp_ = Warp(tensors["warp.places"], tensors["warp.widths"]) if "warp.places" in tensors else None
-        self.class_prior_ = self.mixture_.log_class_prior.exp().numpy()
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.fitted_classes(self, self.mixture_.n_classes)
+        checks.fitted_prior(self)

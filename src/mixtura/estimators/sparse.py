@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, read_labels, read_rows
+from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.objectives import class_log_joint
@@ -43,6 +45,7 @@ from mixtura.sparse.problem import (
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet
 from mixtura.values.features import weigh
+from mixtura.values.storable import storable
 
 # How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
 # on the scale of Jeffreys. This and the two variances were chosen by simulated sets and folds of training rows
@@ -52,8 +55,10 @@ START_VARIANCE = 30.0
 EXPECTED_VARIANCE = 100.0
 # Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
 N_DRAWS = 256
+LARGEST_DEGREE = 1000  # of monomials in a model file
 
 
+@storable("sparse_model", check=lambda model: model.check())
 @dataclass(frozen=True)
 class SparseModel:
     """What a fit leaves: the scaling of rows, the columns in use, the mixture over them, the doubt about it."""
@@ -62,6 +67,21 @@ class SparseModel:
     basis: Basis
     mixture: SparseMixture
     covariance: Tensor  # (P, P)
+
+    def check(self) -> None:
+        """Raise a ValueError unless the parts fit together."""
+        n_features, n_pairs, basis = len(self.scaling.centre), self.mixture.n_pairs, self.basis
+        checks.numbers("covariances of the values", self.covariance, (n_pairs, n_pairs))
+        checks.positions("columns of the values", self.mixture.columns, _n_columns(basis))
+        if isinstance(basis, MonomialBasis):
+            if not 1 <= basis.degree <= LARGEST_DEGREE:
+                raise ValueError(f"monomials of degree {basis.degree} are not known")
+            checks.positions("columns", basis.columns, comb(n_features + basis.degree, basis.degree))
+        elif basis.points is None or basis.kernel is None:
+            checks.positions("columns", basis.numbers, n_features, -1)
+        else:
+            checks.positions("numbers of rows", basis.numbers, 2**63 - 1, -1)
+            checks.numbers("relevance vectors", basis.points, (len(basis.numbers), n_features))
 
     def log_joint(self, rows: Tensor) -> Tensor:
         """(n, D) -> (K, n)"""
@@ -100,6 +120,7 @@ def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: 
     return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
 
 
+@storable("SparseMixtureClassifier", check=check_fitted)
 class SparseMixtureClassifier(ConditionalClassifier):
     """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
 
@@ -407,31 +428,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
             return np.zeros((0, self.n_features_in_))
         return (basis.points[basis.numbers >= 0] * scaling.scale + scaling.centre).cpu().numpy()
 
-    def _stored(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What a model file keeps of this estimator: plain values and tensors."""
-        checks.file_can_hold(self.kernel, type(self).__name__)
-        model, mixture = self.model_, self.model_.mixture
-        tensors = {f"mixture.{name}": getattr(mixture, name) for name in MIXTURE_PARTS}
-        tensors |= {"centre": model.scaling.centre, "scale": model.scaling.scale, "covariance": model.covariance}
-        if isinstance(model.basis, MonomialBasis):
-            tensors["columns"] = model.basis.columns
-        else:
-            tensors["numbers"] = model.basis.numbers
-            if model.basis.points is not None:
-                tensors["points"] = model.basis.points
-        return {"log_evidence": self.log_evidence_}, tensors
-
-    def _restored(self, values: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take back what `_stored` gave."""
-        mixture = SparseMixture(**{name: tensors[f"mixture.{name}"] for name in MIXTURE_PARTS})
-        if self.kernel is None:
-            basis = MonomialBasis(int(self.degree), tensors["columns"])
-        else:
-            kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
-            basis = KernelColumns(kernel, tensors.get("points"), tensors["numbers"])
-        self.model_ = SparseModel(Scaling(tensors["centre"], tensors["scale"]), basis, mixture, tensors["covariance"])
-        self.n_features_in_ = len(self.model_.scaling.centre)
-        self.log_evidence_ = float(values["log_evidence"])
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("model_", self.model_, SparseModel)
+        checks.fitted_classes(self, int(self.model_.mixture.class_of[-1]) + 1)
+        checks.same_size("n_features_in_", self.n_features_in_, len(self.model_.scaling.centre))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -456,6 +457,7 @@ def _n_columns(basis: Basis) -> int:
     return len(basis.columns if isinstance(basis, MonomialBasis) else basis.numbers)
 
 
+@storable("RelevanceVectorClassifier", check=check_fitted)
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """The relevance vector machine (Tipping 2001) for any number of classes: one component per class, kernel "rbf".
 

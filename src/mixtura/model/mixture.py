@@ -10,10 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.roles import Covariance
 from mixtura.values.moments import Moments
+from mixtura.values.storable import storable
 
 
+@storable("mixture", check=lambda mixture: mixture.check())
 @dataclass(frozen=True)
 class Mixture:
     """K Gaussian components, each owned by a class: a[n, k] = log weight_k + log N(x_n; mean_k, Sigma_k) (log-joint).
@@ -133,6 +136,21 @@ class Mixture:
             torch.ones_like(counts), torch.zeros_like(self.means), seconds, self.covariance.form, self.means
         )
         return scaled.scaled(counts)
+
+    def check(self) -> None:
+        """Raise a ValueError unless the parts fit together and are numbers; the covariances check themselves."""
+        if self.means.ndim != 2 or self.means.numel() == 0 or self.means.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"means {tuple(self.means.shape)} of type {self.means.dtype} are not those of components")
+        sizes, variances = (self.n_components, self.n_features), self.covariance.variances()
+        if variances.shape != sizes or self.log_weights.shape != sizes[:1]:
+            raise ValueError("means, covariances and weights do not fit together")
+        if not self.means.dtype == variances.dtype == self.log_weights.dtype:
+            raise ValueError("means, covariances and weights have different types")
+        checks.class_numbers(self.class_of, self.n_components)
+        if not bool(self.means.isfinite().all()) or not bool((self.log_weights < torch.inf).all()):
+            raise ValueError("a mean or a weight is not finite")
+        if not bool(self.log_class_prior.isfinite().all()):
+            raise ValueError("a class has no weight")
 
     def to(self, device: torch.device | str) -> Mixture:
         """The same mixture on another device."""

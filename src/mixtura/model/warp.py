@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.values.storable import storable
 
 
+@storable("warp")
 @dataclass(frozen=True, eq=False)
 class Warp:
     """g(x) = place + width asinh((x - place) / width) in every feature (warp).

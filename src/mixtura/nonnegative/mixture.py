@@ -8,8 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.values.features import gather, weigh
 from mixtura.values.sparse_rows import pick, row_slice, transposed
+from mixtura.values.storable import storable
 
 # Below this a probability of the own class is taken in logs: the quotient of two such numbers has lost its digits.
 SMALLEST_PROBABILITY = 1e-290
@@ -17,6 +19,7 @@ SMALLEST_PROBABILITY = 1e-290
 SCRATCH_PER_VALUE = 4 * 8
 
 
+@storable("log_linear_mixture", check=lambda mixture: mixture.check())
 @dataclass(frozen=True)
 class LogLinearMixture:
     """Bases exp(theta_j . x) with a weight for each class that uses them (log-linear):
@@ -33,6 +36,17 @@ class LogLinearMixture:
     class_of: Tensor  # (K,), sorted
     basis_of: Tensor  # (K,)
     n_classes: int
+
+    def check(self) -> None:
+        """Raise a ValueError unless the parts fit together."""
+        if self.coefficients.ndim != 2 or self.coefficients.numel() == 0 or self.n_components == 0:
+            raise ValueError("a mixture needs at least one basis, one feature and one weight")
+        checks.numbers("coefficients", self.coefficients, (self.n_bases, self.n_features))
+        checks.numbers("log weights", self.log_weights, (self.n_components,))
+        checks.positions("class numbers", self.class_of, self.n_classes)
+        checks.positions("numbers of bases", self.basis_of, self.n_bases)
+        if not len(self.class_of) == len(self.basis_of) == self.n_components or bool((self.class_of.diff() < 0).any()):
+            raise ValueError("class numbers are not sorted, or not one for each weight")
 
     @property
     def n_components(self) -> int:

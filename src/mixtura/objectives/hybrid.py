@@ -10,9 +10,11 @@ from torch import Tensor
 from mixtura.objectives.likelihood import Joint
 from mixtura.objectives.margin import Margin
 from mixtura.roles import Objective
+from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 
+@storable("hybrid")
 @dataclass(frozen=True)
 class Hybrid:
     """tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective).

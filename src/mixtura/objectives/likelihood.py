@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 
@@ -80,6 +81,7 @@ def _soft_class(log_joint: Tensor, shares: Tensor, class_of: Tensor) -> tuple[Te
     return values, numerator
 
 
+@storable("joint")
 @dataclass(frozen=True)
 class Joint:
     """log p(x, c) of labeled rows, log p(x) of unlabeled ones (joint-likelihood)."""
@@ -93,6 +95,7 @@ class Joint:
         return Evaluation(*_own_class(log_joint, targets))
 
 
+@storable("marginal")
 @dataclass(frozen=True)
 class Marginal:
     """log p(x), whatever the labels (marginal-likelihood)."""
@@ -123,6 +126,7 @@ def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> E
     return Evaluation(probabilities.log(), joint * probabilities.reciprocal(), denominator)
 
 
+@storable("conditional")
 @dataclass(frozen=True)
 class Conditional:
     """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from mixtura.objectives.likelihood import class_posteriors, posteriors
+from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 
+@storable("margin")
 @dataclass(frozen=True)
 class Margin:
     """-max(0, margin - beta), beta = log p(x, c) - smax over c' != c of log p(x, c') (large-margin).

@@ -12,10 +12,12 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.roles import Outlook, Parameters
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 TARGETS = ("expected", "pooled", "covariance")
 
 
+@storable("conjugate")
 @dataclass(frozen=True)
 class Conjugate:
     """Shrinks covariances towards a given one, means towards a given one, and weights towards equal ones:
@@ -134,6 +136,7 @@ def default_strength(n_features: int) -> float:
     return max(2.0, DEFAULT_STRENGTH_PER_FEATURE * n_features)
 
 
+@storable("shrinkage")
 @dataclass(frozen=True)
 class Shrinkage:
     """A conjugate prior in the units of the rows, whatever they will be (shrinkage).

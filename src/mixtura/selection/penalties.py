@@ -23,6 +23,7 @@ from mixtura.roles import Objective
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
 from mixtura.solvers.baum_welch import BaumWelchState
 from mixtura.solvers.problem import Problem, is_auto, make_prior
+from mixtura.values.storable import storable
 
 # The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
 # and how many rows hold every mean at that of its class.
@@ -44,6 +45,7 @@ SMALLEST_HELD_OUT = 20  # rows that may say when to stop
 Limits = tuple[int, float]
 
 
+@storable("compared")
 @dataclass(frozen=True)
 class Compared:
     """One comparison: penalties, smoothing, components per class, and the mean log posterior of the labels kept out."""
@@ -55,6 +57,7 @@ class Compared:
     score: float
 
 
+@storable("setting")
 @dataclass(frozen=True)
 class Setting:
     """What holds a fit: a prior as `MixtureClassifier` takes it, and the share of the likelihood in the objective."""
@@ -67,6 +70,7 @@ class Setting:
         return replace(with_prior(problem, self.prior, n_components), objective=separating(self.smoothing))
 
 
+@storable("growth")
 @dataclass(frozen=True)
 class Growth:
     """More components for some classes, and what held the fit that was short of them.

@@ -26,6 +26,7 @@ from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Outlook, Prior, Structure
 from mixtura.selection.merging import one_fewer
 from mixtura.solvers import EM, Outcome, Stack, Task, first_update, run_together, taken
+from mixtura.values.storable import storable
 
 CRITERIA = ("log_loss", "held_out", "out_of_bag", "bic", "icl")
 LARGEST = 10  # components per class at the start of the path
@@ -58,6 +59,7 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
     return [*usual, *wide, *strong]
 
 
+@storable("candidate")
 @dataclass(frozen=True)
 class Candidate:
     """Numbers of components of the classes, a prior, and the criterion (smaller is better) with its standard error.
@@ -72,6 +74,7 @@ class Candidate:
     share: float = 0.0
 
 
+@storable("selection")
 @dataclass(frozen=True)
 class Selection:
     """What was compared, and what was chosen."""

@@ -26,6 +26,7 @@ from mixtura.objectives.likelihood import class_posteriors
 from mixtura.roles import Objective, Prior, Step
 from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
+from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 from mixtura.values.tensor_files import read_tensors, write_tensors
 
@@ -63,6 +64,7 @@ class GradientState:
         return self.training.mixture_of(self.best)
 
 
+@storable("gradient")
 @dataclass(frozen=True)
 class Gradient:
     """Maximises any objective, plus a log prior where there is one, by a torch optimiser.

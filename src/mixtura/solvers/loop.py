@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from mixtura.roles import Solver
+from mixtura.values.storable import storable
 
 
 class Outcome(Enum):
@@ -20,6 +21,7 @@ class Outcome(Enum):
     INTERRUPTED = "interrupted; the best parameters so far are kept"
 
 
+@storable("record")
 @dataclass(frozen=True)
 class Record:
     """One iteration: the objective per row before the update, its change, and the seconds since the start."""

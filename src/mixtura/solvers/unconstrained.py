@@ -17,11 +17,13 @@ from mixtura.model.mixture import Mixture
 from mixtura.roles import Objective, Prior, Quadratic
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DenseForm, Moments
+from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
 LOWEST_LOGIT = -60.0  # of a component without weight: its gradient is nothing, and still a number
 
 
+@storable("units")
 @dataclass(frozen=True)
 class Units:
     """Columns as the optimiser sees them: (x - centre) / scales."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import comb, factorial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from scipy.linalg import lapack
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.values.storable import storable
 
 # What a pivoted Cholesky factor may leave of a Gram matrix, relative to its largest diagonal entry.
 GRAM_RESIDUE = 1e-11
@@ -25,6 +26,7 @@ GRAM_RESIDUE = 1e-11
 INDEFINITE = 1e-6
 
 
+@storable("scaling", check=lambda scaling: scaling.check())
 @dataclass(frozen=True)
 class Scaling:
     """Rows in the units of the basis, (row - centre) / scale (input-scaling)."""
@@ -34,6 +36,12 @@ class Scaling:
 
     def __call__(self, rows: Tensor) -> Tensor:
         return (rows.double() - self.centre) / self.scale
+
+    def check(self) -> None:
+        """Raise a ValueError unless rows can be scaled so."""
+        checks.numbers("centres of the scaling", self.centre, (self.centre.numel(),))
+        checks.numbers("scales", self.scale, self.centre.shape)
+        checks.positive_numbers("a scale", self.scale)
 
 
 def standard_scaling(rows: Tensor, weights: Tensor) -> Scaling:
@@ -75,6 +83,7 @@ def monomial_names(names: list[str], degree: int) -> list[str]:
     return found
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """A positive definite function of two rows."""
 
@@ -91,6 +100,7 @@ class Kernel(Protocol):
         ...
 
 
+@storable("polynomial")
 @dataclass(frozen=True)
 class Polynomial:
     """(gamma x'z + coef0)^degree."""
@@ -117,6 +127,7 @@ class Polynomial:
         return monomials(rows, self.degree) * roots
 
 
+@storable("rbf")
 @dataclass(frozen=True)
 class RBF:
     """exp(-gamma |x - z|^2)."""
@@ -152,6 +163,7 @@ class Custom:
         raise NotImplementedError
 
 
+@storable("monomials")
 @dataclass(frozen=True)
 class MonomialBasis:
     """The basis of the primal form (HU21 eq. 2)."""
@@ -166,6 +178,7 @@ class MonomialBasis:
         return replace(self, columns=self.columns[columns])
 
 
+@storable("kernel_columns")
 @dataclass(frozen=True)
 class KernelColumns:
     """A constant (number -1) and kernels at rows of the data, by their numbers there.

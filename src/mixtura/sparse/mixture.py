@@ -8,9 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.values.features import weigh
+from mixtura.values.storable import storable
 
 
+@storable("sparse_mixture", check=lambda mixture: mixture.check())
 @dataclass(frozen=True)
 class SparseMixture:
     """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (sparse-mixture), HU21 eq. 1.
@@ -25,6 +28,16 @@ class SparseMixture:
     columns: Tensor  # (P,), of the basis
     values: Tensor  # (P,)
     precisions: Tensor  # (P,), of the prior of each value
+
+    def check(self) -> None:
+        """Raise a ValueError unless the parts fit together; of the columns only the basis knows."""
+        checks.class_numbers(self.class_of, self.n_components)
+        checks.numbers("log weights", self.log_weights, (self.n_components,))
+        checks.positions("components of the values", self.components, self.n_components)
+        checks.numbers("values", self.values, self.components.shape)
+        checks.numbers("precisions", self.precisions, self.components.shape)
+        if self.columns.shape != self.components.shape:
+            raise ValueError("components and columns of the values differ in number")
 
     @property
     def n_components(self) -> int:

@@ -52,7 +52,8 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
             f"The header would have {len(text)} letters, more than the {LARGEST_HEADER} that a file may have; "
             "pass long lists as arrays."
         )
-    plain = {key: part.detach().cpu().contiguous() for key, part in tensors.items()}
+    # Copies: safetensors refuses tensors that share memory.
+    plain = {key: part.detach().cpu().contiguous().clone() for key, part in tensors.items()}
     _replace(target, to_bytes(plain, {name: text}))
 
 
