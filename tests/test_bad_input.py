@@ -9,7 +9,6 @@ import torch
 from sklearn.datasets import load_iris
 
 from mixtura import GaussianMixture, MixtureClassifier
-from mixtura.checks import UnlabeledWarning
 from mixtura.objectives import Conditional
 
 X, Y = load_iris(return_X_y=True)
@@ -93,7 +92,7 @@ ARGUMENTS = [
         "Class 0 has no row of positive weight (sample_weight times class_weight); give it a positive weight, or "
         "leave its rows out.",
     ),
-    ({"unlabeled": [1]}, 'unlabeled must be "auto", None or one label; got [1].'),
+    ({"unlabeled": [1]}, "unlabeled must be None, np.nan (missing labels) or one label; got [1]."),
     (
         {"init": "best"},
         "init must be one of 'kmeans', 'k-means++', 'random', 'spread' or a fitted mixture; got 'best'.",
@@ -294,14 +293,13 @@ LABELS = {
     ),
     "missing": (
         np.where(Y == 0, np.nan, Y),
-        "Input y contains NaN, in 50 rows; mark unlabeled rows by a label of their own, such as -1 among integers, "
-        "and name it in `unlabeled`.",
+        "Input y contains NaN or another missing label in 50 rows. Pass unlabeled=np.nan to use them as unlabeled "
+        "samples, or leave them out.",
     ),
     "infinite": (np.where(Y == 0, np.inf, Y), "Input y contains infinity; labels must be finite numbers or text."),
     "mixed kinds": (
-        np.array([1, "a", None] * 50, dtype=object),
-        "y holds labels of kinds that cannot be sorted together: NoneType, int, str; make all of them text or all "
-        "numbers.",
+        np.array([1, "a", 2] * 50, dtype=object),
+        "y holds labels of kinds that cannot be sorted together: int, str; make all of them text or all numbers.",
     ),
     "soft, not summing to 1": (
         np.where(np.arange(150)[:, None] == 7, 0.5, np.eye(3)[Y]),
@@ -358,15 +356,6 @@ def test_one_class_labeled():
     text = "MixtureClassifier needs rows of at least two classes, but y holds only one class: 0. ..."
     refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
     refused(lambda: MixtureClassifier().fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
-
-
-def test_unlabeled_rows_are_announced():
-    with pytest.warns(UnlabeledWarning) as caught:
-        MixtureClassifier().fit(X, np.where(np.arange(150) % 5 == 0, -1, Y))
-    assert str(caught[0].message) == (
-        "30 rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or unlabeled=-1 "
-        "if this is meant."
-    )
 
 
 def test_soft_labels_and_class_weight():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.special import logsumexp
+from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
@@ -17,7 +18,6 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.naive_bayes import GaussianNB
 
 from mixtura import GaussianMixture, MixtureClassifier
-from mixtura.checks import UnlabeledWarning
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
 from mixtura.datasets import make_ripley
 from mixtura.model.mixture import Mixture
@@ -43,10 +43,9 @@ def fixture(name: str) -> dict:
 
 
 def quietly(call, *arguments, **named):
-    """The call without its warnings that max_iter was too small or that -1 means unlabeled."""
+    """The call without its warning that max_iter was too small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", UnlabeledWarning)
         return call(*arguments, **named)
 
 
@@ -206,8 +205,7 @@ class TestMixturesOfOthers:
             log_weights = torch.tensor(expected["weights"]).double().log()
             covariance = Full().from_tensors({"matrices": parts["covariances"].double()})
             model.set_params(init=Mixture(log_weights, parts["means"].double(), covariance, torch.arange(3)))
-        with pytest.warns(UnlabeledWarning, match="110 rows have the label -1 and are taken as unlabeled"):
-            model.fit(IRIS, y)
+        model.set_params(unlabeled=-1).fit(IRIS, y)
         assert model.history_[-1].objective * 150 == pytest.approx(expected["loglik"], rel=1e-8)
         np.testing.assert_allclose(model.class_prior_, expected["weights"], atol=1e-4)
         np.testing.assert_allclose(model.mixture_.means, expected["means"], atol=1e-3)
@@ -305,13 +303,6 @@ class TestUnlabeled:
         X, y = ripley
         return X, np.where(np.arange(len(y)) % 4 > 0, -1, y)
 
-    def test_minus_one_among_two_classes_means_unlabeled(self, partly):
-        with pytest.warns(UnlabeledWarning, match="150 rows have the label -1 and are taken as unlabeled") as caught:
-            model = MixtureClassifier(2, random_state=0).fit(*partly)
-        assert caught[0].filename == __file__
-        assert issubclass(UnlabeledWarning, UserWarning)
-        assert model.classes_.tolist() == [0, 1]
-
     def test_unlabeled_rows_help(self):
         test_rows, test_labels = make_ripley(500, random_state=100)
 
@@ -332,13 +323,10 @@ class TestUnlabeled:
         model = MixtureClassifier().fit(X, 2 * y - 1)
         assert model.classes_.tolist() == [-1, 1]
 
-    @pytest.mark.parametrize("dtype", [float, str])
-    def test_only_integers_mean_unlabeled_by_themselves(self, dtype):
+    @pytest.mark.parametrize("dtype", [int, float, str])
+    def test_every_label_is_a_class_by_default(self, dtype):
         y = (SPECIES - 1).astype(dtype)
-        assert len(MixtureClassifier().fit(IRIS, y).classes_) == 3
-
-    def test_none_makes_minus_one_a_class(self):
-        assert MixtureClassifier(unlabeled=None).fit(IRIS, SPECIES - 1).classes_.tolist() == [-1, 0, 1]
+        assert MixtureClassifier().fit(IRIS, y).classes_.tolist() == sorted(set(y.tolist()))
 
     @pytest.mark.parametrize("mark", [-1, 9, "?", -1.0])
     def test_a_label_of_ones_own(self, partly, mark):
@@ -346,8 +334,8 @@ class TestUnlabeled:
         labels = np.array([mark if c < 0 else "ab"[c] if isinstance(mark, str) else c for c in y])
         explicit = MixtureClassifier(2, unlabeled=mark, random_state=0).fit(X, labels)  # warns of nothing
         assert len(explicit.classes_) == 2
-        automatic = quietly(MixtureClassifier(2, random_state=0).fit, X, y)
-        np.testing.assert_allclose(explicit.predict_proba(X), automatic.predict_proba(X), atol=1e-12)
+        missing = MixtureClassifier(2, unlabeled=np.nan, random_state=0).fit(X, np.where(y < 0, np.nan, y))
+        np.testing.assert_array_equal(explicit.predict_proba(X), missing.predict_proba(X))
 
     def test_a_label_that_does_not_occur_changes_nothing(self):
         found = MixtureClassifier(unlabeled="?").fit(IRIS, SPECIES).predict_proba(IRIS)
@@ -359,7 +347,7 @@ class TestUnlabeled:
         X, y = partly
         weights = np.linspace(0.2, 2, len(X))
         model = MixtureClassifier(
-            2, covariance_type=covariance_type, prior=prior, tol=1e-7, max_iter=60, random_state=0
+            2, covariance_type=covariance_type, prior=prior, unlabeled=-1, tol=1e-7, max_iter=60, random_state=0
         )
         quietly(model.fit, holed(X), y, weights)
         objectives = np.array([record.objective for record in model.history_])
@@ -369,15 +357,15 @@ class TestUnlabeled:
     def test_unlabeled_rows_count_in_the_class_prior(self, ripley):
         X, y = ripley
         y = np.where((y == 1) & (np.arange(len(y)) % 10 > 0), -1, y)  # a class that is hardly labeled
-        model = quietly(MixtureClassifier(random_state=0).fit, X, y)
+        model = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, y)
         assert model.class_prior_[1] > 0.3 > (y == 1).sum() / (y >= 0).sum()
 
     def test_tensors(self, partly, device):
         X, y = partly
         rows, labels = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
-        with pytest.warns(UnlabeledWarning, match="150 rows"):
-            model = MixtureClassifier(2, random_state=0).fit(rows, labels)
-        expected = quietly(MixtureClassifier(2, random_state=0).fit, X, y).predict_proba(X)
+        model = MixtureClassifier(2, unlabeled=-1, random_state=0)
+        expected = clone(model).fit(X, y).predict_proba(X)
+        model.fit(rows, labels)
         np.testing.assert_allclose(model.predict_proba(rows).cpu(), expected, atol=1e-6)
 
 
@@ -401,7 +389,7 @@ class TestSoftLabels:
         shares = np.eye(2)[y]
         shares[free] = np.nan
         soft = MixtureClassifier(2, random_state=0).fit(X, shares)
-        hard = quietly(MixtureClassifier(2, random_state=0).fit, X, np.where(free, -1, y))
+        hard = MixtureClassifier(2, unlabeled=-1, random_state=0).fit(X, np.where(free, -1, y))
         np.testing.assert_allclose(soft.predict_proba(X), hard.predict_proba(X), atol=1e-9)
 
     def test_names_of_columns_are_the_classes(self):
@@ -688,13 +676,12 @@ class TestSources:
     def test_batches_with_unlabeled_rows(self, ripley):
         X, y = ripley
         y = np.where(np.arange(len(y)) % 3 > 0, -1, y)
-        expected = quietly(MixtureClassifier(random_state=0).fit, X, y).predict_proba(X)
+        expected = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, y).predict_proba(X)
         found = MixtureClassifier(unlabeled=-1, random_state=0).fit(Batches(X, y))
         np.testing.assert_allclose(found.predict_proba(X), expected, atol=1e-9)
-        with pytest.warns(UnlabeledWarning, match="133 rows"):
-            automatic = MixtureClassifier(random_state=0).fit(Batches(X, y))
-        assert automatic.classes_.tolist() == [0, 1]
-        np.testing.assert_allclose(automatic.predict_proba(X), expected, atol=1e-9)
+        missing = MixtureClassifier(unlabeled=np.nan, random_state=0).fit(Batches(X, np.where(y < 0, np.nan, y)))
+        assert missing.classes_.tolist() == [0, 1]
+        np.testing.assert_array_equal(missing.predict_proba(X), found.predict_proba(X))
 
     def test_class_weight_and_batches(self):
         weight = {0: 1.0, 1: 2.0, 2: 5.0}

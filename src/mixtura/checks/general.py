@@ -19,10 +19,6 @@ class PriorWarning(UserWarning):
     """A prior is so strong or so weak that nothing is learned."""
 
 
-class UnlabeledWarning(UserWarning):
-    """Rows were taken as unlabeled because of their label."""
-
-
 def one_of(name: str, value: object, table: Iterable[str], also: str = "") -> str:
     """A name out of a table."""
     names = list(table)
@@ -316,15 +312,18 @@ def distinct(labels: np.ndarray) -> np.ndarray:
 
 
 def finite_labels(values: np.ndarray) -> None:
-    """Labels that are numbers may not be NaN or infinite."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    if np.isnan(values).any():
-        raise ValueError(
-            f"Input y contains NaN, in {int(np.isnan(values).sum())} rows; mark unlabeled rows by a label of their "
-            "own, such as -1 among integers, and name it in `unlabeled`."
-        )
-    raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
+    """Labels that are numbers may not be infinite."""
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
+
+
+def no_missing_labels(n_missing: int, takes_unlabeled: bool) -> None:
+    """Every row has a label, unless the user says that rows without one are meant."""
+    if n_missing:
+        cure = "Pass unlabeled=np.nan to use them as unlabeled samples, or leave them out."
+        if not takes_unlabeled:
+            cure = "Leave these rows out; MixtureClassifier(unlabeled=np.nan) can use unlabeled samples."
+        raise ValueError(f"Input y contains NaN or another missing label in {n_missing} rows. {cure}")
 
 
 def soft_labels(values: np.ndarray) -> np.ndarray:
@@ -368,7 +367,7 @@ def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
 def one_label(value: object) -> None:
     """What `unlabeled` may be."""
     if np.ndim(value) != 0 or isinstance(value, Mapping | set):  # pyright: ignore[reportArgumentType]
-        raise ValueError(f'unlabeled must be "auto", None or one label; got {value!r}.')
+        raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
 
 
 def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str) -> None:

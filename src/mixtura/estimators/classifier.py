@@ -82,8 +82,9 @@ class MixtureClassifier(DensityClassifier):
             where `criterion` gains by it; or a `Warp`.
         class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
         class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
-        unlabeled: the label that means "not labeled". "auto": integer -1, if at least two other labels occur; None: no
-            such label. In soft labels a row of NaN is unlabeled.
+        unlabeled: which samples have no label. None: none, every label is a class; np.nan: those with a missing label
+            (NaN, None, pd.NA or masked); otherwise those with this label, such as -1. In soft labels a row of NaN is
+            unlabeled.
         init: "kmeans" (on standardised columns), "k-means++", "random", "spread" (for few labels among unlabeled rows:
             labels first spread to nearest neighbours), or a fitted mixture to start from.
         n_init: number of starts; the best objective wins.
@@ -119,7 +120,7 @@ class MixtureClassifier(DensityClassifier):
         warp: Any = None,
         class_prior: Any = "empirical",
         class_weight: Any = None,
-        unlabeled: Any = "auto",
+        unlabeled: Any = None,
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,
@@ -207,11 +208,11 @@ class MixtureClassifier(DensityClassifier):
         return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
-        name = type(self).__name__
         if y is None and is_batches(X):
             checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
-            classes, unlabeled = look_at_batches(self, X, self.unlabeled, objective.has_density, name)
-            return batch_source(self, X, classes, unlabeled), classes
+            classes, n_unlabeled = look_at_batches(self, X, self.unlabeled)
+            checks.density_for_unlabeled(n_unlabeled, objective)
+            return batch_source(self, X, classes, self.unlabeled), classes
         rows, labels, weights = self._read_known(X, y, sample_weight, objective)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 
@@ -222,7 +223,7 @@ class MixtureClassifier(DensityClassifier):
         rows = read_rows(self, X, reset=True)
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
-        labels = read_labels(y, n_rows, weights, self.unlabeled, objective.has_density, type(self).__name__)
+        labels = read_labels(y, n_rows, weights, type(self).__name__, self.unlabeled, takes_unlabeled=True)
         counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)

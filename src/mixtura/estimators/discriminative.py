@@ -89,7 +89,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         validation_fraction: float = 0.1,
         class_prior: Any = "empirical",
         class_weight: Any = None,
-        unlabeled: Any = "auto",
+        unlabeled: Any = None,
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,

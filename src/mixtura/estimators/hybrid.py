@@ -105,7 +105,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         prior: Any = "default",
         class_prior: Any = "empirical",
         class_weight: Any = None,
-        unlabeled: Any = "auto",
+        unlabeled: Any = None,
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,
@@ -227,7 +227,7 @@ class HybridMixtureClassifier(MixtureClassifier):
 
     def _given_validation(self, X_val: Any, y_val: Any, classes: np.ndarray, block: Block) -> TensorSource:
         rows = read_rows(self, X_val, reset=False)
-        labels = read_labels(y_val, len(rows), None, None, False, type(self).__name__)
+        labels = read_labels(y_val, len(rows), None, type(self).__name__)
         strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
         if labels.numbers is None or strangers:
             raise ValueError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -159,58 +159,66 @@ class Labels:
         return self.numbers < 0
 
 
-def read_labels(y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, has_density: bool, name: str) -> Labels:
+def read_labels(
+    y: Any, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any = None, takes_unlabeled: bool = False
+) -> Labels:
     """Check y: one label per row, or a matrix of shares. Rows of weight zero count as absent."""
     if y is None:
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
-    values = _as_array(y)
+    values, missing = _as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
-    values = column_or_1d(values, warn=True)
-    checks.finite_labels(values)
+    values, missing = column_or_1d(values, warn=True), missing.ravel()
     present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
-    free = _unlabeled_rows(values, present, unlabeled, has_density)
-    classes = checks.distinct(values[present & ~free])
-    check_classification_targets(values[~free])
-    checks.enough_classes(classes, int(free.sum()), name)
-    numbers = np.searchsorted(classes, np.where(free | ~present, classes[0], values))
-    numbers = np.where(free | ~np.isin(values, classes), -1, numbers)
-    return Labels(classes, torch.from_numpy(numbers.astype(np.int64)), None)
+    labeled = present.copy()
+    labeled[present] = ~_unlabeled_rows(values[present], missing[present], unlabeled, takes_unlabeled)
+    known = _of_one_kind(values[labeled])
+    classes = checks.distinct(known)
+    check_classification_targets(known)
+    checks.enough_classes(classes, int((present & ~labeled).sum()), name)
+    numbers = np.full(len(values), -1)
+    numbers[labeled] = np.searchsorted(classes, known)
+    return Labels(classes, torch.from_numpy(numbers), None)
 
 
-def _as_array(y: Any) -> np.ndarray:
-    return y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+def _as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The labels, and which of them are missing: NaN, None, pd.NA, NaT, or masked."""
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    missing = np.array(np.ma.getmaskarray(y)) if isinstance(y, np.ma.MaskedArray) else np.zeros(values.shape, bool)
+    if values.dtype.kind == "f":
+        missing |= np.isnan(values)
+    elif values.dtype.kind == "O":
+        missing |= np.array([_is_missing(value) for value in values.flat], bool).reshape(values.shape)
+    return values, missing
 
 
-def _unlabeled_rows(values: np.ndarray, present: np.ndarray, unlabeled: Any, has_density: bool) -> np.ndarray:
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)  # NaN and NaT differ from themselves
+    except (TypeError, ValueError):  # pd.NA is neither true nor false
+        return type(value).__name__ == "NAType"
+
+
+def _of_one_kind(values: np.ndarray) -> np.ndarray:
+    """Numbers as numbers, also where a missing label among them made them objects."""
+    if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values):
+        return values
+    return np.array(values.tolist())
+
+
+def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, takes_unlabeled: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
     checks.one_label(unlabeled)
+    if unlabeled is not None and _is_missing(unlabeled):
+        checks.finite_labels(values[~missing])
+        return missing
+    checks.no_missing_labels(int(missing.sum()), takes_unlabeled)
+    checks.finite_labels(values)
     nowhere = np.zeros(len(values), bool)
-    if not _is_auto(unlabeled):
-        return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
-    if values.dtype.kind != "i" or not has_density:
-        return nowhere
-    free = values == -1
-    if not free.any() or len(np.unique(values[present & ~free])) < 2:
-        return nowhere
-    _warn_of_unlabeled(int(free.sum()), stacklevel=7)
-    return free
-
-
-def _is_auto(unlabeled: Any) -> bool:
-    return isinstance(unlabeled, str) and unlabeled == "auto"
-
-
-def _warn_of_unlabeled(n_rows: int, stacklevel: int) -> None:
-    warnings.warn(
-        f"{n_rows} rows have the label -1 and are taken as unlabeled; pass unlabeled=None if -1 is a class, or "
-        "unlabeled=-1 if this is meant.",
-        checks.UnlabeledWarning,
-        stacklevel=stacklevel,
-    )
+    return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
 
 
 def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
@@ -259,40 +267,32 @@ def split_batch(batch: Any) -> tuple[Any, Any, Any]:
     return batch, None, None
 
 
-def look_at_batches(
-    estimator: Any, batches: Any, unlabeled: Any, has_density: bool, name: str
-) -> tuple[np.ndarray, Any]:
-    """One look at all batches: the classes, and the label that means unlabeled; features are set on the estimator."""
+def look_at_batches(estimator: Any, batches: Any, unlabeled: Any) -> tuple[np.ndarray, int]:
+    """The classes and the number of unlabeled rows, by one look at all batches; sets features on the estimator."""
     read_rows(estimator, split_batch(first_batch(batches))[0], reset=True)
-    counts: Counter[Any] = Counter()
-    integers = True
+    name, found, n_unlabeled = type(estimator).__name__, [], 0
     for batch in batches:
         X, y, _ = split_batch(batch)
-        values = _batch_labels(y, len(read_rows(estimator, X, reset=False)), name)
-        integers = integers and values.dtype.kind == "i"
-        counts.update(values.tolist())
-    if _is_auto(unlabeled):
-        unlabeled = -1 if integers and has_density and counts[-1] and len(counts) > 2 else None
-        if unlabeled is not None:
-            _warn_of_unlabeled(counts[-1], stacklevel=5)
-    n_unlabeled = 0 if unlabeled is None else counts.pop(unlabeled, 0)
-    classes = np.array(sorted(counts))
+        values, free = _batch_labels(y, len(read_rows(estimator, X, reset=False)), unlabeled, name)
+        found.append(checks.distinct(_of_one_kind(values[~free])))
+        n_unlabeled += int(free.sum())
+    classes = checks.distinct(np.concatenate([part for part in found if len(part)] or found))
     checks.enough_classes(classes, n_unlabeled, name)
-    return classes, unlabeled
+    return classes, n_unlabeled
 
 
-def _batch_labels(y: Any, n_rows: int, name: str) -> np.ndarray:
+def _batch_labels(y: Any, n_rows: int, unlabeled: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of a batch, and which of its rows have none."""
     if y is None:
         raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
-    values = _as_array(y)
+    values, missing = _as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim != 1:
         raise ValueError(
             f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: "
             "pass X and y as arrays or memory maps."
         )
-    checks.finite_labels(values)
-    return values
+    return values, _unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
 
 
 def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None, unlabeled: Any = None) -> BatchSource:
@@ -305,7 +305,7 @@ def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None
         weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
         numbers = None
         if classes is not None:
-            numbers = _number(_batch_labels(y, len(rows), type(estimator).__name__), classes, unlabeled)
+            numbers = _number(*_batch_labels(y, len(rows), unlabeled, type(estimator).__name__), classes)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         values = block.rows.to(probe.device, probe.dtype)
         return Block(values, block.labels, None, block.weights, complete=block.complete)
@@ -313,13 +313,15 @@ def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None
     return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
 
 
-def _number(values: np.ndarray, classes: np.ndarray, unlabeled: Any) -> Tensor:
-    free = np.zeros(len(values), bool) if unlabeled is None else np.asarray(values == unlabeled)
-    numbers = np.searchsorted(classes, np.where(free, classes[0], values)).clip(0, len(classes) - 1)
-    strangers = ~free & (classes[numbers] != values)
+def _number(values: np.ndarray, free: np.ndarray, classes: np.ndarray) -> Tensor:
+    known = _of_one_kind(values[~free])
+    places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
+    strangers = classes[places] != known
     if strangers.any():
         raise ValueError(
-            f"A batch holds the label {values[strangers.argmax()].item()!r}, which the first reading did not show; "
+            f"A batch holds the label {known[strangers.argmax()].item()!r}, which the first reading did not show; "
             "batches must hold the same rows each time they are gone through."
         )
-    return torch.from_numpy(np.where(free, -1, numbers).astype(np.int64))
+    numbers = np.full(len(values), -1)
+    numbers[~free] = places
+    return torch.from_numpy(numbers)

@@ -154,7 +154,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         solver = self._solver()
         features, rows = self._read(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, None, False, type(self).__name__)
+        labels = read_labels(y, len(rows), weights, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         self.classes_ = labels.classes

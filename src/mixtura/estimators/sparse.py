@@ -222,7 +222,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
         rows = self._read_rows(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, None, False, type(self).__name__)
+        labels = read_labels(y, len(rows), weights, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
