@@ -127,3 +127,88 @@ def test_a_missing_label_among_others_that_mean_unlabeled():
 def test_unlabeled_batches_for_an_objective_without_a_density():
     with pytest.raises(ValueError, match="20 rows are unlabeled, but objective 'conditional' only separates classes"):
         MixtureClassifier(objective="conditional", unlabeled=-1).fit([(ROWS, SOME)])
+
+
+# ---- rows of weight zero -------------------------------------------------------------------------------------------
+
+STARTS = {
+    **{f"density, {init}": GaussianMixture(2, init_params=init, random_state=0, max_iter=5)
+       for init in ("kmeans", "k-means++", "random", "random_from_data")},
+    **{f"{kind}, {init}": GaussianMixture(2, covariance_type=kind, init_params=init, random_state=0, max_iter=5)
+       for kind in ("tied", "low_rank") for init in ("k-means++", "random_from_data")},
+    "density, auto": GaussianMixture("auto", random_state=0, max_iter=5),
+    "averaged density, starts": AveragedMixture(
+        GaussianMixture(2, init_params="random_from_data", prior="default", max_iter=5),
+        n_estimators=3, resampling="none", random_state=0,
+    ),
+    **{f"classifier, {init}": MixtureClassifier(2, init=init, random_state=0, max_iter=5)
+       for init in ("kmeans", "k-means++", "random")},
+    "spread": MixtureClassifier(2, init="spread", unlabeled=0, random_state=0, max_iter=5),
+    "warped": MixtureClassifier(2, warp="johnson", random_state=0, max_iter=5),
+    "auto": MixtureClassifier("auto", prior="auto", random_state=0, max_iter=5),
+    "gradient": MixtureClassifier(2, solver="gradient", random_state=0, max_iter=5),
+    "subsets": AveragedMixtureClassifier(
+        MixtureClassifier(2, max_iter=5), n_estimators=2, resampling="subset", random_state=0
+    ),
+    "splitting": DiscriminativeMixtureClassifier("auto", random_state=0, max_iter=5),
+    "stopped early": DiscriminativeMixtureClassifier(
+        2, prior=Shrinkage(4.0), early_stopping=True, validation_fraction=0.4, random_state=0, max_iter=5
+    ),
+    "monomials": SparseMixtureClassifier(2, kernel=None, n_init=1, max_iter=20, random_state=0),
+    "working set": SparseMixtureClassifier(2, working_set=True, n_init=1, max_iter=20, random_state=0),
+    "shared bases": NonnegativeMixtureClassifier(2, shared=True, max_iter=20, random_state=0),
+}  # fmt: skip
+
+
+@pytest.fixture
+def with_absent_rows(rng):
+    """Rows, labels and weights, and the same with rows of weight zero among them: far away, and of another class."""
+    labels = np.where(np.arange(60) % 5 == 0, 2, LABELS)
+    weights = rng.uniform(0.5, 2.0, 60)
+    places = np.sort(rng.integers(0, 61, 25))
+    wild = np.abs(rng.normal(0, 1, (25, 2))) * 10.0 ** rng.integers(0, 200, (25, 1))
+    more = (np.insert(ROWS, places, wild, 0), np.insert(labels, places, 7), np.insert(weights, places, 0.0))
+    return (ROWS, labels, weights), more
+
+
+@pytest.mark.parametrize("model", (ESTIMATORS | STARTS).values(), ids=ESTIMATORS | STARTS)
+def test_rows_of_weight_zero_change_nothing(model, with_absent_rows):
+    without, more = with_absent_rows
+    expected, found = fitted(model, *without), fitted(model, *more)
+    np.testing.assert_array_equal(answers(found), answers(expected))
+    for name in ("oob_score_", "oob_log_loss_"):
+        assert getattr(found, name, None) == getattr(expected, name, None)
+
+
+def test_rows_of_weight_zero_in_batches_and_memory_maps(with_absent_rows, tmp_path):
+    (X, y, weights), more = with_absent_rows
+    model = MixtureClassifier(2, random_state=0, max_iter=5)
+    expected = fitted(model, X, y, weights).predict_proba(ROWS)
+    batches = [tuple(part[start : start + 20] for part in more) for start in range(0, len(more[0]), 20)]
+    np.testing.assert_allclose(fitted(model, batches).predict_proba(ROWS), expected, atol=1e-9)
+    mapped = np.memmap(tmp_path / "rows", float, "w+", shape=more[0].shape)
+    mapped[:] = more[0]
+    np.testing.assert_allclose(fitted(model, mapped, *more[1:]).predict_proba(ROWS), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_component_starts_on_a_row_of_weight_zero(seed):
+    weights = np.where(np.arange(60) % 2 == 0, 0.0, 1.0)
+    model = GaussianMixture(3, init_params="random_from_data", max_iter=0, random_state=seed)
+    means = model.fit(ROWS, sample_weight=weights).means_
+    assert all(np.abs(ROWS[1::2] - mean).sum(1).min() < 1e-9 for mean in means)
+
+
+def test_splits_number_all_rows(with_absent_rows):
+    without, more = with_absent_rows
+    present = np.flatnonzero(more[2])
+    splits = [(np.arange(30), np.arange(30, 60)), (np.arange(30, 60), np.arange(30))]
+    expected = fitted(DiscriminativeMixtureClassifier(cv=splits, max_iter=5), *without)
+    found = fitted(DiscriminativeMixtureClassifier(cv=[(present[a], present[b]) for a, b in splits], max_iter=5), *more)
+    np.testing.assert_array_equal(answers(found), answers(expected))
+
+
+def test_components_need_rows_of_positive_weight():
+    weights = np.where(np.arange(60) < 2, 1.0, 0.0)
+    with pytest.raises(ValueError, match="n_components = 3, n_samples = 2"):
+        GaussianMixture(3).fit(ROWS, sample_weight=weights)

@@ -92,6 +92,16 @@ def _group(label: int | None, missing: bool, parts: list[tuple[int, Tensor]]) ->
     return Group(label, missing, index, len(index), max(side for side, _ in parts))
 
 
+def present(block: Block) -> Block:
+    """The block without rows of weight zero: these change nothing in a fit, neither its start nor its frame."""
+    if block.weights is None or bool((block.weights > 0).all()):
+        return block
+    chosen = (block.weights > 0).nonzero()[:, 0]
+    known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
+    counts = None if block.counts is None else block.counts[chosen]
+    return Block(block.rows[chosen], *known, block.start, counts, block.complete)
+
+
 class Source(Protocol):
     """Rows that can be gone through again and again."""
 
@@ -142,7 +152,7 @@ class TensorSource:
 
 
 class ArraySource:
-    """Rows in a memory-mapped array, read a block at a time."""
+    """Rows in a memory-mapped array, read a block at a time; those of weight zero are left out."""
 
     def __init__(
         self,
@@ -169,7 +179,7 @@ class ArraySource:
             part = slice(start, start + step)
             rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
             labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
-            yield Block(rows, labels, shares, weights, start, counts, _complete(self.extents))
+            yield present(Block(rows, labels, shares, weights, start, counts, _complete(self.extents)))
 
 
 class BatchSource:

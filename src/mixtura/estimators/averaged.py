@@ -90,13 +90,17 @@ class _Averaged(MixtureEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _draws(self, strata: np.ndarray, random_state: np.random.RandomState) -> Tensor | None:
-        """How often each member sees each row, (n, B); every stratum is drawn from by itself. None: once."""
+    def _draws(self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState) -> Tensor | None:
+        """How often each member sees each row, (n, B); every stratum is drawn from by itself. None: once.
+
+        Rows of weight zero are in no stratum.
+        """
         if self.resampling == "none":
             return None
         counts = np.zeros((len(strata), self.n_estimators), np.int16)
-        for stratum in np.unique(strata):
-            rows = np.flatnonzero(strata == stratum)
+        present = np.ones(len(strata), bool) if weights is None else weights.cpu().numpy() > 0
+        for stratum in np.unique(strata[present]):
+            rows = np.flatnonzero(present & (strata == stratum))
             for b in range(self.n_estimators):
                 if self.resampling == "bootstrap":
                     drawn = random_state.randint(len(rows), size=len(rows))
@@ -221,8 +225,8 @@ class AveragedMixture(DensityMixin, _Averaged):
         rows, source = base._read_source(X, sample_weight)
         self._take_features(base)
         random_state = check_random_state(self.random_state)
-        counts = self._draws(np.zeros(len(rows), np.int64), random_state)
         weights = checks.sample_weight(sample_weight, len(rows))
+        counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
         with computing():
             description = describe(source, 1, torch.Generator().manual_seed(0))
             checks.squareable(description.frame.centre, description.frame.radii)
@@ -243,7 +247,7 @@ class AveragedMixture(DensityMixin, _Averaged):
             with computing():
                 unseen = self._unseen(rows, counts, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
-            self.oob_score_ = float(np.nanmean(self.oob_log_density_)) if unseen.isfinite().any() else math.nan
+            self.oob_score_ = _mean(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -331,7 +335,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         rows, labels, weights = self._known(base, X, y, sample_weight)
         self._take_features(base)
         random_state = check_random_state(self.random_state)
-        counts = self._draws(_strata(labels), random_state)
+        counts = self._draws(_strata(labels), weights, random_state)
         with computing():
             source = rows.source(labels.numbers, labels.shares, weights)
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
@@ -353,23 +357,22 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self._keep(results, problem.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         if counts is not None:
-            self._keep_unseen(rows, labels, counts)
+            self._keep_unseen(rows, labels, counts, weights)
         return self
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
         return base._read_known(X, y, sample_weight, base._objective())
 
-    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor) -> None:
+    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
             found = self._unseen(rows, counts, combine).cpu().numpy()
         self.oob_decision_function_ = found
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
         judged = (numbers >= 0) & ~np.isnan(found[:, 0])
-        own = found[judged, numbers[judged]]
-        right = found[judged].argmax(1) == numbers[judged]
-        self.oob_score_ = float(right.mean()) if judged.any() else math.nan
-        self.oob_log_loss_ = float(-np.log(own.clip(1e-300)).mean()) if judged.any() else math.nan
+        own = found[np.arange(len(found)), numbers.clip(0)]
+        self.oob_score_ = _mean(found.argmax(1) == numbers, judged, weights)
+        self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), judged, weights)
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
         if self.combine == "density" or not hasattr(self, "mixture_"):
@@ -402,6 +405,14 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
         sizes = members.bincount(minlength=n_members).tolist()
         classes.append(class_log_joint(own, sizes))
     return torch.stack(classes)
+
+
+def _mean(values: np.ndarray, judged: np.ndarray, weights: Tensor | None) -> float:
+    """The weighted mean of those values that are judged; NaN where there are none."""
+    weights_of = np.where(judged, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
+    return (
+        float(np.average(values[weights_of > 0], weights=weights_of[weights_of > 0])) if weights_of.any() else math.nan
+    )
 
 
 def _mean_density(scores: Tensor, unseen: Tensor) -> Tensor:
@@ -439,7 +450,7 @@ def _seen(
     times = counts[index].double()
     own = times if taken[2] is None else taken[2].cpu() * times
     values: Any = rows.values[index.numpy()] if isinstance(rows.values, np.ndarray) else rows.values[index]
-    part = replace(rows, values=values)
+    part = replace(rows, values=values, extents=None)
     return part, part.source(taken[0], taken[1], own)
 
 

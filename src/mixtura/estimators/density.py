@@ -162,12 +162,14 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             checks.alone_with_batches(sample_weight=sample_weight)
             return None, batch_source(self, X)
         rows = read_rows(self, X, reset=True, smallest=2)
-        if not is_auto(self.n_components) and len(rows) < self.n_components:
+        weights = checks.sample_weight(sample_weight, len(rows))
+        n_rows = len(rows) if weights is None else int((weights > 0).sum())
+        checks.enough_rows(n_rows, 2, type(self).__name__)
+        if not is_auto(self.n_components) and n_rows < self.n_components:
             raise ValueError(
-                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = "
-                f"{len(rows)}"
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {n_rows}"
             )
-        return rows, rows.source(weights=checks.sample_weight(sample_weight, len(rows)))
+        return rows, rows.source(weights=weights)
 
     def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, EM, Description]:
         going_on = self.warm_start and hasattr(self, "converged_")

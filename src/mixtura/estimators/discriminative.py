@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from mixtura import checks
+from mixtura.engine.sources import Source
 from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.input import Labels, Rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
@@ -125,6 +128,20 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
 
+    def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
+        self._cv = self.cv
+        return super()._read_problem(X, y, sample_weight, objective)
+
+    def _read_known(
+        self, X: Any, y: Any, sample_weight: Any, objective: Objective
+    ) -> tuple[Rows, Labels, Tensor | None]:
+        rows, labels, weights = super()._read_known(X, y, sample_weight, objective)
+        if isinstance(self.cv, list | tuple) and weights is not None:  # splits number all rows, the source has fewer
+            present = weights.cpu().numpy() > 0
+            numbers = np.cumsum(present) - 1
+            self._cv = [tuple(numbers[np.asarray(part)[present[part]]] for part in split) for split in self.cv]
+        return rows, labels, weights
+
     def _objective(self) -> Objective:
         share = 0.0 if is_auto(self.smoothing) else checks.share("smoothing", self.smoothing, ' or "auto"')
         if not hasattr(self.cv, "split") and not isinstance(self.cv, list | tuple):
@@ -166,7 +183,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return Setting(self.prior_, self.smoothing_)
 
     def _choose(self, problem: Problem) -> None:
-        folds = make_folds(problem, self.cv, lambda part: self._generative(part, "kmeans"))
+        folds = make_folds(problem, self._cv, lambda part: self._generative(part, "kmeans"))
         grid = Grid(self.prior, SMOOTHINGS if is_auto(self.smoothing) else (self.smoothing,))
         search = Search(folds, grid, self._limits(problem), bool(self.early_stopping))
         setting, self.growth_ = search.run(is_auto(self.n_components))

@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import ArraySource, BatchSource, Block, Source, TensorSource, warped
+from mixtura.engine.sources import ArraySource, BatchSource, Block, Source, TensorSource, present, warped
 from mixtura.model.warp import Warp
 from mixtura.values.extents import Extents, extents_of
 
@@ -44,12 +44,18 @@ class Rows:
         weights: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> Source:
+        """The rows and what is known of them, without rows of weight zero."""
+        extents = self.extents if weights is None or bool((weights > 0).all()) else None
         if isinstance(self.values, np.ndarray):
             known = (labels, shares, weights)
-            source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, extents=self.extents)
+            source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, extents=extents)
         else:
-            known = [None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)]
-            source = TensorSource(self.values.to(self.device), *known, extents=self.extents)
+            labels, shares, weights, counts = (
+                None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)
+            )
+            block = present(Block(self.values.to(self.device), labels, shares, weights, counts=counts))
+            known = (block.labels, block.shares, block.weights, block.counts)
+            source = TensorSource(block.rows, *known, extents=extents)
         return source if self.warp is None else warped(source, self.warp.to(self.device))
 
     def log_slopes(self) -> Tensor:
@@ -172,13 +178,11 @@ def read_labels(
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
     values, missing = column_or_1d(values, warn=True), missing.ravel()
-    present = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
-    labeled = present.copy()
-    labeled[present] = ~_unlabeled_rows(values[present], missing[present], unlabeled, takes_unlabeled)
-    known = _of_one_kind(values[labeled])
+    known, labeled = _labeled_rows(values, missing, weights, unlabeled, takes_unlabeled)
     classes = checks.distinct(known)
     check_classification_targets(known)
-    checks.enough_classes(classes, int((present & ~labeled).sum()), name)
+    n_present = n_rows if weights is None else int((weights > 0).sum())
+    checks.enough_classes(classes, n_present - len(known), name)
     numbers = np.full(len(values), -1)
     numbers[labeled] = np.searchsorted(classes, known)
     return Labels(classes, torch.from_numpy(numbers), None)
@@ -207,6 +211,17 @@ def _of_one_kind(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values):
         return values
     return np.array(values.tolist())
+
+
+def _labeled_rows(
+    values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: Any, takes_unlabeled: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of the labeled rows, and which these are; rows of weight zero are not among them."""
+    labeled = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
+    values, missing = values[labeled], missing[labeled]
+    free = _unlabeled_rows(values, missing, unlabeled, takes_unlabeled)
+    labeled[labeled] = ~free
+    return _of_one_kind(values[~free]), labeled
 
 
 def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, takes_unlabeled: bool) -> np.ndarray:
@@ -272,17 +287,21 @@ def look_at_batches(estimator: Any, batches: Any, unlabeled: Any) -> tuple[np.nd
     read_rows(estimator, split_batch(first_batch(batches))[0], reset=True)
     name, found, n_unlabeled = type(estimator).__name__, [], 0
     for batch in batches:
-        X, y, _ = split_batch(batch)
-        values, free = _batch_labels(y, len(read_rows(estimator, X, reset=False)), unlabeled, name)
-        found.append(checks.distinct(_of_one_kind(values[~free])))
-        n_unlabeled += int(free.sum())
+        X, y, sample_weight = split_batch(batch)
+        rows = read_rows(estimator, X, reset=False)
+        weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
+        known, labeled = _batch_labels(y, len(rows), weights, unlabeled, name)
+        found.append(checks.distinct(known))
+        n_unlabeled += len(rows) - int(labeled.sum()) - (0 if weights is None else int((weights <= 0).sum()))
     classes = checks.distinct(np.concatenate([part for part in found if len(part)] or found))
     checks.enough_classes(classes, n_unlabeled, name)
     return classes, n_unlabeled
 
 
-def _batch_labels(y: Any, n_rows: int, unlabeled: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of a batch, and which of its rows have none."""
+def _batch_labels(
+    y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of the labeled rows of a batch, and which these are."""
     if y is None:
         raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
     values, missing = _as_labels(y)
@@ -292,7 +311,7 @@ def _batch_labels(y: Any, n_rows: int, unlabeled: Any, name: str) -> tuple[np.nd
             f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: "
             "pass X and y as arrays or memory maps."
         )
-    return values, _unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
+    return _labeled_rows(values, missing, weights, unlabeled, takes_unlabeled=True)
 
 
 def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None, unlabeled: Any = None) -> BatchSource:
@@ -305,7 +324,7 @@ def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None
         weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
         numbers = None
         if classes is not None:
-            numbers = _number(*_batch_labels(y, len(rows), unlabeled, type(estimator).__name__), classes)
+            numbers = _number(*_batch_labels(y, len(rows), weights, unlabeled, type(estimator).__name__), classes)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         values = block.rows.to(probe.device, probe.dtype)
         return Block(values, block.labels, None, block.weights, complete=block.complete)
@@ -313,8 +332,8 @@ def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None
     return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
 
 
-def _number(values: np.ndarray, free: np.ndarray, classes: np.ndarray) -> Tensor:
-    known = _of_one_kind(values[~free])
+def _number(known: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Tensor:
+    """The class number of each row, -1 where it has no label."""
     places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
     strangers = classes[places] != known
     if strangers.any():
@@ -322,6 +341,6 @@ def _number(values: np.ndarray, free: np.ndarray, classes: np.ndarray) -> Tensor
             f"A batch holds the label {known[strangers.argmax()].item()!r}, which the first reading did not show; "
             "batches must hold the same rows each time they are gone through."
         )
-    numbers = np.full(len(values), -1)
-    numbers[~free] = places
+    numbers = np.full(len(labeled), -1)
+    numbers[labeled] = places
     return torch.from_numpy(numbers)

@@ -33,7 +33,7 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
-from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, scaled_columns
+from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, pick, scaled_columns
 from mixtura.values.storable import storable
 
 PENALTIES = ("shares", "sum")
@@ -157,9 +157,10 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         labels = read_labels(y, len(rows), weights, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+        present = (weights > 0).nonzero()[:, 0]
         self.classes_ = labels.classes
         with computing():
-            problem = self._problem(features, numbers, weights)
+            problem = self._problem(pick(features, present.to(features.device)), numbers[present], weights[present])
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
                 best = with_all_rows(solver, best, problem.rows)
@@ -187,7 +188,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         generator, splitter = (
             torch.Generator().manual_seed(int(seed)) for seed in random_state.randint(2**31 - 1, size=2)
         )
-        totals = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels.clamp_min(0), weights)
+        totals = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, weights)
         self.class_prior_ = (totals / totals.sum()).numpy()
         weights = _without_empty_rows(features, labels, weights, n_classes)
         shifts, scales = column_units(features, weights)
@@ -457,5 +458,5 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
     """Weights without rows of zeros, which get the class prior whatever is fitted; unless a class would lose all."""
     left = torch.where(empty_rows(features).cpu(), 0.0, weights)
-    kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels.clamp_min(0), left)
+    kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, left)
     return left if bool((kept > 0).all()) else weights

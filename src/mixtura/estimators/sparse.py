@@ -302,8 +302,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
         if not self.scaling or self.kernel == "precomputed":
             return no_scaling(values.shape[1], values.device)
-        ones = torch.ones(len(values), dtype=torch.float64, device=values.device)
-        return standard_scaling(values, ones if weights is None else weights.to(values.device))
+        if weights is None:
+            return standard_scaling(values, torch.ones(len(values), dtype=torch.float64, device=values.device))
+        weights = weights.to(values.device)
+        return standard_scaling(values[weights > 0], weights[weights > 0])
 
     def _fit_once(self, problem: SparseProblem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
