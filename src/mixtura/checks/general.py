@@ -233,6 +233,14 @@ def squareable(centre: Tensor, radii: Tensor) -> None:
         )
 
 
+def observed(columns: Tensor) -> None:
+    """At least one column has an observed value."""
+    if not bool(columns.any()):
+        raise ValueError(
+            "X has no observed value: every value is NaN in all rows of positive weight. Check how X was read."
+        )
+
+
 def enough_rows(n_rows: int, smallest: int, name: str) -> None:
     if n_rows < smallest:
         raise ValueError(f"Found array with {n_rows} sample(s) while a minimum of {smallest} is required by {name}.")
@@ -253,6 +261,8 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         return None
     if not isinstance(values, Tensor):
         try:
+            if isinstance(values, np.ma.MaskedArray):
+                values = np.ma.filled(values.astype(float), np.nan)
             values = torch.from_numpy(np.array(values, dtype=float))
         except (TypeError, ValueError) as error:
             raise ValueError(

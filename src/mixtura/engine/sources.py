@@ -97,9 +97,9 @@ def present(block: Block) -> Block:
     if block.weights is None or bool((block.weights > 0).all()):
         return block
     chosen = (block.weights > 0).nonzero()[:, 0]
-    known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
-    counts = None if block.counts is None else block.counts[chosen]
-    return Block(block.rows[chosen], *known, block.start, counts, block.complete)
+    parts = (block.labels, block.shares, block.weights, block.counts)
+    labels, shares, weights, counts = (None if part is None else part[chosen] for part in parts)
+    return Block(block.rows[chosen], labels, shares, weights, block.start, counts, block.complete)
 
 
 class Source(Protocol):

@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, warn_of_repairs
+from mixtura.estimators.base import MixtureEstimator, keep_unobserved, warn_of_repairs
 from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, is_batches
@@ -229,6 +229,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
         with computing():
             description = describe(source, 1, torch.Generator().manual_seed(0))
+            checks.observed(description.observed)
             checks.squareable(description.frame.centre, description.frame.radii)
             if is_auto(base.n_components) or is_auto(base.prior):
                 base, self.selection_ = base._chosen(source, description, random_state)
@@ -242,6 +243,7 @@ class AveragedMixture(DensityMixin, _Averaged):
                     tasks.append(Task(solver, start, float(about.class_weights.sum()), b))
             structure = base._structure(source.n_features)
             results = self._train(structure, tasks, rows.source(weights=weights, counts=counts), base)
+        keep_unobserved(self, description, stacklevel=3)
         self._keep(results, structure, base.max_iter, base.tol)
         if counts is not None:
             with computing():
@@ -354,6 +356,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self.classes_ = labels.classes
         if problem.selection is not None:
             self.selection_ = problem.selection
+        keep_unobserved(self, problem.description, stacklevel=3)
         self._keep(results, problem.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         if counts is not None:
@@ -471,7 +474,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
     model.mixture_, model.warp_ = mixture, averaged.warp_
-    model.n_features_in_ = averaged.n_features_in_
+    model.n_features_in_, model.unobserved_ = averaged.n_features_in_, averaged.unobserved_
     if hasattr(averaged, "feature_names_in_"):
         model.feature_names_in_ = averaged.feature_names_in_
     model.n_iter_, model.converged_, model.history_ = averaged.n_iter_, averaged.converged_, list(averaged.history_)

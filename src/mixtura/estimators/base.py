@@ -32,6 +32,7 @@ class MixtureEstimator(Savable, BaseEstimator):
     mixture_: Mixture
     warp_: Warp | None = None  # a transform of the features that the mixture describes
     n_features_in_: int
+    unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     # Arguments that every estimator takes.
     covariance_type: Any
     rank: Any
@@ -84,6 +85,7 @@ class MixtureEstimator(Savable, BaseEstimator):
     def impute(self, X: Any) -> Any:
         """X with its missing cells replaced by their expectation given the observed cells of the row.
 
+        Columns without an observed value in the training rows stay missing.
         Where features are warped it is the expectation of the warped feature, taken back.
         """
         rows = self._read(X)
@@ -94,6 +96,9 @@ class MixtureEstimator(Savable, BaseEstimator):
             if rows.warp is not None:
                 given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
                 completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)
+            for column in self.unobserved_:
+                given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
+                completed[:, column] = given.to(completed)
         return rows.answer(completed)
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
@@ -181,6 +186,20 @@ def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, descriptio
 
 def _warn_of_penalty(text: str) -> None:
     warnings.warn(text, checks.PriorWarning, stacklevel=5)
+
+
+def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:
+    """Remember columns without an observed value, and tell the user."""
+    estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
+    if estimator.unobserved_:
+        names = getattr(estimator, "feature_names_in_", None)
+        columns = [column if names is None else names[column] for column in estimator.unobserved_]
+        warnings.warn(
+            f"X has no observed value in columns {columns}: nothing is learned of them, and impute leaves NaN there. "
+            "Leave these columns out.",
+            checks.RepairWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def warn_of_repairs(repairs: tuple[str, ...], stacklevel: int) -> None:

@@ -16,7 +16,7 @@ from mixtura import checks
 from mixtura.covariances import Full
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.base import MixtureEstimator, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
 from mixtura.estimators.input import (
     Labels,
     Rows,
@@ -255,6 +255,7 @@ class MixtureClassifier(DensityClassifier):
         structure = self._structure(source.n_features)
         checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
+        checks.observed(description.observed)
         checks.squareable(description.frame.centre, description.frame.radii)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         wanted, prior = self._wanted(classes)
@@ -448,6 +449,7 @@ class MixtureClassifier(DensityClassifier):
         self.history_ = list(result.history)
         if problem.selection is not None:
             self.selection_ = problem.selection
+        keep_unobserved(self, problem.description, stacklevel=4)
         warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
         warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
         if result.outcome is Outcome.INTERRUPTED:

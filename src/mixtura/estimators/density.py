@@ -25,7 +25,7 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, check_start, warn_of_prior, warn_of_repairs
+from mixtura.estimators.base import MixtureEstimator, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
@@ -141,6 +141,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         rows, source = self._read_source(X, sample_weight)
         with computing():
             best, solver, description = self._best_fit(rows, source)
+        keep_unobserved(self, description, stacklevel=3)
         self._keep(best)
         warn_of_prior(self.prior, solver.prior, best.mixture, description)
         return self
@@ -175,6 +176,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
+        checks.observed(description.observed)
         checks.squareable(description.frame.centre, description.frame.radii)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
             chosen, self.selection_ = self._chosen(source, description, random_state)

@@ -83,7 +83,7 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         if not extents.within(dtype):
             checks.no_infinity(values)
         return Rows(values, wanted_device or values.device, dtype, as_tensor=True, extents=extents)
-    array = _checked_array(estimator, X, reset, smallest)
+    array = _checked_array(estimator, _with_nan(X), reset, smallest)
     dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
     device = wanted_device or torch.device("cpu")
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
@@ -91,6 +91,17 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if not extents.within(dtype):
         raise ValueError(checks.too_large(dtype))
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
+
+
+def _with_nan(X: Any) -> Any:
+    """X with NaN where values are masked, or where they are None or pd.NA among objects."""
+    if isinstance(X, np.ma.MaskedArray):
+        return np.ma.filled(X.astype(X.dtype if X.dtype.kind == "f" else float), np.nan)
+    if hasattr(X, "isna") and hasattr(X, "dtypes"):
+        return X.mask(X.isna()) if any(str(kind) == "object" for kind in X.dtypes) else X
+    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
+        return np.where(_missing_objects(X), np.nan, X)
+    return X
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -176,7 +187,11 @@ def read_labels(
     values, missing = _as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
-        return _read_shares(values, getattr(y, "columns", range(values.shape[1])), name)
+        return _read_shares(
+            np.where(missing, np.nan, values) if missing.any() else values,
+            getattr(y, "columns", range(values.shape[1])),
+            name,
+        )
     values, missing = column_or_1d(values, warn=True), missing.ravel()
     known, labeled = _labeled_rows(values, missing, weights, unlabeled, takes_unlabeled)
     classes = checks.distinct(known)
@@ -195,8 +210,12 @@ def _as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if values.dtype.kind == "f":
         missing |= np.isnan(values)
     elif values.dtype.kind == "O":
-        missing |= np.array([_is_missing(value) for value in values.flat], bool).reshape(values.shape)
+        missing |= _missing_objects(values)
     return values, missing
+
+
+def _missing_objects(values: np.ndarray) -> np.ndarray:
+    return np.array([_is_missing(value) for value in values.flat], bool).reshape(values.shape)
 
 
 def _is_missing(value: Any) -> bool:

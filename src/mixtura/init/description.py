@@ -33,6 +33,7 @@ class Description:
     within: Tensor  # (D,)
     total: Tensor  # (D,)
     varies: Tensor  # (D,), false for a column of one value, or of none
+    observed: Tensor  # (D,), false for a column of none
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
@@ -195,6 +196,7 @@ class _Look:
             within=_filled(within, varies),
             total=_filled(total, varies),
             varies=varies,
+            observed=self.counts.sum(0) > 0,
             samples=[_largest(held)[:2] if held else (means[:0], means[:0, 0]) for held in self.samples],
             n_rows=self.n_rows,
             n_missing=self.n_missing,
