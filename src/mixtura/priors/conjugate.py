@@ -117,9 +117,8 @@ def log_terms(pseudo: PseudoMoments, parameters: Parameters) -> tuple[Tensor, Te
     log_weights, means = parameters.log_weights, parameters.means
     of_matrices = pseudo.covariance_count * parameters.distinct_log_determinants + parameters.traces(pseudo.scatter)
     of_components = torch.zeros_like(log_weights)
-    counts = torch.as_tensor(pseudo.weight_count, dtype=log_weights.dtype, device=log_weights.device)
-    if bool((counts != 0).any()):  # 0 * log 0 is zero here
-        of_components = of_components + counts * log_weights
+    if isinstance(pseudo.weight_count, Tensor) or pseudo.weight_count != 0:  # 0 * log 0 is zero here
+        of_components = of_components + torch.nan_to_num(pseudo.weight_count * log_weights, nan=0.0, neginf=-torch.inf)
     if pseudo.mean_counts is not None:
         pulls = (pseudo.mean_counts.squeeze(-1) if pseudo.mean_counts.ndim else pseudo.mean_counts).to(means.dtype)
         spread = parameters.log_determinants + pulls * parameters.distances(means - pseudo.mean.to(means.dtype))

@@ -60,7 +60,8 @@ class FreeParameters:
 
     @property
     def log_determinants(self) -> Tensor:
-        return 2 * float(self.units.scales.log().sum()) - self.quadratic.log_determinants
+        units = 2 * self.units.scales.log().sum()
+        return units.to(self.log_weights.dtype) - self.quadratic.log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:

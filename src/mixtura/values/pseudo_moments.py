@@ -31,6 +31,8 @@ class PseudoMoments:
     @cached_property
     def mean_counts(self) -> Tensor | None:
         """As a column, () or (K, 1); None where no mean is pulled."""
+        if not isinstance(self.mean_count, Tensor) and self.mean_count <= 0:
+            return None
         counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)
         if not bool((counts > 0).any()):
             return None
