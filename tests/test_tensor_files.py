@@ -122,9 +122,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
     assert_written(path)
 
 
-@pytest.mark.parametrize("header", [[[]] * 3_000_000, "x" * 8_000_001], ids=["brackets", "text"])
+@pytest.mark.parametrize("header", [[[]] * 100_001, "x" * 4_000_001], ids=["brackets", "text"])
 def test_a_header_may_not_be_long(path, header):
-    with pytest.raises(ValueError, match="more than the 8000000 that a file may have"):
+    with pytest.raises(
+        ValueError, match=r"cannot be written: its header has \d+ letters and \d+ brackets, more than 4000000"
+    ):
         write(path, {}, {"header": header})
     assert not path.exists()
 

@@ -45,8 +45,8 @@ def numbers(name: str, values: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
     """Raise a ValueError unless these are finite numbers of this shape and type."""
     if values.shape != shape or values.dtype != dtype:
         raise ValueError(f"{name} {tuple(values.shape)} of type {values.dtype} should be {shape} of type {dtype}")
-    if not bool(values.isfinite().all()):
-        raise ValueError(f"{name} are not finite")
+    if not bool(values.square().isfinite().all()):
+        raise ValueError(f"{name} are not finite, or too large to square")
 
 
 def positions(name: str, values: Tensor, n_places: int, lowest: int = 0) -> None:

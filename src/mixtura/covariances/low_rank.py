@@ -249,8 +249,7 @@ class LowRankCovariance:
         checks.positive_numbers("a diagonal entry", self.diagonals)
         if self.columns.ndim != 3 or self.columns.shape[:2] != self.diagonals.shape or self.columns.shape[2] == 0:
             raise ValueError(f"columns {tuple(self.columns.shape)} do not fit {tuple(self.diagonals.shape)} diagonals")
-        if self.columns.dtype != self.diagonals.dtype or not bool(self.columns.isfinite().all()):
-            raise ValueError("a column is not finite, or has another type than the diagonals")
+        checks.numbers("columns", self.columns, self.columns.shape, self.diagonals.dtype)
         if not 0 <= self.smallest < math.inf:
             raise ValueError("the smallest diagonal entry is not a number of at least 0")
 

@@ -147,8 +147,8 @@ class Mixture:
         if not self.means.dtype == variances.dtype == self.log_weights.dtype:
             raise ValueError("means, covariances and weights have different types")
         checks.class_numbers(self.class_of, self.n_components)
-        if not bool(self.means.isfinite().all()) or not bool((self.log_weights < torch.inf).all()):
-            raise ValueError("a mean or a weight is not finite")
+        if not bool(self.means.square().isfinite().all()) or not bool((self.log_weights < torch.inf).all()):
+            raise ValueError("a mean or a weight is not finite, or too large to square")
         if not bool(self.log_class_prior.isfinite().all()):
             raise ValueError("a class has no weight")
 

@@ -42,6 +42,7 @@ class Scaling:
         checks.numbers("centres of the scaling", self.centre, (self.centre.numel(),))
         checks.numbers("scales", self.scale, self.centre.shape)
         checks.positive_numbers("a scale", self.scale)
+        checks.numbers("reciprocals of scales", 1 / self.scale, self.centre.shape)
 
 
 def standard_scaling(rows: Tensor, weights: Tensor) -> Scaling:

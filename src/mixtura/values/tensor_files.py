@@ -12,8 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-# Parsed JSON takes up to 25 times the memory of its text: 8 MB stay below 200 MB. A header of mixtura has some KB.
-LARGEST_HEADER = 8 * 10**6
+# Letters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text, and empty lists most of the
+# time: within these limits it takes less than 100 MB and half a second. A header usually has some thousand letters.
+LARGEST_HEADER = 4 * 10**6
+MOST_BRACKETS = 100_000
 MOST_TENSORS = 100_000
 DEEPEST_HEADER = 100  # brackets within brackets
 
@@ -47,11 +49,10 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
     if target.exists() and not target.is_file():
         raise ValueError(f"{str(path)!r} is not a regular file and is not replaced; name another file.")
     text = json.dumps(header)
-    if len(text) > LARGEST_HEADER:
-        raise ValueError(
-            f"The header would have {len(text)} letters, more than the {LARGEST_HEADER} that a file may have; "
-            "pass long lists as arrays."
-        )
+    try:
+        _check_text(text)
+    except ValueError as error:
+        raise ValueError(f"The file cannot be written: {error}; pass long lists as arrays.") from error
     # Copies: safetensors refuses tensors that share memory.
     plain = {key: part.detach().cpu().contiguous().clone() for key, part in tensors.items()}
     _replace(target, to_bytes(plain, {name: text}))
@@ -111,8 +112,7 @@ def _check_length(path: Any) -> None:
 def _parsed(text: str | None) -> Any:
     if text is None:
         raise ValueError("it has no header of mixtura")
-    if len(text) > LARGEST_HEADER:
-        raise ValueError(f"its header has {len(text)} letters, more than {LARGEST_HEADER}")
+    _check_text(text)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -121,11 +121,20 @@ def _parsed(text: str | None) -> Any:
     return header
 
 
+def _check_text(text: str) -> None:
+    n_brackets = text.count("[") + text.count("{")
+    if len(text) > LARGEST_HEADER or n_brackets > MOST_BRACKETS:
+        raise ValueError(
+            f"its header has {len(text)} letters and {n_brackets} brackets, more than {LARGEST_HEADER} and "
+            f"{MOST_BRACKETS}"
+        )
+
+
 def _check_depth(value: Any) -> None:
-    level, depth = [value], 0
+    level, depth = [[value]], 0
     while level:
         depth += 1
         if depth > DEEPEST_HEADER:
             raise ValueError(f"its header is nested more than {DEEPEST_HEADER} deep")
-        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
-        level = [item for part in parts for item in part]
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
