@@ -1,5 +1,6 @@
 """Laws of trust, over all estimators: answers are finite and mean what the input says, or the input is refused."""
 
+import re
 import warnings
 
 import numpy as np
@@ -21,9 +22,10 @@ from mixtura import (
     SparseMixtureClassifier,
     load,
 )
-from mixtura.checks import RepairWarning
+from mixtura.checks import PriorWarning, RepairWarning
 from mixtura.datasets import make_ripley
 from mixtura.priors import Shrinkage
+from mixtura.solvers import Gradient
 
 ROWS, LABELS = make_ripley(30, random_state=0)
 ROWS = ROWS - ROWS.min(0)  # the non-negative estimator takes them too
@@ -289,3 +291,76 @@ def test_a_column_without_an_observed_value_is_named_and_stays_missing(model, tm
     assert np.isnan(np.asarray(load(tmp_path / "model").impute(frame))[:, 1]).all()
     with pytest.warns(RepairWarning, match=r"no observed value in columns \[1\]"):
         fitted(model, frame.to_numpy(), LABELS)
+
+
+# ---- sizes of weights ----------------------------------------------------------------------------------------------
+
+SOLVERS = {
+    "density without steps": GaussianMixture(2, random_state=0, max_iter=0),
+    "density with a prior": GaussianMixture(2, prior="default", random_state=0, max_iter=5),
+    "without steps": MixtureClassifier(2, random_state=0, max_iter=0),
+    "baum_welch": MixtureClassifier(2, objective="conditional", random_state=0, max_iter=5),
+    "lbfgs": MixtureClassifier(2, solver="gradient", random_state=0, max_iter=5),
+    "adam": MixtureClassifier(2, solver=Gradient("adam"), random_state=0, max_iter=5),
+    "accelerated": NonnegativeMixtureClassifier(2, solver="accelerated", max_iter=20, random_state=0),
+    **{name: STARTS[name] for name in ("warped", "auto", "splitting", "monomials", "working set")},
+}
+WEIGHTS = np.random.default_rng(2).uniform(0.5, 2.0, 60)
+SIZES = {
+    "1e300": 1e300 * WEIGHTS,
+    "1e160": 1e160 * WEIGHTS,
+    "1e28": 1e28 * WEIGHTS,
+    "1e-20": 1e-20 * WEIGHTS,
+    "1e-300": 1e-300 * WEIGHTS,
+    "every size": 10.0 ** np.random.default_rng(3).uniform(-300, 300, 60),
+    "every small size": 10.0 ** np.random.default_rng(4).uniform(-300, 0, 60),
+    "a heavy row": np.where(np.arange(60) == 7, 1e29, 1.0),
+    "a light class": np.where(LABELS == 0, 1e-250, 1.0),
+}
+
+
+@pytest.mark.parametrize("weights", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("model", (ESTIMATORS | SOLVERS).values(), ids=ESTIMATORS | SOLVERS)
+def test_weights_of_any_size_give_a_finite_model_or_are_named(model, weights):
+    text = (
+        "The weights of all rows (sample_weight times class_weight) must sum to a number from 1e-30 to 1e+30; they sum "
+        f"to {weights.sum():g}. A weight counts how often a row occurs: divide sample_weight by its mean."
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RepairWarning)
+        warnings.simplefilter("ignore", PriorWarning)
+        if 1e-30 <= weights.sum() <= 1e30:
+            assert np.isfinite(answers(fitted(model, ROWS, LABELS, weights))).all()
+        else:
+            with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+                fitted(model, ROWS, LABELS, weights)
+
+
+WITHOUT_PRIOR = {
+    "density": (GaussianMixture(2, random_state=0, max_iter=50), 1e-9),
+    "low rank": (GaussianMixture(2, covariance_type="low_rank", random_state=0, max_iter=50), 1e-9),
+    "random": (GaussianMixture(2, init_params="random_from_data", random_state=0, max_iter=50), 1e-9),
+    "joint": (MixtureClassifier(2, prior=None, random_state=0, max_iter=50), 1e-9),
+    "baum_welch": (MixtureClassifier(2, prior=None, objective="conditional", random_state=0, max_iter=10), 1e-9),
+    # What rounding leaves of the gradient near a maximum still has a direction, and L-BFGS follows it.
+    "gradient": (MixtureClassifier(2, prior=None, solver="gradient", random_state=0, max_iter=5), 1e-6),
+}
+
+
+@pytest.mark.parametrize("factor", [1e-20, 1e-3, 7.0, 1e20])
+@pytest.mark.parametrize(("model", "tolerance"), WITHOUT_PRIOR.values(), ids=WITHOUT_PRIOR)
+def test_without_a_prior_a_common_factor_of_weights_changes_nothing(model, tolerance, factor):
+    expected, found = (answers(fitted(model, ROWS, LABELS, weights)) for weights in (WEIGHTS, factor * WEIGHTS))
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def test_with_a_prior_weights_count_against_it():
+    light, heavy = (MixtureClassifier().fit(ROWS, LABELS, weights).mixture_ for weights in (1e-20, 1e20))
+    pooled = heavy.covariances.mean(0)
+    assert float((light.covariances[0] - light.covariances[1]).abs().max()) < 1e-9
+    assert float((heavy.covariances - pooled).abs().max()) > 1e-2
+
+
+def test_class_weights_that_overflow_are_named():
+    with pytest.raises(ValueError, match=r"^The weights of all rows .* they sum to inf\. A weight counts"):
+        MixtureClassifier(class_weight={0: 1e200, 1: 1.0}).fit(ROWS, LABELS, np.full(60, 1e200))

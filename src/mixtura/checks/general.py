@@ -291,6 +291,20 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
     return weights
 
 
+# Between these the squares of sums of weighted values are finite, and so is a prior divided by the weight of the rows.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-30, 1e30
+
+
+def total_weight(total: float) -> None:
+    """Weights of all rows whose sum can be computed with."""
+    if not LEAST_WEIGHT <= total <= MOST_WEIGHT:
+        raise ValueError(
+            f"The weights of all rows (sample_weight times class_weight) must sum to a number from {LEAST_WEIGHT:g} to "
+            f"{MOST_WEIGHT:g}; they sum to {total:g}. A weight counts how often a row occurs: divide sample_weight by "
+            "its mean."
+        )
+
+
 def alone_with_batches(**arguments: Any) -> None:
     """Arguments that speak of all rows at once must be left out where rows come in batches."""
     given = [name for name, value in arguments.items() if value is not None]

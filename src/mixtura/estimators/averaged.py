@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, keep_unobserved, warn_of_repairs
+from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
 from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, is_batches
@@ -229,8 +229,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
         with computing():
             description = describe(source, 1, torch.Generator().manual_seed(0))
-            checks.observed(description.observed)
-            checks.squareable(description.frame.centre, description.frame.radii)
+            check_described(description)
             if is_auto(base.n_components) or is_auto(base.prior):
                 base, self.selection_ = base._chosen(source, description, random_state)
             solver = base._solver(description)

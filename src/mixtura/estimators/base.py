@@ -188,6 +188,13 @@ def _warn_of_penalty(text: str) -> None:
     warnings.warn(text, checks.PriorWarning, stacklevel=5)
 
 
+def check_described(description: Description) -> None:
+    """Rows with observed values that can be squared, and with weights that can be summed."""
+    checks.total_weight(description.weight)
+    checks.observed(description.observed)
+    checks.squareable(description.frame.centre, description.frame.radii)
+
+
 def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:
     """Remember columns without an observed value, and tell the user."""
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())

@@ -16,7 +16,14 @@ from mixtura import checks
 from mixtura.covariances import Full
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
+from mixtura.estimators.base import (
+    MixtureEstimator,
+    check_described,
+    check_start,
+    keep_unobserved,
+    warn_of_prior,
+    warn_of_repairs,
+)
 from mixtura.estimators.input import (
     Labels,
     Rows,
@@ -238,7 +245,9 @@ class MixtureClassifier(DensityClassifier):
             labels.classes, labels.numbers[known], None if weights is None else weights.cpu()[known]
         )
         factors = torch.where(known, table[labels.numbers.clamp_min(0)], 1.0)
-        return factors if weights is None else weights * factors.to(weights.device)
+        products = factors if weights is None else weights * factors.to(weights.device)
+        checks.total_weight(float(products.sum()))
+        return products
 
     def _class_weights(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
         """The factor of each class; "balanced" gives all classes the same total weight."""
@@ -255,8 +264,7 @@ class MixtureClassifier(DensityClassifier):
         structure = self._structure(source.n_features)
         checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
-        checks.observed(description.observed)
-        checks.squareable(description.frame.centre, description.frame.radii)
+        check_described(description)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         wanted, prior = self._wanted(classes)
         fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)

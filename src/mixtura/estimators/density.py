@@ -25,7 +25,14 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
+from mixtura.estimators.base import (
+    MixtureEstimator,
+    check_described,
+    check_start,
+    keep_unobserved,
+    warn_of_prior,
+    warn_of_repairs,
+)
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
@@ -176,8 +183,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
-        checks.observed(description.observed)
-        checks.squareable(description.frame.centre, description.frame.radii)
+        check_described(description)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
             chosen, self.selection_ = self._chosen(source, description, random_state)
             solver = chosen._solver(description)

@@ -157,6 +157,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         labels = read_labels(y, len(rows), weights, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+        checks.total_weight(float(weights.sum()))
         present = (weights > 0).nonzero()[:, 0]
         self.classes_ = labels.classes
         with computing():

@@ -222,6 +222,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
         rows = self._read_rows(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
+        if weights is not None:
+            checks.total_weight(float(weights.sum()))
         labels = read_labels(y, len(rows), weights, type(self).__name__)
         numbers = checks.hard_labels(labels.numbers, type(self).__name__)
         values = _tensor(rows).to(rows.device)
