@@ -33,7 +33,6 @@ from mixtura import MixtureClassifier
 from mixtura.engine.evaluator import Buffers, Evaluator, computing_dtype, frame_of
 from mixtura.engine.passes import chunks_of, impute, map_parts, map_rows, summarise
 from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource, locate
-from mixtura.engine.threads import OwnThreads, available_threads, computing, one_thread, share_out, threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.values.extents import Frame, extents_of, framed
@@ -583,7 +582,7 @@ def test_classes_of_rows_of_equal_entries_are_those_of_the_log_joints():
         np.testing.assert_allclose(alone, probabilities[::50], rtol=0, atol=1e-9)
 
 
-# ---- buffers, tasks, threads -------------------------------------------------------------------------------------
+# ---- buffers and chunks --------------------------------------------------------------------------------------------
 
 
 @every_covariance
@@ -610,105 +609,6 @@ def test_a_buffer_holds_until_the_next_of_its_name(device):
     assert (smaller.shape, smaller.dtype) == ((2, 5), torch.float32)
     assert smaller.data_ptr() == first.data_ptr()
     assert buffers.get("a", (30, 40), like).shape == (30, 40)
-
-
-class Task:
-    """A part of a pass that is worth a thread."""
-
-    work = 1e9
-
-
-def test_a_slow_task_holds_up_no_other():
-    tasks, others_done, done = [Task() for _ in range(6)], threading.Event(), []
-
-    def work(task, thread):
-        if task is tasks[0]:
-            assert others_done.wait(30)
-        done.append(task)
-        if len(done) == 5:
-            others_done.set()
-
-    share_out(tasks, work, 2, in_order=False)
-    assert done == [*tasks[1:], tasks[0]]
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_tasks_are_done_once_and_an_error_in_one_is_raised(in_order, n_threads):
-    tasks, done = [Task() for _ in range(20)], [[] for _ in range(n_threads)]
-    share_out(tasks, lambda task, thread: done[thread].append(task), n_threads, in_order)
-    assert sorted(id(task) for of_thread in done for task in of_thread) == sorted(map(id, tasks))
-    if in_order:
-        assert done == [tasks[thread::n_threads] for thread in range(n_threads)]
-    with pytest.raises(ZeroDivisionError):
-        share_out(tasks, lambda task, thread: 1 / 0, n_threads, in_order)
-
-
-def test_few_tasks_and_small_ones_start_no_threads():
-    caller, seen = threading.get_ident(), set()
-    small = Task()
-    small.work = 1.0
-    for tasks in ([Task()], [small] * 20):
-        share_out(tasks, lambda task, thread: seen.add((threading.get_ident(), thread)), 3, in_order=True)
-    assert seen == {(caller, 0)}
-
-
-def threads_of_another_thread() -> int:
-    seen = []
-    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    return seen[0]
-
-
-def test_operations_run_on_the_calling_thread_alone(threads):
-    threads(3)
-    with one_thread():
-        assert (torch.get_num_threads(), available_threads(), threads_of_another_thread()) == (1, 3, 3)
-        with one_thread():
-            assert (torch.get_num_threads(), available_threads()) == (1, 3)
-        assert (torch.get_num_threads(), available_threads()) == (1, 3)
-        assert available_threads(torch.device("cpu")) == 3
-        assert available_threads(torch.device("meta")) == 1
-    assert (torch.get_num_threads(), available_threads()) == (3, 3)
-    with pytest.raises(ZeroDivisionError), one_thread():
-        _ = 1 / 0
-    assert (torch.get_num_threads(), available_threads()) == (3, 3)
-
-
-def test_computing_records_no_gradients(threads):
-    threads(3)
-    for before in (True, False):
-        with torch.set_grad_enabled(before):
-            with computing():
-                assert (torch.is_grad_enabled(), torch.get_num_threads()) == (False, 1)
-            assert (torch.is_grad_enabled(), torch.get_num_threads()) == (before, 3)
-            with pytest.raises(ZeroDivisionError), computing():
-                _ = 1 / 0
-            assert torch.is_grad_enabled() == before
-
-
-def test_tasks_run_on_one_thread_each_and_record_no_gradients(threads):
-    threads(3)
-    for n_threads in (1, 2):
-        seen = set()
-        with torch.no_grad():
-            note = (torch.is_grad_enabled, torch.get_num_threads)
-            share_out([Task()] * 6, lambda *_, note=note, seen=seen: seen.add((note[0](), note[1]())), n_threads, True)
-        assert seen == {(False, 1)}
-
-
-def test_a_large_operation_has_all_threads_and_a_small_one_its_own(threads):
-    threads(3)
-    with one_thread():
-        with threads_for(1e12):
-            assert torch.get_num_threads() == 3
-        with threads_for(1e3):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 1
-    with OwnThreads(2):
-        assert (torch.get_num_threads(), threads_of_another_thread()) == (2, 3)
-    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 23, 100, 5000, 123_457])

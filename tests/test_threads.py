@@ -140,6 +140,52 @@ def test_tasks_are_done_once_and_in_order_where_asked(in_order):
         assert done == [tasks[0::2], tasks[1::2]]
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_an_error_in_every_task_is_raised(n_threads, in_order):
+    with pytest.raises(ZeroDivisionError):
+        share_out([Small() for _ in range(20)], lambda task, thread: 1 / 0, n_threads, in_order)
+
+
+def test_a_slow_task_holds_up_no_other():
+    tasks, others_done, done = [Small() for _ in range(6)], threading.Event(), []
+
+    def work(task, thread):
+        if task is tasks[0]:
+            assert others_done.wait(30)
+        done.append(task)
+        if len(done) == 5:
+            others_done.set()
+
+    share_out(tasks, work, 2, in_order=False)
+    assert done == [*tasks[1:], tasks[0]]
+
+
+def test_few_tasks_and_small_ones_start_no_threads():
+    caller, seen = threading.get_ident(), set()
+    small = Small()
+    small.work = 1.0
+    for tasks in ([Small()], [small] * 20):
+        share_out(tasks, lambda task, thread: seen.add((threading.get_ident(), thread)), 3, in_order=True)
+    assert seen == {(caller, 0)}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_rows_on_another_device_are_not_shared_out():
+    with one_thread():
+        assert available_threads(torch.device("cpu")) == 2
+        assert available_threads(torch.device("meta")) == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("before", [True, False])
+def test_computing_records_no_gradients(before):
+    with torch.set_grad_enabled(before):
+        with computing():
+            assert (torch.is_grad_enabled(), torch.get_num_threads()) == (False, 1)
+        assert (torch.is_grad_enabled(), torch.get_num_threads()) == (before, 2)
+
+
 @pytest.mark.usefixtures("two_threads")
 def test_an_error_in_a_thread_is_raised_and_ends_the_others():
     done = []
