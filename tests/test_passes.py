@@ -31,7 +31,7 @@ from cases import (
 )
 from mixtura import MixtureClassifier
 from mixtura.engine.evaluator import Buffers, Evaluator, computing_dtype, frame_of
-from mixtura.engine.passes import chunks_of, impute, map_parts, map_rows, summarise
+from mixtura.engine.passes import _scratch, chunks_of, impute, map_parts, map_rows, summarise
 from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
@@ -627,7 +627,7 @@ def test_chunks_are_all_rows_once_and_even(n_rows, n_threads, by_label, memory_l
         seen.append(rows)
         sizes.setdefault(chunk.group.label, []).append(len(rows))
         assert chunk.group.label is None or (labels[rows] == chunk.group.label).all()
-        scratch = 8 * evaluator.scratch(chunk.components, chunk.group)
+        scratch = 8 * _scratch(evaluator, chunk.components.stop - chunk.components.start, chunk.group)
         assert len(rows) == 1 or len(rows) * scratch * n_threads <= memory_limit
     order = np.concatenate([*seen, []])
     assert np.array_equal(np.sort(order) if by_label else order, np.arange(n_rows))

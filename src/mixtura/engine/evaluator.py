@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.engine.sources import Group, Source
+from mixtura.engine.sources import Source
 from mixtura.engine.tuning import EXPECTED_DEVIATIONS, FAST_DOUBLE, MOST_FEATURES, TOLERANCES
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Conditioned, Covariance
@@ -90,16 +90,6 @@ class Evaluator:
     def has_marginals(self) -> bool:
         """Whether matrix products are enough for rows with missing values (marginal-woodbury), and exact enough."""
         return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
-
-    def scratch(self, components: slice, group: Group) -> int:
-        """Numbers of scratch per row of a group."""
-        n_components, size = components.stop - components.start, self.n_features
-        if group.missing and not self.has_marginals:
-            return n_components * (8 * size + 3 * group.largest_side**2)
-        projections = self.coefficients.projections
-        rank = 0 if projections is None else projections.shape[1]
-        n_exact = min(len(self.exact), n_components)
-        return self.n_columns + (4 + 2 * rank) * n_components + 4 * size * n_exact
 
     def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
         """Log joints (K, n) of rows that may lie outside the frame, unless it is known that they lie inside."""

@@ -77,7 +77,7 @@ def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: 
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, evaluator.n_components) if own is None else own
-        scratch = 8 * evaluator.scratch(components, group)
+        scratch = 8 * _scratch(evaluator, components.stop - components.start, group)
         most = max(1, memory_limit // n_threads // scratch)
         if block.rows.device.type == "cpu":
             most = min(most, _rows_in_cache(evaluator, group, scratch))
@@ -88,6 +88,16 @@ def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: 
             for start in range(0, group.n_rows, size)
         ]
     return found
+
+
+def _scratch(evaluator: Evaluator, n_components: int, group: Group) -> int:
+    """Numbers of scratch per row of a group, for so many components."""
+    if group.missing and not evaluator.has_marginals:
+        return n_components * (8 * evaluator.n_features + 3 * group.largest_side**2)
+    projections = evaluator.coefficients.projections
+    rank = 0 if projections is None else projections.shape[1]
+    n_exact = min(len(evaluator.exact), n_components)
+    return evaluator.n_columns + (4 + 2 * rank) * n_components + 4 * evaluator.n_features * n_exact
 
 
 def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int) -> int:
