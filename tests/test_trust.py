@@ -364,3 +364,58 @@ def test_with_a_prior_weights_count_against_it():
 def test_class_weights_that_overflow_are_named():
     with pytest.raises(ValueError, match=r"^The weights of all rows .* they sum to inf\. A weight counts"):
         MixtureClassifier(class_weight={0: 1e200, 1: 1.0}).fit(ROWS, LABELS, np.full(60, 1e200))
+
+
+# ---- sizes of values -----------------------------------------------------------------------------------------------
+
+COVARIANCES = {
+    kind: MixtureClassifier(2, covariance_type=kind, random_state=0, max_iter=5)
+    for kind in ("tied", "diag", "spherical", "low_rank")
+}
+ANSWERING = ESTIMATORS | COVARIANCES | {name: STARTS[name] for name in ("warped", "auto", "monomials", "working set")}
+REFUSAL = r"X holds -?[\d.e+]+ in column 1.*(check the units of that column|rescale that column), or remove such values"
+
+
+@pytest.mark.parametrize("value", [1e10, 1e80, 1e99, 1e101, 1e155, 1e200, 1e307, -1e155, 1e-200, -1e307])
+@pytest.mark.parametrize("model", ANSWERING.values(), ids=ANSWERING)
+def test_any_value_gets_finite_answers_or_is_named(model, value):
+    model = already_fitted(model)
+    rows = ROWS.copy()
+    rows[3, 1] = value
+    for method in ("predict_proba", "predict_log_proba", "score_samples", "decision_function", "responsibilities"):
+        if not hasattr(model, method):
+            continue
+        try:
+            found = getattr(model, method)(rows)
+        except ValueError as error:
+            refusal = str(error)
+        else:
+            assert not np.isnan(found).any()
+            if method == "predict_proba":
+                np.testing.assert_allclose(found.sum(1), 1)
+            continue
+        assert re.search(REFUSAL, refusal)
+        assert abs(value) > 1e10
+
+
+FITTED = {}
+
+
+def already_fitted(model):
+    if id(model) not in FITTED:
+        FITTED[id(model)] = fitted(model, ROWS, LABELS)
+    return FITTED[id(model)]
+
+
+@pytest.mark.parametrize("factor", [1e140, 1e-140, 1e200, 1e-160, 1e-200])
+@every_estimator
+def test_columns_in_any_unit_are_fitted_or_named(model, factor):
+    rows = ROWS * [1.0, factor]
+    expected = answers(already_fitted(model))
+    if factor in (1e140, 1e-140):
+        if not isinstance(model, GaussianMixture | AveragedMixture):  # scikit-learn's ridge and starts have units
+            np.testing.assert_allclose(answers(fitted(model, rows, LABELS), rows), expected, atol=1e-2)
+        return
+    reason = "X (holds values as large as|varies by no more than) .* in column 1, too (large|little) to square; rescale"
+    with pytest.raises(ValueError, match=reason):
+        fitted(model, rows, LABELS)

@@ -243,6 +243,7 @@ DEGENERATE = {
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
+@pytest.mark.filterwarnings("ignore:X has no observed value in columns")
 def test_degenerate_rows(name, rows):
     X, y = DEGENERATE[name](*rows)
     model = MixtureClassifier(warp="johnson", random_state=0).fit(X, y)

@@ -224,12 +224,49 @@ def rows_of_something(values: object) -> None:
         )
 
 
-def squareable(centre: Tensor, radii: Tensor) -> None:
-    """Rows at most the radii away from the centre, whose squares are finite numbers."""
-    if not bool((centre.abs() + radii).square().isfinite().all()):
-        largest = float((centre.abs() + radii).max())
+def column_name(estimator: Any, column: int) -> str:
+    """A column by its number, and by its name where it has one."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+
+
+# A column that spreads by less has variances without all their digits.
+SMALLEST_SPREAD = 1e-150
+
+
+def squareable(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
+    """Rows at most the radii away from the centre, whose weighted squares can be computed with."""
+    sizes = centre.abs() + radii
+    too_large = ~(sizes.square() * max(weight, 1.0)).isfinite()
+    if bool(too_large.any()):
+        column = int(torch.where(too_large, sizes, 0.0).argmax())
         raise ValueError(
-            f"X holds values as large as {largest:g}, too large to square; rescale that column, or remove such values."
+            f"X holds values as large as {float(sizes[column]):g} in {column_name(estimator, column)}, too large to "
+            "square; rescale that column, or remove such values."
+        )
+    too_small = (radii > 0) & (radii < SMALLEST_SPREAD)
+    if bool(too_small.any()):
+        column = int(too_small.int().argmax())
+        raise ValueError(
+            f"X varies by no more than {2 * float(radii[column]):g} in {column_name(estimator, column)}, too little to "
+            "square; rescale that column, or leave it out."
+        )
+
+
+# Standard deviations between a value and a component up to which distances are computed, in the precision that is used.
+FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
+
+
+def near_enough(estimator: Any, values: Tensor, distances: Tensor, dtype: torch.dtype) -> None:
+    """Values (2, D), the smallest and the largest of each column, at most so many standard deviations away, (2, D)."""
+    far = ~(distances <= FARTHEST[dtype]) & ~values.isnan()
+    if bool(far.any()):
+        place = int(torch.where(far, distances.nan_to_num(posinf=torch.inf, nan=torch.inf), 0.0).argmax())
+        column = place % values.shape[1]
+        raise ValueError(
+            f"X holds {float(values.flatten()[place]):g} in {column_name(estimator, column)}, more than "
+            f"{FARTHEST[dtype]:g} standard deviations from a component, too far to compute probabilities; check the "
+            "units of that column, or remove such values."
         )
 
 
@@ -508,3 +545,14 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
         f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
         f"shifting them."
     )
+
+
+def bounded_scores(estimator: Any, largest: Tensor, coefficients: Tensor) -> None:
+    """Features, at most so large in each column (D,), whose products with coefficients (J, D) can be added."""
+    products = largest * coefficients.abs().amax(0)
+    if not float(products.sum()) < 1e150:
+        column = int(products.nan_to_num(nan=torch.inf).argmax())
+        raise ValueError(
+            f"X holds {float(largest[column]):g} in {column_name(estimator, column)}, too large to compute "
+            "probabilities; check the units of that column, or remove such values."
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mixtura.checks.general import one_of
@@ -58,7 +59,17 @@ def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> Non
         )
 
 
-def finite_scaled(rows: Tensor) -> None:
-    """Scaled rows are finite numbers."""
-    if not bool(rows.isfinite().all()):
-        raise ValueError("X holds values too large to scale; rescale the columns, or remove such values.")
+# Sums of so large features times weights are finite.
+LARGEST_FEATURE = 1e150
+
+
+def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
+    """Columns of a basis at rows, (n, H), that can be weighed and added."""
+    bad = ~(features.abs() <= LARGEST_FEATURE).all(1)
+    if bool(bad.any()):
+        row = int(bad.int().argmax())
+        column = int(scaled[row].abs().nan_to_num(nan=torch.inf).argmax())
+        raise ValueError(
+            f"X holds {float(rows[row, column]):g} in column {column}, too large for the kernel; check the units of "
+            "that column, or remove such values."
+        )

@@ -229,7 +229,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
         with computing():
             description = describe(source, 1, torch.Generator().manual_seed(0))
-            check_described(description)
+            check_described(self, description)
             if is_auto(base.n_components) or is_auto(base.prior):
                 base, self.selection_ = base._chosen(source, description, random_state)
             solver = base._solver(description)

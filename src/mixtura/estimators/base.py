@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
+from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_rows
@@ -59,7 +60,20 @@ class MixtureEstimator(Savable, BaseEstimator):
         check_is_fitted(self)
         if is_batches(X):
             raise ValueError("X is batches, which only fit takes; predict from each batch of rows by itself.")
-        return replace(read_rows(self, X, reset=False), warp=self.warp_)
+        rows = replace(read_rows(self, X, reset=False), warp=self.warp_)
+        self._check_distances(rows)
+        return rows
+
+    def _check_distances(self, rows: Rows) -> None:
+        """Refuse values so far from a component that their distance cannot be computed."""
+        extents, mixture = rows.extents, self.mixture_
+        assert extents is not None
+        ends = torch.stack((extents.low, extents.high)).to(mixture.means.device)
+        ends = torch.where(extents.low.to(ends.device) > extents.high.to(ends.device), torch.nan, ends)  # none observed
+        values = ends if rows.warp is None else rows.warp.to(ends.device).forward(ends)
+        scales = mixture.covariance.variances().sqrt()  # (K, D)
+        distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
+        checks.near_enough(self, ends, distances, computing_dtype(replace(rows, warp=None).source()))
 
     def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
@@ -188,11 +202,11 @@ def _warn_of_penalty(text: str) -> None:
     warnings.warn(text, checks.PriorWarning, stacklevel=5)
 
 
-def check_described(description: Description) -> None:
+def check_described(estimator: Any, description: Description) -> None:
     """Rows with observed values that can be squared, and with weights that can be summed."""
     checks.total_weight(description.weight)
     checks.observed(description.observed)
-    checks.squareable(description.frame.centre, description.frame.radii)
+    checks.squareable(estimator, description.frame.centre, description.frame.radii, description.weight)
 
 
 def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:

@@ -264,7 +264,7 @@ class MixtureClassifier(DensityClassifier):
         structure = self._structure(source.n_features)
         checks.has_update(getattr(structure, "inner", None))
         description = describe(source, len(classes), generator)
-        check_described(description)
+        check_described(self, description)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         wanted, prior = self._wanted(classes)
         fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)

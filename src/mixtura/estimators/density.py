@@ -183,7 +183,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
-        check_described(description)
+        check_described(self, description)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
             chosen, self.selection_ = self._chosen(source, description, random_state)
             solver = chosen._solver(description)

@@ -33,7 +33,7 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
-from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, pick, scaled_columns
+from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, pick, scaled_columns
 from mixtura.values.storable import storable
 
 PENALTIES = ("shares", "sum")
@@ -161,7 +161,10 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         present = (weights > 0).nonzero()[:, 0]
         self.classes_ = labels.classes
         with computing():
-            problem = self._problem(pick(features, present.to(features.device)), numbers[present], weights[present])
+            features = pick(features, present.to(features.device))
+            largest = largest_values(features)
+            checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
+            problem = self._problem(features, numbers[present], weights[present])
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
                 best = with_all_rows(solver, best, problem.rows)
@@ -306,6 +309,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         check_is_fitted(self)
         features, rows = self._read(X, reset=False)
         mixture = self.mixture_.to(features.device)
+        checks.bounded_scores(self, largest_values(features), mixture.coefficients)
         per_row = SCRATCH_PER_VALUE * max(mixture.n_bases, mixture.n_components)
         limit = checks.memory_limit(self.memory_limit)
         return rows.answer(map_parts(features, per_row, limit, lambda part: compute(mixture, part)))

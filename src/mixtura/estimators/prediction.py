@@ -62,8 +62,7 @@ class ConditionalClassifier(ClassPredictions, Savable, BaseEstimator):
     n_features_in_: int
 
     def _column_name(self, column: int) -> str:
-        names = getattr(self, "feature_names_in_", None)
-        return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+        return checks.column_name(self, column)
 
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:

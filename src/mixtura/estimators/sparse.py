@@ -44,6 +44,7 @@ from mixtura.sparse.problem import (
 )
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet
+from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 from mixtura.values.storable import storable
 
@@ -83,9 +84,16 @@ class SparseModel:
             checks.positions("numbers of rows", basis.numbers, 2**63 - 1, -1)
             checks.numbers("relevance vectors", basis.points, (len(basis.numbers), n_features))
 
+    def features(self, rows: Tensor) -> Tensor:
+        """The columns of the basis at rows, (n, D) -> (n, H)."""
+        scaled = self.scaling(rows)
+        values = self.basis.evaluate(scaled)
+        checks.bounded_features(values, rows, scaled)
+        return values
+
     def log_joint(self, rows: Tensor) -> Tensor:
         """(n, D) -> (K, n)"""
-        return self.mixture.log_joint(self.basis.evaluate(self.scaling(rows)))
+        return self.mixture.log_joint(self.features(rows))
 
     def draws(self) -> SparseMixture:
         """Values (S, P) from their posterior: a fixed low-discrepancy set, so that answers repeat."""
@@ -105,7 +113,7 @@ class SparseModel:
         mixture = self.mixture
         if mixture.n_pairs == 0:
             return self.class_scores(rows).softmax(0).T
-        features = self.basis.evaluate(self.scaling(rows))[:, mixture.columns].T  # (P, n)
+        features = self.features(rows)[:, mixture.columns].T  # (P, n)
         total = torch.zeros(len(mixture.class_sizes), len(rows), dtype=torch.float64, device=rows.device)
         draws = self.draws().values
         for values in draws:
@@ -230,6 +238,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))
         with computing():
+            if self.kernel != "precomputed":
+                present = values if weights is None else values[weights.to(values.device) > 0]
+                extents = extents_of(present)
+                frame = framed(extents.low, extents.high)
+                checks.squareable(self, frame.centre, frame.radii)
             scaling = self._scaling(values, weights)
             n_components = self._n_components(labels.classes, numbers, weights)
             limit = checks.memory_limit(self.memory_limit)

@@ -107,7 +107,6 @@ def make_problem(
     present = ((weights > 0) & (numbers >= 0)).nonzero()[:, 0]
     weights, labels = weights[present].to(values.device), numbers[present].to(values.device)
     rows = scaling(values)[present.to(values.device)]
-    checks.finite_scaled(rows)
     n_live = sum(n_components) - 1
     precisions = None
     if primal_degree is not None:

@@ -46,6 +46,14 @@ def row_slice(rows: Tensor, part: slice) -> Tensor:
     return csr(starts - starts[0], rows.col_indices()[values], rows.values()[values], (last - first, rows.shape[1]))
 
 
+def largest_values(rows: Tensor) -> Tensor:
+    """The largest absolute value of each column, (D,)."""
+    if is_dense(rows):
+        return rows.abs().amax(0)
+    zeros = torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    return zeros.scatter_reduce(0, rows.col_indices(), rows.values().abs(), "amax")
+
+
 def pick(rows: Tensor, index: Tensor) -> Tensor:
     """Rows by their numbers."""
     index = index.to(rows.device)
