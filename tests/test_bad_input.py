@@ -196,7 +196,7 @@ ROWS = {
     "a word": ("rows.csv", f"{NOT_ROWS}str."),
     "too large": (
         np.where(X > 7, 1e200, X),
-        "X holds values as large as 1e+200, too large to square; rescale that column, or remove such values.",
+        "X holds values as large as 1e+200 in column 0, too large to square; rescale that column, or remove such values.",
     ),
 }
 

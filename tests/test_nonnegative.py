@@ -192,8 +192,7 @@ def test_negative_features_name_the_first_column(counts, kind):
     X[5, 4], X[9, 2], X[11, 2] = -1.0, -2.5, -0.5
     message = (
         "Negative values in data passed to NonnegativeMixtureClassifier: column 2 holds -2.5, and features must be at "
-        "least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
-        "shifting them."
+        "least 0. Subtract the smallest value of that column."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)

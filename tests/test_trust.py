@@ -1,6 +1,8 @@
 """Laws of trust, over all estimators: answers are finite and mean what the input says, or the input is refused."""
 
+import importlib
 import re
+import sys
 import warnings
 
 import numpy as np
@@ -21,6 +23,7 @@ from mixtura import (
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
     load,
+    make_nonnegative_pipeline,
 )
 from mixtura.checks import PriorWarning, RepairWarning
 from mixtura.datasets import make_ripley
@@ -419,3 +422,131 @@ def test_columns_in_any_unit_are_fitted_or_named(model, factor):
     reason = "X (holds values as large as|varies by no more than) .* in column 1, too (large|little) to square; rescale"
     with pytest.raises(ValueError, match=reason):
         fitted(model, rows, LABELS)
+
+
+# ---- refusals in our own words -------------------------------------------------------------------------------------
+
+
+def refused(call, text, kind=ValueError):
+    with pytest.raises(kind, match=f"^{re.escape(text)}$"):
+        call()
+
+
+@pytest.mark.parametrize("name", ["sparse", "relevance", "monomials", "working set"])
+def test_values_too_large_for_a_kernel(name):
+    model = (ESTIMATORS | STARTS)[name]
+    text = r"X holds values as large as 1.56418e\+200 in column 0, too large to square; rescale that column"
+    with pytest.raises(ValueError, match=text):
+        fitted(model, ROWS * 1e200, LABELS)
+    with pytest.raises(
+        ValueError, match=r"X holds [\d.]+e\+110 in column \d, too large for the kernel; check the units"
+    ):
+        fitted(clone(model).set_params(scaling=False), ROWS * 1e110, LABELS)
+
+
+def test_kernels_that_overflow():
+    text = "gamma=1e+200 to the power of degree=2 exceeds 1e+100; lower gamma or degree."
+    refused(lambda: SparseMixtureClassifier(gamma=1e200).fit(ROWS, LABELS), text)
+    text = "coef0=1e+60 to the power of degree=2 exceeds 1e+100; lower coef0 or degree."
+    refused(lambda: SparseMixtureClassifier(coef0=1e60).fit(ROWS, LABELS), text)
+    with pytest.raises(ValueError, match=r"X holds [\d.]+e\+20\d in column \d+, too large for the kernel"):
+        SparseMixtureClassifier(kernel="precomputed").fit(1e200 * ROWS @ ROWS.T, LABELS)
+
+
+SINGLE = (
+    "Candidates are compared on held-out rows, but no row can be held out: every class has a single row. Add rows, or "
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "cure"),
+    [
+        (DiscriminativeMixtureClassifier(), "pass prior='default' and numbers for what is 'auto'."),
+        (MixtureClassifier("auto"), "choose with criterion='bic'."),
+        (MixtureClassifier(prior="auto", criterion="out_of_bag"), "choose with criterion='bic'."),
+    ],
+)
+def test_a_row_for_each_class_cannot_be_held_out(model, cure):
+    refused(lambda: model.fit(ROWS[[0, -1]], [0, 1]), SINGLE + cure)
+
+
+def test_missing_values_in_lists():
+    rows = [[1.0, pd.NA], [None, 2.0], *ROWS.tolist()]
+    holes = np.vstack(([1.0, np.nan], [np.nan, 2.0], ROWS))
+    labels = [0, 1, *LABELS]
+    found, expected = (MixtureClassifier().fit(part, labels).predict_proba(part) for part in (rows, holes))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu", "vulkan"])
+@pytest.mark.parametrize("name", ["density", "joint", "sparse", "nonnegative"])
+def test_devices_that_are_absent(name, device):
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        model = clone(ESTIMATORS[name]).set_params(device=device)
+        refused(
+            lambda: model.fit(ROWS, LABELS), f"device='{device}' is not available here; use device=None or \"cpu\"."
+        )
+
+
+def test_checkpoints_that_cannot_be_written(tmp_path):
+    for model in (
+        lambda path: HybridMixtureClassifier(checkpoint=path),
+        lambda path: MixtureClassifier(solver=Gradient(checkpoint=path)),
+    ):
+        refused(lambda model=model: model(3).fit(ROWS, LABELS), "checkpoint must be None or the path of a file; got 3.")
+        text = f"checkpoint must be the path of a file; got the folder '{tmp_path}'. Add a file name."
+        refused(lambda model=model: model(tmp_path).fit(ROWS, LABELS), text)
+        text = (
+            f"checkpoint is '{tmp_path}/none/file', but the folder '{tmp_path}/none' does not exist; make it, or name "
+            "another file."
+        )
+        refused(lambda model=model: model(tmp_path / "none" / "file").fit(ROWS, LABELS), text)
+
+
+@pytest.mark.parametrize("name", ["nonnegative", "sparse"])
+def test_pictures_of_models_without_gaussians(name):
+    pytest.importorskip("matplotlib")
+    from mixtura.plotting import plot_classifier
+
+    model = already_fitted(ESTIMATORS[name])
+    text = (
+        "plot_classifier draws Gaussian components, as those of a MixtureClassifier; got "
+        f"{type(model).__name__}, which has none."
+    )
+    refused(lambda: plot_classifier(model, ROWS, LABELS), text, TypeError)
+
+
+def test_pictures_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "mixtura.plotting", raising=False)
+    with pytest.raises(
+        ImportError, match=r"^Pictures need matplotlib; install it with: pip install 'mixtura\[plot\]'$"
+    ):
+        importlib.import_module("mixtura.plotting")
+
+
+def test_what_a_factorisation_cannot_take():
+    pipeline = make_nonnegative_pipeline(2, tol=0.1, random_state=0)
+    text = (
+        "Negative values in data passed to make_nonnegative_pipeline: column 1 ('b') holds -2, and features must be at "
+        "least 0. Subtract the smallest value of that column."
+    )
+    frame = pd.DataFrame({"a": ROWS[:, 0], "b": np.where(np.arange(60) == 7, -2.0, ROWS[:, 1])})
+    refused(lambda: pipeline.fit(frame, LABELS), text)
+    refused(lambda: clone(pipeline).fit(abs(frame), LABELS).predict(frame), text)
+    with pytest.raises(ValueError, match="first in column 0; make_nonnegative_pipeline does not accept it"):
+        pipeline.fit(HOLES, LABELS)
+    text = "n_basis must not exceed the number of rows, 60, nor that of features, 2; got 5."
+    refused(lambda: make_nonnegative_pipeline(5).fit(ROWS, LABELS), text)
+    refused(lambda: make_nonnegative_pipeline(0), "n_basis must be a whole number of at least 1; got 0.")
+
+
+@pytest.mark.parametrize("prior", [None, "default"])
+def test_fewer_distinct_rows_than_components(prior):
+    text = "^X has 2 distinct rows for 3 components: some components start without rows. Lower n_components to 2.$"
+    with pytest.warns(RepairWarning, match=text) as caught:
+        GaussianMixture(3, prior=prior, random_state=0).fit(np.repeat(ROWS[:2], 10, 0))
+    assert len(caught) == 1
+    assert caught[0].filename == __file__

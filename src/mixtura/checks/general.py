@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,7 +133,28 @@ def device(value: object) -> torch.device | None:
         raise ValueError(f'device={value!r} asks for a GPU, but torch finds {n_found} here; use device=None or "cpu".')
     if found.type == "meta":
         raise ValueError(f'device must be one that holds numbers, such as "cpu" or "cuda"; got {value!r}.')
+    if found.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=found)
+        except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+            raise ValueError(f'device={value!r} is not available here; use device=None or "cpu".') from error
     return found
+
+
+def checkpoint(value: object) -> None:
+    """None, or a file that can be written."""
+    if value is None:
+        return
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise ValueError(f"checkpoint must be None or the path of a file; got {value!r}.")
+    path = Path(value)
+    if path.is_dir():
+        raise ValueError(f"checkpoint must be the path of a file; got the folder {str(path)!r}. Add a file name.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "cannot be written to" if path.parent.is_dir() else "does not exist"
+        raise ValueError(
+            f"checkpoint is {str(path)!r}, but the folder {str(path.parent)!r} {reason}; make it, or name another file."
+        )
 
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -342,6 +365,15 @@ def total_weight(total: float) -> None:
         )
 
 
+def rows_to_hold_out(found: bool, other: str) -> None:
+    """Candidates are compared on held-out rows, which a class with a single row cannot lend."""
+    if not found:
+        raise ValueError(
+            "Candidates are compared on held-out rows, but no row can be held out: every class has a single row. Add "
+            f"rows, or {other}."
+        )
+
+
 def alone_with_batches(**arguments: Any) -> None:
     """Arguments that speak of all rows at once must be left out where rows come in batches."""
     given = [name for name, value in arguments.items() if value is not None]
@@ -542,8 +574,7 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
     own = cells[bad & (torch.as_tensor(columns()) == column)] if columns else cells[:, column]
     raise ValueError(
         f"Negative values in data passed to {name}: {named(column)} holds {float(own.min()):g}, and features must be "
-        f"at least 0. Subtract the least value of the column, or code the rows with sklearn.decomposition.NMF after "
-        f"shifting them."
+        "at least 0. Subtract the smallest value of that column."
     )
 
 
@@ -555,4 +586,12 @@ def bounded_scores(estimator: Any, largest: Tensor, coefficients: Tensor) -> Non
         raise ValueError(
             f"X holds {float(largest[column]):g} in {column_name(estimator, column)}, too large to compute "
             "probabilities; check the units of that column, or remove such values."
+        )
+
+
+def rank_of_codes(n_basis: Any, shape: Sequence[int]) -> None:
+    """A factorisation has no more columns than the rows have rows or features."""
+    if len(shape) == 2 and isinstance(n_basis, Integral) and int(n_basis) > min(shape):
+        raise ValueError(
+            f"n_basis must not exceed the number of rows, {shape[0]}, nor that of features, {shape[1]}; got {n_basis}."
         )

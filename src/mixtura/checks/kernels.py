@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,6 +16,16 @@ def kernel(value: object, names: Iterable[str]) -> None:
     """A known kernel, a function, or None."""
     if value is not None and not callable(value):
         one_of("kernel", value, names, ", None (the features themselves) or a function of two arrays of rows")
+
+
+def powers(degree: int, gamma: float, coef0: float) -> None:
+    """Coefficients of a polynomial kernel that are finite."""
+    largest = "coef0" if coef0 > gamma else "gamma"
+    if degree * math.log(max(gamma, coef0, 1.0)) > math.log(LARGEST_FEATURE):
+        raise ValueError(
+            f"{largest}={max(gamma, coef0):g} to the power of degree={degree} exceeds {LARGEST_FEATURE:g}; lower "
+            f"{largest} or degree."
+        )
 
 
 def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
@@ -60,7 +71,7 @@ def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> Non
 
 
 # Sums of so large features times weights are finite.
-LARGEST_FEATURE = 1e150
+LARGEST_FEATURE = 1e100
 
 
 def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:

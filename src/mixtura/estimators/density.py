@@ -317,7 +317,17 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         numpy_weights = None if weights is None else weights.cpu().numpy()
         if self.init_params == "kmeans":
             means: Any = KMeans(n_clusters=self.n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
-            labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
+                labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
+            n_found = len(np.unique(labels))
+            if n_found < self.n_components:
+                warnings.warn(
+                    f"X has {n_found} distinct rows for {self.n_components} components: some components start without "
+                    f"rows. Lower n_components to {n_found}.",
+                    checks.RepairWarning,
+                    stacklevel=7,
+                )
             return _Start(every, torch.from_numpy(labels.astype(np.int64)).to(device), None, total)
         if self.init_params == "k-means++":
             _, chosen = kmeans_plusplus(

@@ -184,6 +184,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
 
     def _choose(self, problem: Problem) -> None:
         folds = make_folds(problem, self._cv, lambda part: self._generative(part, "kmeans"))
+        checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         grid = Grid(self.prior, SMOOTHINGS if is_auto(self.smoothing) else (self.smoothing,))
         search = Search(folds, grid, self._limits(problem), bool(self.early_stopping))
         setting, self.growth_ = search.run(is_auto(self.n_components))

@@ -196,6 +196,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         checks.count("batch_size", self.batch_size)
         checks.count("patience", self.patience)
         checks.positive("learning_rate", self.learning_rate)
+        checks.checkpoint(self.checkpoint)
         if self.validation_fraction is not None:
             checks.fraction("validation_fraction", self.validation_fraction)
         if not _is_auto(self.margin):

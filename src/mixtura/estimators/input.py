@@ -142,6 +142,10 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
         if "could not convert string" in str(error):
             raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
         raise
+    except TypeError as error:
+        if "NAType" not in str(error) or not isinstance(X, list | tuple):
+            raise
+        return _checked_array(estimator, _with_nan(np.array(X, dtype=object)), reset, smallest)
 
 
 def _refuse_categories(X: Any) -> None:

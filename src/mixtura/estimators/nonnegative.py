@@ -399,7 +399,7 @@ def make_nonnegative_pipeline(
         True
     """
     coder = QuietNMF(
-        n_components=n_basis,  # pyright: ignore[reportArgumentType]
+        n_components=checks.count("n_basis", n_basis),  # pyright: ignore[reportArgumentType]
         init="nndsvda",
         max_iter=nmf_max_iter,
         random_state=random_state,
@@ -408,14 +408,34 @@ def make_nonnegative_pipeline(
 
 
 class QuietNMF(NMF):
-    """scikit-learn's NMF without its warning that it stopped at max_iter: a code is good long before it converges."""
+    """scikit-learn's NMF without its warning that it stopped at max_iter: a code is good long before it converges.
+
+    What it cannot factorise is refused in the words of `make_nonnegative_pipeline`, whose part it is.
+    """
+
+    def _check(self, X: Any) -> None:
+        rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+            return  # scikit-learn says what is wrong
+        values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
+        names = getattr(X, "columns", None)
+        name = "make_nonnegative_pipeline"
+
+        def named(column: int) -> str:
+            return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+
+        checks.finite_features(values, columns, named, name)
+        checks.non_negative_features(values, columns, named, name)
 
     def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
+        self._check(X)
+        checks.rank_of_codes(self.n_components, X.shape if hasattr(X, "shape") else np.shape(X))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
             return super().fit_transform(X, y, W=W, H=H)
 
     def transform(self, X: Any) -> Any:
+        self._check(X)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
             return super().transform(X)

@@ -1,5 +1,10 @@
 """Pictures of mixtures and of fits. The only room that imports matplotlib."""
 
+try:
+    import matplotlib  # noqa: F401
+except ImportError as error:
+    raise ImportError("Pictures need matplotlib; install it with: pip install 'mixtura[plot]'") from error
+
 from mixtura.plotting.figures import (
     Curve,
     demo_picture,

@@ -140,8 +140,11 @@ def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | No
 def _checked_mixture(model: Any) -> Mixture:
     check_is_fitted(model)
     mixture = getattr(model, "mixture_", None)
-    if mixture is None or not hasattr(model, "classes_"):
-        raise TypeError(f"plot_classifier draws a fitted MixtureClassifier; got {type(model).__name__}.")
+    if not isinstance(mixture, Mixture) or not hasattr(model, "classes_"):
+        raise TypeError(
+            f"plot_classifier draws Gaussian components, as those of a MixtureClassifier; got {type(model).__name__}, "
+            "which has none."
+        )
     if mixture.n_features != 2:
         raise ValueError(
             f"plot_classifier draws models of 2 features; this one has {mixture.n_features}. Fit a model on "

@@ -172,6 +172,8 @@ def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Colum
     rows, labels, shares, weights = _sampled(ground.source, ground.generator)
     strata = labels if labels is not None else torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     counts = _counts(strata, criterion, ground.generator)
+    if criterion not in ("bic", "icl"):
+        checks.rows_to_hold_out(bool((counts[:, :-1] == 0).any()), "choose with criterion='bic'")
     columns = []
     for number in range(counts.shape[1]):
         own = counts[:, number].to(torch.float64)

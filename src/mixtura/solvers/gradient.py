@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
@@ -103,6 +104,7 @@ class Gradient:
 
     def start(self, mixture: Mixture, rows: Source) -> GradientState:
         """The start itself is the first candidate; a checkpoint of the same fit is taken up where it is."""
+        checks.checkpoint(self.checkpoint)
         training = Training(self, mixture, rows)
         state = training.state()
         first = GradientState(training, 0, state, training.kept())

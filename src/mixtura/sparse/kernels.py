@@ -92,6 +92,10 @@ class Kernel(Protocol):
         """(n, D), (m, D) -> (n, m)"""
         ...
 
+    def largest(self, rows: Tensor) -> Tensor:
+        """What the values that each row has a part in are bounded by, (n, 1)."""
+        ...
+
     def n_features(self, n_columns: int) -> int | None:
         """How many features reproduce the kernel, or None where there are no finitely many."""
         ...
@@ -112,6 +116,9 @@ class Polynomial:
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
         return (self.gamma * (left @ right.T) + self.coef0) ** self.degree
+
+    def largest(self, rows: Tensor) -> Tensor:
+        return (self.gamma * rows.square().sum(1, keepdim=True) + self.coef0) ** self.degree
 
     def n_features(self, n_columns: int) -> int | None:
         return comb(n_columns + self.degree, self.degree)
@@ -139,6 +146,9 @@ class RBF:
         lengths = left.square().sum(1, keepdim=True) + right.square().sum(1)
         return torch.addmm(lengths, left, right.T, alpha=-2).clamp_min_(0).mul_(-self.gamma).exp_()
 
+    def largest(self, rows: Tensor) -> Tensor:
+        return rows.square().sum(1, keepdim=True)
+
     def n_features(self, n_columns: int) -> int | None:
         return None
 
@@ -156,6 +166,9 @@ class Custom:
         values = np.asarray(self.function(left.cpu().numpy(), right.cpu().numpy()), dtype=float)
         checks.gram_shape(values, len(left), len(right))
         return torch.from_numpy(values).to(left.device)
+
+    def largest(self, rows: Tensor) -> Tensor:
+        return torch.zeros_like(rows[:, :1])  # the function answers for its values
 
     def n_features(self, n_columns: int) -> int | None:
         return None

@@ -37,9 +37,11 @@ KERNELS = ("polynomial", "rbf", "precomputed")
 def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
     """The kernel that arguments ask for; None for monomials and for precomputed values."""
     if name == "polynomial":
-        return Polynomial(
+        kernel = Polynomial(
             checks.count("degree", degree), checks.positive("gamma", gamma), checks.non_negative("coef0", coef0)
         )
+        checks.powers(kernel.degree, kernel.gamma, kernel.coef0)
+        return kernel
     if name == "rbf":
         return RBF(checks.positive("gamma", gamma))
     return Custom(name) if callable(name) else None
@@ -107,10 +109,12 @@ def make_problem(
     present = ((weights > 0) & (numbers >= 0)).nonzero()[:, 0]
     weights, labels = weights[present].to(values.device), numbers[present].to(values.device)
     rows = scaling(values)[present.to(values.device)]
+    given = values[present.to(values.device)]
     n_live = sum(n_components) - 1
     precisions = None
     if primal_degree is not None:
         columns = monomials(rows, primal_degree)  # (N, H)
+        checks.bounded_features(columns, given, rows)
         basis: Basis = MonomialBasis(primal_degree, torch.arange(columns.shape[1], device=rows.device))
         if columns.shape[1] > len(rows):  # more monomials than rows: the rows themselves span the columns
             evidence = Evidence(torch.eye(len(rows), dtype=rows.dtype, device=rows.device), columns, labels, weights)
@@ -118,12 +122,14 @@ def make_problem(
             evidence = Evidence(columns.T.contiguous(), None, labels, weights)
     elif kernel is None:
         rows = rows[:, present.to(rows.device)]
+        checks.bounded_features(rows, rows, rows)
         factor = gram_factor(rows)
         ones = factor.new_ones(len(factor), 1)
         maps = torch.block_diag(ones[:1], factor)
         evidence = Evidence(torch.cat((ones, factor), 1).T.contiguous(), maps.T.contiguous(), labels, weights)
         basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
     else:
+        checks.bounded_features(kernel.largest(rows), given, rows)
         points, places, first = _distinct(rows)
         copies = weights.new_zeros(len(points)).index_add_(0, places, weights)
         precisions = torch.cat((copies.new_ones(1), 1 / copies.clamp_min(1)))  # (equal-columns)
