@@ -173,11 +173,12 @@ ROWS = {
     "infinite": (
         np.where(X > 7, np.inf, X),
         "Input X contains infinity or a value too large for dtype('float64'). Remove those rows, clip them, or set the "
-        "cells to NaN (missing).",
+        "values to NaN (missing).",
     ),
     "infinite, tensor": (
         torch.from_numpy(np.where(X > 7, -np.inf, X)),
-        "Input X contains infinity, first in row 102; remove those rows, clip them, or set the cells to NaN (missing).",
+        "Input X contains infinity, first in row 102; remove those rows, clip them, or set the values to NaN "
+        "(missing).",
     ),
     "logical, tensor": (
         torch.ones(150, 4, dtype=torch.bool),
@@ -196,7 +197,8 @@ ROWS = {
     "a word": ("rows.csv", f"{NOT_ROWS}str."),
     "too large": (
         np.where(X > 7, 1e200, X),
-        "X holds values as large as 1e+200 in column 0, too large to square; rescale that column, or remove such values.",
+        "X holds values as large as 1e+200 in column 0, too large to square; rescale that column, or remove such "
+        "values.",
     ),
 }
 
@@ -214,8 +216,6 @@ def test_rows(rows, text):
         np.array(["u", "v", "w"] * 50),
         np.array(["u", "v", "w"] * 50, dtype=object),
         pd.array(["u", "v", "w"] * 50, dtype="string"),
-        pd.date_range("2020-01-01", periods=150),
-        pd.to_timedelta(np.arange(150), unit="D"),
     ],
     ids=lambda c: str(c.dtype),
 )
@@ -223,6 +223,27 @@ def test_columns_that_are_not_numbers_are_named(column):
     frame = pd.DataFrame({"size": X[:, 0], "kind": column})
     for estimator in (MixtureClassifier(), GaussianMixture()):
         refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numbers: ['kind']. {ENCODE}")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.date_range("2020-01-01", periods=150),
+        pd.to_timedelta(np.arange(150), unit="D"),
+        pd.period_range("2020-01", periods=150, freq="M"),
+    ],
+    ids=lambda c: str(c.dtype),
+)
+def test_dates_are_named(column):
+    cure = (
+        "Gaussian mixtures need numeric features: convert them first, e.g. to days since a date, or to month and "
+        "weekday, or leave them out."
+    )
+    frame = pd.DataFrame({"size": X[:, 0], "when": column})
+    for estimator in (MixtureClassifier(), GaussianMixture()):
+        refused(lambda e=estimator: e.fit(frame, Y), f"X holds dates or times in columns ['when']. {cure}")
+        dates = np.full((150, 2), "2020-01-01", dtype="datetime64[D]")
+        refused(lambda e=estimator, d=dates: e.fit(d, Y), f"X holds dates or times. {cure}")
 
 
 def test_numbers_in_any_column_type_are_fine():
@@ -355,6 +376,11 @@ def test_nothing_labeled():
 def test_one_class_labeled():
     text = "MixtureClassifier needs rows of at least two classes, but y holds only one class: 0. ..."
     refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
+    text = (
+        "MixtureClassifier needs rows of at least two classes, but the rows of positive weight hold (the weights of "
+        "100 rows are 0) only one class: 0. Give rows of another class a positive weight, or use GaussianMixture for a "
+        "density of one."
+    )
     refused(lambda: MixtureClassifier().fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
 
 

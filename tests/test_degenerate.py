@@ -232,7 +232,10 @@ def test_unlabeled_rows_and_weights_on_top(data, rng, quiet):
 class TestNamedRepairs:
     def test_more_components_than_rows(self, rng):
         X, y = one_row_in_a_class(rng)
-        message = "Class 1 has 1 rows for 3 components; it gets 1 instead. Lower n_components for it, e.g. with a dict"
+        message = (
+            "^There are fewer rows than components: class 1 has 1 rows for 3 components; each gets a component per row "
+            "instead. Lower n_components for them, e.g. with a dict.$"
+        )
         with pytest.warns(RepairWarning, match=message) as caught:
             model = MixtureClassifier(3, random_state=0).fit(X, y)
         assert caught[0].filename == __file__

@@ -316,7 +316,7 @@ def test_infinities_get_the_words_of_scikit_learn_and_a_cure():
     rows = np.where(X > 3, np.inf, X)
     kind, text = complaint(lambda: GaussianMixture().fit(rows))
     _, theirs = complaint(lambda: Theirs().fit(rows))
-    assert (kind, text) == ("ValueError", f"{theirs} Remove those rows, clip them, or set the cells to NaN (missing).")
+    assert (kind, text) == ("ValueError", f"{theirs} Remove those rows, clip them, or set the values to NaN (missing).")
 
 
 def test_weights_out_of_range_name_the_largest_and_the_smallest():
@@ -339,7 +339,7 @@ def test_unknown_covariance_lists_the_known_ones():
 def test_equal_rows_without_ridge_raise_as_scikit_learn(covariance_type):
     arguments = {"n_components": 2, "covariance_type": covariance_type, "reg_covar": 0}
     rows = np.ones((10, 2))
-    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
+    with pytest.warns(ConvergenceWarning, match="X has 1 distinct rows for 2 components"):
         kind, text = complaint(lambda: GaussianMixture(**arguments).fit(rows))
     with pytest.warns(ConvergenceWarning, match="distinct clusters"):
         their_kind, their_text = complaint(lambda: Theirs(**arguments).fit(rows))

@@ -212,8 +212,9 @@ def test_missing_cells_name_the_models_that_take_them(counts, kind):
     X = X.copy()
     X[5, 3] = np.nan
     message = (
-        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it. MixtureClassifier "
-        "and GaussianMixture take missing cells (NaN); or fill the cells in first."
+        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it: impute the missing "
+        "values first, or use an estimator that takes them: MixtureClassifier, DiscriminativeMixtureClassifier, "
+        "HybridMixtureClassifier or AveragedMixtureClassifier."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)

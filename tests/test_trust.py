@@ -546,7 +546,64 @@ def test_what_a_factorisation_cannot_take():
 @pytest.mark.parametrize("prior", [None, "default"])
 def test_fewer_distinct_rows_than_components(prior):
     text = "^X has 2 distinct rows for 3 components: some components start without rows. Lower n_components to 2.$"
-    with pytest.warns(RepairWarning, match=text) as caught:
+    with pytest.warns(ConvergenceWarning, match=text) as caught:
         GaussianMixture(3, prior=prior, random_state=0).fit(np.repeat(ROWS[:2], 10, 0))
     assert len(caught) == 1
     assert caught[0].filename == __file__
+
+
+# ---- cures that help -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy], ids=["array", "tensor"])
+@every_estimator
+def test_infinities_are_to_become_nan_only_where_nan_is_taken(model, make):
+    rows = ROWS.copy()
+    rows[3, 1] = np.inf
+    with pytest.raises(ValueError, match="Input X contains infinity") as caught:
+        fitted(model, make(rows), LABELS)
+    advised = "set the values to NaN (missing)" in str(caught.value)
+    assert advised == (model in TAKES_NAN.values())
+    assert "emove those rows" in str(caught.value)
+
+
+def test_the_refusal_of_nan_names_all_classifiers_that_take_it():
+    takers = {type(model).__name__ for model in TAKES_NAN.values() if hasattr(model, "predict_proba")}
+    with pytest.raises(ValueError, match="Input X contains NaN") as caught:
+        fitted(ESTIMATORS["sparse"], HOLES, LABELS)
+    named = set(re.findall(r"\w+Classifier", str(caught.value).split("takes them: ")[1]))
+    assert named == {name for name in takers if name.endswith("Classifier")}
+
+
+@pytest.mark.parametrize("name", ["joint", "hybrid", "sparse"])
+def test_every_class_with_fewer_rows_than_components_is_named(name):
+    rows, labels = ROWS[[0, 1, 2, -3, -2, -1, 30]], ["a", "b", "b", "c", "c", "c", "c"]
+    model = clone(ESTIMATORS[name]).set_params(n_components=4)
+    text = (
+        "There are fewer rows than components: class 'a' has 1 rows for 4 components, class 'b' has 2 rows for 4 "
+        "components; each gets a component per row instead. Lower n_components for them, e.g. with a dict."
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(rows, labels)
+    (found,) = [warning for warning in caught if "fewer rows" in str(warning.message)]
+    assert str(found.message) == text
+    assert found.filename == __file__
+
+
+@pytest.mark.parametrize("model", [MixtureClassifier(criterion="x"), GaussianMixture(criterion="x")])
+def test_an_unknown_criterion_is_refused_where_nothing_is_chosen(model):
+    with pytest.raises(ValueError, match=r"^criterion must be one of .*; got 'x'\.$"):
+        model.fit(ROWS, LABELS)
+
+
+@every_estimator
+def test_a_model_of_another_machine_predicts_here(model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    model = fitted(model, ROWS, LABELS)
+    expected = answers(model)
+    base = "estimator__device" if "estimator__device" in model.get_params() else "device"
+    model.set_params(**{base: "cuda"})
+    np.testing.assert_array_equal(answers(model), expected)
+    with pytest.raises(ValueError, match="device='cuda' asks for a GPU, but torch finds none here"):
+        clone(model).fit(ROWS, LABELS)

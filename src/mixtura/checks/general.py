@@ -120,8 +120,8 @@ def has_update(structure: Any) -> None:
         )
 
 
-def device(value: object) -> torch.device | None:
-    """A torch device that is there, or None."""
+def device(value: object, required: bool = True) -> torch.device | None:
+    """A torch device that is there, or None; None also where it is not required and absent."""
     if value is None:
         return None
     try:
@@ -129,6 +129,8 @@ def device(value: object) -> torch.device | None:
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device must be None, "cpu", "cuda" or a torch.device; got {value!r}.') from error
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        if not required:
+            return None
         n_found = torch.cuda.device_count() or "none"
         raise ValueError(f'device={value!r} asks for a GPU, but torch finds {n_found} here; use device=None or "cpu".')
     if found.type == "meta":
@@ -137,6 +139,8 @@ def device(value: object) -> torch.device | None:
         try:
             torch.zeros(1, device=found)
         except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+            if not required:
+                return None
             raise ValueError(f'device={value!r} is not available here; use device=None or "cpu".') from error
     return found
 
@@ -214,23 +218,21 @@ def rows(values: Tensor, expected: int | None, name: str) -> Tensor:
     return values
 
 
-def no_infinity(values: Tensor) -> None:
+def _cure_of_infinity(takes_nan: bool) -> str:
+    return "those rows, clip them, or set the values to NaN (missing)." if takes_nan else "those rows, or clip them."
+
+
+def no_infinity(values: Tensor, takes_nan: bool) -> None:
     """Finite numbers, or NaN."""
     if values.is_floating_point() and bool(values.isinf().any()):
         row = int(values.isinf().any(1).nonzero()[0])
-        raise ValueError(
-            f"Input X contains infinity, first in row {row}; remove those rows, clip them, or set the cells to NaN "
-            "(missing)."
-        )
+        raise ValueError(f"Input X contains infinity, first in row {row}; remove {_cure_of_infinity(takes_nan)}")
 
 
-def too_large(dtype: torch.dtype) -> str:
+def too_large(dtype: torch.dtype, takes_nan: bool) -> str:
     """The message about infinities in an array, in the words of scikit-learn, and a cure."""
     name = str(dtype).removeprefix("torch.")
-    return (
-        f"Input X contains infinity or a value too large for dtype('{name}'). Remove those rows, clip them, or set the "
-        "cells to NaN (missing)."
-    )
+    return f"Input X contains infinity or a value too large for dtype('{name}'). Remove {_cure_of_infinity(takes_nan)}"
 
 
 def rows_of_something(values: object) -> None:
@@ -312,6 +314,15 @@ def categorical(columns: Sequence[Any]) -> str:
     return (
         f"X has {which}. Gaussian mixtures need numeric features: encode them first, "
         f"e.g. with sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or leave them out."
+    )
+
+
+def dates(columns: Sequence[Any]) -> str:
+    """The message about columns of dates or times, by their names where these are known."""
+    which = f" in columns {list(columns)}" if len(columns) else ""
+    return (
+        f"X holds dates or times{which}. Gaussian mixtures need numeric features: convert them first, e.g. to days "
+        "since a date, or to month and weekday, or leave them out."
     )
 
 
@@ -463,17 +474,21 @@ def one_label(value: object) -> None:
         raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
 
 
-def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str) -> None:
-    """At least two classes with rows of positive weight."""
+def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str, n_absent: int = 0) -> None:
+    """At least two classes among the rows of positive weight; so many others have weight zero."""
     if len(classes) == 0:
         raise ValueError(
             f"{name} needs labeled rows, but all {n_unlabeled} rows are unlabeled; label some rows of every class, "
             f"or use GaussianMixture, which needs no labels."
         )
     if len(classes) == 1:
+        holder, cure = "y holds", "Add rows of another class"
+        if n_absent:
+            holder = f"the rows of positive weight hold (the weights of {n_absent} rows are 0)"
+            cure = "Give rows of another class a positive weight"
         raise ValueError(
-            f"{name} needs rows of at least two classes, but y holds only one class: {_plain(classes[0])!r}. "
-            f"Add rows of another class, or use GaussianMixture for a density of one."
+            f"{name} needs rows of at least two classes, but {holder} only one class: {_plain(classes[0])!r}. {cure}, "
+            "or use GaussianMixture for a density of one."
         )
 
 
@@ -527,6 +542,7 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
 
 # ---- models without a density ----------------------------------------------------------------------------------------
 
+TAKE_NAN = "MixtureClassifier, DiscriminativeMixtureClassifier, HybridMixtureClassifier or AveragedMixtureClassifier"
 NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
 
 
@@ -557,10 +573,10 @@ def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
     what = "NaN" if bool(cells.isnan().any()) else "infinity"
     cell = int((cells.isnan() if what == "NaN" else bad).flatten().nonzero()[0])
     column = int(columns()[cell]) if columns else cell % cells.shape[1]
-    raise ValueError(
-        f"Input X contains {what}, first in {named(column)}; {name} does not accept it. MixtureClassifier and "
-        f"GaussianMixture take missing cells (NaN); or fill the cells in first."
-    )
+    cure = f"impute the missing values first, or use an estimator that takes them: {TAKE_NAN}."
+    if what == "infinity":
+        cure = f"remove {_cure_of_infinity(takes_nan=False)}"
+    raise ValueError(f"Input X contains {what}, first in {named(column)}; {name} does not accept it: {cure}")
 
 
 def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -218,6 +219,19 @@ def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -
         warnings.warn(
             f"X has no observed value in columns {columns}: nothing is learned of them, and impute leaves NaN there. "
             "Leave these columns out.",
+            checks.RepairWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int], stacklevel: int) -> None:
+    """Tell the user which classes get as many components as they have rows."""
+    counts = zip(classes, wanted, available, strict=True)
+    short = [f"class {c!r} has {m} rows for {n} components" for c, n, m in counts if m < n]
+    if short:
+        warnings.warn(
+            f"There are fewer rows than components: {', '.join(short)}; each gets a component per row instead. Lower "
+            "n_components for them, e.g. with a dict.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )

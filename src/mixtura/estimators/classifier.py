@@ -21,6 +21,7 @@ from mixtura.estimators.base import (
     check_described,
     check_start,
     keep_unobserved,
+    warn_of_few_rows,
     warn_of_prior,
     warn_of_repairs,
 )
@@ -171,6 +172,7 @@ class MixtureClassifier(DensityClassifier):
             sample_weight: one non-negative weight per row.
         """
         checks.switch("warm_start", self.warm_start)
+        wanted_criterion(self.criterion, "log_loss")
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         source, classes = self._read_problem(X, y, sample_weight, objective)
@@ -345,16 +347,9 @@ class MixtureClassifier(DensityClassifier):
         available = [len(rows) for rows, _ in description.samples]
         if isinstance(self.init, str) and self.init == "spread":
             available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may become those of any class
-        short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=False) if m < n]
-        if short:
-            label, n_wanted, n_rows = short[0]
-            warnings.warn(
-                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower "
-                "n_components for it, e.g. with a dict.",
-                checks.RepairWarning,
-                stacklevel=4,
-            )
-        return [min(n, m) for n, m in zip(wanted, available, strict=False)]
+        available = available[: len(wanted)]
+        warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=5)
+        return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
     def _fit_once(self, problem: Problem) -> FitResult:
         solver = self._solver_of(problem)

@@ -159,6 +159,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         if plain is not self:
             plain.set_params(n_components=1)
         plain._validate_params()
+        wanted_criterion(self.criterion, "bic")
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit, then the most probable component of each row."""
@@ -325,7 +326,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
                 warnings.warn(
                     f"X has {n_found} distinct rows for {self.n_components} components: some components start without "
                     f"rows. Lower n_components to {n_found}.",
-                    checks.RepairWarning,
+                    ConvergenceWarning,  # as scikit-learn's own
                     stacklevel=7,
                 )
             return _Start(every, torch.from_numpy(labels.astype(np.int64)).to(device), None, total)

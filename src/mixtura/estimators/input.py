@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
@@ -20,7 +21,8 @@ from mixtura.model.warp import Warp
 from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
-NOT_NUMBERS = ("category", "string", "str", "datetime", "timedelta", "period", "interval")
+NOT_NUMBERS = ("category", "string", "str", "interval")
+DATES = ("datetime", "timedelta", "period")
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,16 @@ class Rows:
 def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
     checks.rows_of_something(X)
-    wanted_device, wanted_dtype = checks.device(estimator.device), checks.dtype(estimator.dtype)
+    # A model may have been fitted where there is a GPU, and predict where there is none.
+    wanted_device = checks.device(estimator.device, required=reset)
+    wanted_dtype, takes_nan = checks.dtype(estimator.dtype), get_tags(estimator).input_tags.allow_nan
     if isinstance(X, Tensor):
         values = _checked_tensor(estimator, X, reset, smallest)
         dtype = wanted_dtype or values.dtype
         values = values.to(dtype)
         extents = extents_of(values)
         if not extents.within(dtype):
-            checks.no_infinity(values)
+            checks.no_infinity(values, takes_nan)
         return Rows(values, wanted_device or values.device, dtype, as_tensor=True, extents=extents)
     array = _checked_array(estimator, _with_nan(X), reset, smallest)
     dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
@@ -89,7 +93,7 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
     extents = extents_of(values)
     if not extents.within(dtype):
-        raise ValueError(checks.too_large(dtype))
+        raise ValueError(checks.too_large(dtype, takes_nan))
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
 
 
@@ -153,6 +157,11 @@ def _refuse_categories(X: Any) -> None:
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
         if named:
             raise ValueError(checks.categorical(named))
+        named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).lower().startswith(DATES)]
+        if named:
+            raise ValueError(checks.dates(named))
+    elif getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+        raise ValueError(checks.dates([]))
 
 
 def _text_columns(X: Any) -> list[Any]:
@@ -201,7 +210,7 @@ def read_labels(
     classes = checks.distinct(known)
     check_classification_targets(known)
     n_present = n_rows if weights is None else int((weights > 0).sum())
-    checks.enough_classes(classes, n_present - len(known), name)
+    checks.enough_classes(classes, n_present - len(known), name, n_rows - n_present)
     numbers = np.full(len(values), -1)
     numbers[labeled] = np.searchsorted(classes, known)
     return Labels(classes, torch.from_numpy(numbers), None)

@@ -288,7 +288,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
             if reset:
                 checks.non_negative_features(matrix.data, lambda: matrix.indices, self._column_name, name)
-            values = from_scipy(matrix).to(checks.device(self.device) or "cpu")
+            values = from_scipy(matrix).to(checks.device(self.device, required=reset) or "cpu")
             return values, Rows(values, values.device, torch.float64, as_tensor=False)
         if is_batches(X):
             raise ValueError(

@@ -18,6 +18,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.threads import computing
+from mixtura.estimators.base import warn_of_few_rows
 from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
@@ -281,15 +282,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         wanted = checks.components_per_class(self.n_components, classes.tolist())
         present = numbers if weights is None else numbers[weights.cpu() > 0]
         available = torch.bincount(present[present >= 0], minlength=len(classes)).tolist()
-        short = [(c, n, m) for c, n, m in zip(classes.tolist(), wanted, available, strict=True) if m < n]
-        if short:
-            label, n_wanted, n_rows = short[0]
-            warnings.warn(
-                f"Class {label!r} has {n_rows} rows for {n_wanted} components; it gets {n_rows} instead. Lower "
-                f"n_components for it, e.g. with a dict.",
-                checks.RepairWarning,
-                stacklevel=3,
-            )
+        warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=4)
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
     def _generator(self) -> torch.Generator:
