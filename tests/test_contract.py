@@ -58,7 +58,7 @@ FIRST_ROWS = "a start draws rows: a row of weight 2 and two rows give other draw
 
 
 def expected_failures(estimator) -> dict[str, str]:
-    drawn = isinstance(estimator, AveragedMixtureClassifier | HybridMixtureClassifier)  # replicates, minibatches
+    drawn = isinstance(estimator, AveragedMixtureClassifier)  # replicates
     one_start = getattr(estimator, "n_components", 1) == 1 and not drawn
     return {} if one_start else {"check_sample_weight_equivalence_on_dense_data": FIRST_ROWS}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,9 +27,19 @@ def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n)."""
-    parts = [posteriors(log_joint[part]) for part in class_slices(targets.class_of, targets.n_classes)]
-    return torch.stack([values for values, _ in parts]), torch.cat([within for _, within in parts])
+    """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
+
+    A class whose log joints are all -inf gets zero posteriors, not NaN. Nothing waits for the device.
+    """
+    class_of, n_rows = targets.class_of, log_joint.shape[1]
+    lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
+    # The largest log joint of each class; it cancels, so no gradient need pass through it.
+    largest = lowest.scatter_reduce_(0, class_of.unsqueeze(-1).expand(-1, n_rows), log_joint.detach(), "amax")
+    powers = (log_joint - largest[class_of]).exp()
+    members = (torch.arange(targets.n_classes, device=class_of.device).unsqueeze(-1) == class_of).to(powers.dtype)
+    totals = members @ powers
+    inverse = totals.clamp_min(torch.finfo(totals.dtype).tiny).reciprocal()
+    return largest + totals.log(), powers * inverse[class_of]
 
 
 def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -43,12 +52,6 @@ def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
     if len(set(sizes)) == 1:
         return log_joint.unflatten(0, (len(sizes), sizes[0])).logsumexp(1)
     return torch.stack([part.logsumexp(0) for part in log_joint.split(list(sizes))])
-
-
-def class_slices(class_of: Tensor, n_classes: int) -> list[slice]:
-    """The components of each class, which are sorted by class."""
-    edges = torch.searchsorted(class_of, torch.arange(n_classes + 1, device=class_of.device)).tolist()
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
