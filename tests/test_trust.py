@@ -512,8 +512,8 @@ def test_pictures_of_models_without_gaussians(name):
 
     model = already_fitted(ESTIMATORS[name])
     text = (
-        "plot_classifier draws Gaussian components, as those of a MixtureClassifier; got "
-        f"{type(model).__name__}, which has none."
+        "plot_classifier draws classes with Gaussian components, as those of a fitted MixtureClassifier; got "
+        f"{type(model).__name__}."
     )
     refused(lambda: plot_classifier(model, ROWS, LABELS), text, TypeError)
 

@@ -3,7 +3,8 @@
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:
-    raise ImportError("Pictures need matplotlib; install it with: pip install 'mixtura[plot]'") from error
+    text = "Pictures need matplotlib; install it with: pip install 'mixtura[plot]'"
+    raise ModuleNotFoundError(text, name="matplotlib") from error
 
 from mixtura.plotting.figures import (
     Curve,

@@ -142,8 +142,8 @@ def _checked_mixture(model: Any) -> Mixture:
     mixture = getattr(model, "mixture_", None)
     if not isinstance(mixture, Mixture) or not hasattr(model, "classes_"):
         raise TypeError(
-            f"plot_classifier draws Gaussian components, as those of a MixtureClassifier; got {type(model).__name__}, "
-            "which has none."
+            f"plot_classifier draws classes with Gaussian components, as those of a fitted MixtureClassifier; got "
+            f"{type(model).__name__}."
         )
     if mixture.n_features != 2:
         raise ValueError(
