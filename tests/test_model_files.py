@@ -28,11 +28,11 @@ from mixtura import (
 )
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.datasets import make_ripley
-from mixtura.estimators.encoding import Decoder, Encoder, arguments_of, fitted_of
 from mixtura.model.warp import Warp
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.solvers import Gradient
+from mixtura.values.encoding import Decoder, Encoder, arguments_of, fitted_of
 from mixtura.values.storable import CLASSES, storable
 
 X, Y = load_iris(return_X_y=True)

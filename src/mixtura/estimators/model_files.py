@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.encoding import Decoder, Encoder, fitted_of
 from mixtura.solvers import Record
+from mixtura.values.encoding import Decoder, Encoder, fitted_of
 from mixtura.values.storable import NAMES
 from mixtura.values.tensor_files import read_tensors, write_tensors
 
