@@ -26,7 +26,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from mixtura.values.storable import CHECKS, CLASSES, NAMES
@@ -97,7 +96,7 @@ class Encoder:
         if type(value) not in NAMES:
             raise ValueError(refusal(value, place))
         check(value, place)
-        if isinstance(value, BaseEstimator):
+        if not is_dataclass(value):  # an estimator
             return self.estimator(value, place)
         return {"value": NAMES[type(value)], "fields": self._fields(value, place)}
 
@@ -274,7 +273,7 @@ class Decoder:
 
     def estimator(self, name: str, arguments: dict[str, Any], fitted: dict[str, Any]) -> Any:
         cls = CLASSES[name]
-        if not issubclass(cls, BaseEstimator):
+        if is_dataclass(cls):
             raise ValueError(f"{name!r} is not an estimator")
         model: Any = cls(**{key: self.decode(code) for key, code in arguments.items()})
         for key, code in fitted.items():
