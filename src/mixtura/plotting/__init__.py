@@ -14,6 +14,7 @@ from mixtura.plotting.figures import (
     plot_density,
     plot_features,
     plot_history,
+    plot_search,
     plot_selection,
     save_moving_features,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "plot_density",
     "plot_features",
     "plot_history",
+    "plot_search",
     "plot_selection",
     "save_moving_features",
 ]

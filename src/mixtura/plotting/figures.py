@@ -112,6 +112,45 @@ def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_search(model: Any, ax: Axes | None = None, n_shown: int = 20) -> Axes:
+    """Plot the candidates of a search with their standard errors, the best at the top.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        With a `search_` table.
+    ax : matplotlib Axes, optional
+        Where to draw; by default a new figure.
+    n_shown : int, default 20
+        Candidates to show.
+
+    Returns
+    -------
+    Axes
+    """
+    check_is_fitted(model)
+    table = vars(model).get("search_")
+    if not table:
+        raise ValueError(
+            f"plot_search draws the candidates of a search; this {type(model).__name__} compared none. Fit it with an "
+            'argument that is "auto", such as n_components.'
+        )
+    shown = table.ranked()[:n_shown]
+    ax = plt.subplots(figsize=(8, 1.2 + 0.27 * len(shown)), layout="constrained")[1] if ax is None else ax
+    for height, number in enumerate(reversed(shown)):
+        candidate, chosen = table.candidates[number], number == table.chosen
+        error = 0.0 if np.isnan(candidate.standard_error) else candidate.standard_error
+        ax.errorbar(
+            candidate.score, height, xerr=error, color=COLOURS[0 if chosen else 1], marker="o", markersize=5, capsize=2
+        )
+    labels = [", ".join(str(v) for v in table.candidates[number].what.values()) for number in reversed(shown)]
+    ax.set_yticks(range(len(shown)), labels, fontsize=8)
+    ax.get_yticklabels()[-1].set_fontweight("bold")
+    ax.set(xlabel=table.criterion.replace("_", " ") + " of held-out samples")
+    ax.grid(axis="x", alpha=0.3)
+    return ax
+
+
 def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | None = None) -> Axes:
     """Density of a model with two features, in shades, and rows.
 

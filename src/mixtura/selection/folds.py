@@ -1,0 +1,143 @@
+"""Training and held-out parts of the samples, for every search and every early stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral, Number, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import check_cv
+from torch import Tensor
+
+from mixtura import checks
+
+# With so many labeled samples one of the folds is enough to compare candidates.
+MANY_SAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Boolean masks over the samples, (n,): those to train on, and those to predict."""
+
+    kept: Tensor
+    held_out: Tensor
+
+
+def hold_outs(
+    cv: Any,
+    labels: Tensor | None,
+    generator: torch.Generator,
+    *,
+    shares: Tensor | None = None,
+    weights: Tensor | None = None,
+    smallest: int = 1,
+) -> list[HoldOut]:
+    """Split samples into training and held-out parts, stratified by class.
+
+    Unlabeled samples and samples of weight zero are always in the training part. A class with a single sample keeps
+    it.
+
+    Parameters
+    ----------
+    cv : int, float or splits
+        An int gives that many folds (only the first of them from 4000 labeled samples on); a float between 0 and 1
+        gives one split that holds out this fraction of every class; otherwise a scikit-learn splitter or an iterable
+        of pairs of index arrays.
+    labels : Tensor of shape (n,), or None
+        Class numbers, -1 for an unlabeled sample. None with `shares` means soft labels, else one class.
+    generator : torch.Generator
+        Draws the folds.
+    shares : Tensor of shape (n, C), optional
+        Soft labels, NaN for an unlabeled sample. The stratum of a sample is its largest share.
+    weights : Tensor of shape (n,), optional
+        Sample weights.
+    smallest : int, default 1
+        Splits with fewer held-out samples are left out.
+
+    Returns
+    -------
+    list of HoldOut
+        Empty if there are no samples to hold out.
+    """
+    strata = strata_of(labels, shares, weights)
+    if strata is None:
+        raise ValueError("hold_outs needs labels, shares or weights to know the number of samples.")
+    if isinstance(cv, Integral):
+        parts = _folds(strata, int(cv), generator)
+    elif isinstance(cv, Real):
+        parts = [_fraction(strata, float(cv), generator)]
+    else:
+        parts = _given(strata, cv)
+    device = next(part.device for part in (labels, shares, weights) if part is not None)
+    found = [HoldOut(kept.to(device), held_out.to(device)) for kept, held_out in parts]
+    return [part for part in found if int(part.held_out.sum()) >= smallest]
+
+
+def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | None) -> Tensor | None:
+    """The class of every sample that may be held out, -1 for the others, (n,)."""
+    if shares is not None:
+        strata = torch.where(shares[:, 0].isnan(), -1, shares.nan_to_num().argmax(1)).cpu()
+    elif labels is not None:
+        strata = labels.cpu()
+    elif weights is not None:
+        strata = torch.zeros(len(weights), dtype=torch.int64)
+    else:
+        return None
+    return strata if weights is None else torch.where(weights.cpu() > 0, strata, -1)
+
+
+def checked_cv(cv: Any) -> Any:
+    """The argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
+    if isinstance(cv, Number | str) or cv is None:
+        return checks.count("cv", cv, 2)
+    return check_cv(cv) if not isinstance(cv, Iterable) else cv
+
+
+def renumbered(cv: Any, present: np.ndarray) -> Any:
+    """Splits given as index arrays over all samples, for a source that only holds the samples present, (n,)."""
+    if not isinstance(cv, list | tuple) or bool(present.all()):
+        return cv
+    numbers = np.cumsum(present) - 1
+    return [tuple(numbers[np.asarray(part)[present[part]]] for part in split) for split in cv]
+
+
+def _folds(strata: Tensor, n_folds: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+    numbers, first = torch.full_like(strata, -1), 0
+    for stratum in strata[strata >= 0].unique().tolist():
+        own = (strata == stratum).nonzero()[:, 0]
+        if len(own) > 1:
+            order = torch.randperm(len(own), generator=generator)
+            # Each class goes on where the last one stopped, so that the folds are of equal size.
+            numbers[own[order]] = (torch.arange(len(own)) + first) % n_folds
+            first += len(own)
+    n_parts = n_folds if int((strata >= 0).sum()) < MANY_SAMPLES else 1
+    return [(numbers != part, numbers == part) for part in range(n_parts)]
+
+
+def _fraction(strata: Tensor, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    held_out = torch.zeros(len(strata), dtype=torch.bool)
+    for stratum in strata[strata >= 0].unique().tolist():
+        own = (strata == stratum).nonzero()[:, 0]
+        order = torch.randperm(len(own), generator=generator)
+        held_out[own[order[: int(fraction * len(own))]]] = True
+    return ~held_out, held_out
+
+
+def _given(strata: Tensor, cv: Any) -> list[tuple[Tensor, Tensor]]:
+    splits = cv
+    if not isinstance(cv, Iterable):  # a splitter divides the labeled samples
+        known = (strata >= 0).nonzero()[:, 0].numpy()
+        pairs = cv.split(np.zeros((len(known), 1)), strata.numpy()[known])
+        splits = ((known[kept], known[part]) for kept, part in pairs)
+    parts = []
+    for kept, part in splits:
+        held_out = torch.zeros(len(strata), dtype=torch.bool)
+        held_out[torch.from_numpy(np.asarray(part))] = True
+        held_out &= strata >= 0
+        trained = torch.zeros(len(strata), dtype=torch.bool)
+        trained[torch.from_numpy(np.asarray(kept))] = True
+        parts.append((trained | ((strata < 0) & ~held_out), held_out))
+    return parts
