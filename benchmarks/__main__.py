@@ -142,10 +142,10 @@ def bench_small_fits(rounds: int) -> dict:
 
 def bench_missing(rounds: int) -> dict:
     """One EM iteration with 30 % of the cells missing, beside the same without."""
-    from mixtura.datasets import remove_cells
+    from mixtura.datasets import remove_values
 
     problem = make_problem(10_000, 20, 10, "full")
-    holes = type(problem)(remove_cells(problem.rows, 0.3, random_state=0), problem.means, "full")
+    holes = type(problem)(remove_values(problem.rows, 0.3, random_state=0), problem.means, "full")
     fits = {"complete": RIVALS["mixtura"](problem), "missing": RIVALS["mixtura"](holes)}
     times: dict[str, list[float]] = {name: [] for name in fits}
     for _ in range(rounds + 1):

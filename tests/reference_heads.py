@@ -56,7 +56,7 @@ def large_margin(rows, weight, labels, margin, blend):
     return found
 
 
-def followed(rows, scores, labels, weights, means, covariances, class_of, rate, quadratic):
+def running_density(rows, scores, labels, weights, means, covariances, class_of, rate, quadratic):
     """One step of EM, row by row, in which what the mixture has seen counts 1 - rate and the rows rate."""
     counts = (1 - rate) * weights
     firsts = counts[:, None] * means

@@ -256,25 +256,25 @@ def test_anisotropic_classes_have_several_clusters():
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3, 0.617, 1.0])
-def test_remove_cells_removes_the_exact_fraction_and_nothing_else(fraction):
+def test_remove_values_removes_the_exact_fraction_and_nothing_else(fraction):
     X = np.random.default_rng(0).normal(size=(37, 11))
     kept = X.copy()
-    removed = datasets.remove_cells(X, fraction, random_state=0)
+    removed = datasets.remove_values(X, fraction, random_state=0)
     assert np.isnan(removed).sum() == round(fraction * 37 * 11)
     np.testing.assert_array_equal(X, kept)
     np.testing.assert_array_equal(removed[~np.isnan(removed)], X[~np.isnan(removed)])
     assert not np.shares_memory(X, removed)
 
 
-def test_remove_cells_takes_all_cells_alike():
-    removed = np.isnan(datasets.remove_cells(np.zeros((400, 50)), 0.3, random_state=0))
+def test_remove_values_takes_all_cells_alike():
+    removed = np.isnan(datasets.remove_values(np.zeros((400, 50)), 0.3, random_state=0))
     assert (abs(removed.mean(0) - 0.3) < 5 * np.sqrt(0.21 / 400)).all()
     assert (abs(removed.mean(1) - 0.3) < 5 * np.sqrt(0.21 / 50)).all()
 
 
-def test_remove_cells_repeats_under_one_random_state():
+def test_remove_values_repeats_under_one_random_state():
     X = np.arange(60.0).reshape(12, 5)
-    first, second, third = (datasets.remove_cells(X, 0.4, random_state=seed) for seed in (0, 0, 1))
+    first, second, third = (datasets.remove_values(X, 0.4, random_state=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(np.isnan(first), np.isnan(third))
 
@@ -282,13 +282,13 @@ def test_remove_cells_repeats_under_one_random_state():
 @pytest.mark.parametrize(
     ("dtype", "expected"), [("float32", "float32"), ("float64", "float64"), ("uint8", "float64"), ("bool", "float64")]
 )
-def test_remove_cells_keeps_float_types(dtype, expected):
-    assert datasets.remove_cells(np.ones((4, 3), dtype=dtype), 0.5, random_state=0).dtype == expected
+def test_remove_values_keeps_float_types(dtype, expected):
+    assert datasets.remove_values(np.ones((4, 3), dtype=dtype), 0.5, random_state=0).dtype == expected
 
 
-def test_remove_cells_reaches_every_cell_of_a_transposed_array():
+def test_remove_values_reaches_every_cell_of_a_transposed_array():
     X = np.asfortranarray(np.ones((6, 4)))
-    assert np.isnan(datasets.remove_cells(X.T, 0.5, random_state=0)).sum() == 12
+    assert np.isnan(datasets.remove_values(X.T, 0.5, random_state=0)).sum() == 12
 
 
 # ---- Mistakes --------------------------------------------------------------------------------------------------------
@@ -309,12 +309,12 @@ MISTAKES = [
     (
         lambda: datasets.make_ripley(random_state="x"),
         "random_state must be None, a non-negative integer, a numpy Generator or a numpy RandomState; "
-        "got 'x'. Pass an integer such as 0 to draw the same rows every time.",
+        "got 'x'. Pass an integer such as 0 for reproducible samples.",
     ),
     (
         lambda: datasets.make_ripley(random_state=-1),
         "random_state must be None, a non-negative integer, a numpy Generator or a numpy RandomState; "
-        "got -1. Pass an integer such as 0 to draw the same rows every time.",
+        "got -1. Pass an integer such as 0 for reproducible samples.",
     ),
     (
         lambda: datasets.make_waveform(-3),
@@ -373,16 +373,16 @@ MISTAKES = [
         "spread must be a finite number above 0; got 'wide'. Pass spread=1.0, for example.",
     ),
     (
-        lambda: datasets.remove_cells(np.zeros((2, 2)), 30),
-        "fraction must be a number from 0 to 1; got 30. Pass 0.3 to remove 30 % of cells.",
+        lambda: datasets.remove_values(np.zeros((2, 2)), 30),
+        "fraction must be a number from 0 to 1; got 30. Pass 0.3 to remove 30 % of the values.",
     ),
     (
-        lambda: datasets.remove_cells(np.zeros((2, 2)), float("nan")),
-        "fraction must be a number from 0 to 1; got nan. Pass 0.3 to remove 30 % of cells.",
+        lambda: datasets.remove_values(np.zeros((2, 2)), float("nan")),
+        "fraction must be a number from 0 to 1; got nan. Pass 0.3 to remove 30 % of the values.",
     ),
     (
-        lambda: datasets.remove_cells(np.array([["a", "b"]]), 0.5),
-        "X must hold numbers, since a missing cell is NaN; got dtype <U1. Encode categories as numbers first.",
+        lambda: datasets.remove_values(np.array([["a", "b"]]), 0.5),
+        "X must hold numbers, since missing values are NaN; got dtype <U1. Encode categories as numbers first.",
     ),
     (
         lambda: datasets.load_ratsch("bananas"),
@@ -506,17 +506,14 @@ def test_data_home_comes_before_the_environment(home, monkeypatch):
     np.testing.assert_array_equal(datasets.load_bupa(home / "given").y, [1, 1])
 
 
-ADVICE = "Pass data_home=, or set MIXTURA_DATA to, the folder that holds mnist.npz."
+ADVICE = "Set data_home or MIXTURA_DATA to the folder that holds mnist.npz."
 
 
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_loader_without_a_folder_says_how_to_give_one(home, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("MIXTURA_DATA", value)
-    message = (
-        "The file mnist.npz is wanted, and neither data_home nor the environment variable MIXTURA_DATA "
-        f"says where to look. {ADVICE}"
-    )
+    message = f"mnist.npz was not found: neither data_home nor the environment variable MIXTURA_DATA is set. {ADVICE}"
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         datasets.load_mnist()
 
@@ -524,7 +521,7 @@ def test_a_loader_without_a_folder_says_how_to_give_one(home, monkeypatch, value
 @pytest.mark.parametrize("source", ["data_home", "MIXTURA_DATA"])
 def test_a_missing_file_is_named_with_the_folder(home, monkeypatch, source):
     monkeypatch.setenv("MIXTURA_DATA", str(home))
-    message = f"The file mnist.npz is wanted, and it is not in {home} ({source}). {ADVICE}"
+    message = f"mnist.npz was not found: {home} ({source}) does not contain it. {ADVICE}"
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         datasets.load_mnist(home if source == "data_home" else None)
 
@@ -533,7 +530,7 @@ def test_an_archive_without_its_arrays_is_refused(home):
     save_bupa(home, y=None, feature_names=None)
     message = (
         f"{home / 'bupa.npz'} lacks the arrays y, feature_names; got X. "
-        "Replace it by an archive of numpy.savez that holds X, y, feature_names."
+        "Replace it with an archive written by numpy.savez that holds X, y, feature_names."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         datasets.load_bupa(home)
@@ -578,5 +575,5 @@ def test_a_foreign_or_corrupted_file_is_refused_and_nothing_executed(home, spoil
     path = home / "bupa.npz"
     spoil(path)
     start = re.escape(f"{path} is not a NumPy archive of plain arrays; got: ")
-    with pytest.raises(ValueError, match=rf"^{start}(?s:.+)\. Replace it by one written with numpy\.savez\.$"):
+    with pytest.raises(ValueError, match=rf"^{start}(?s:.+)\. Replace it with one written by numpy\.savez\.$"):
         datasets.load_bupa(home)

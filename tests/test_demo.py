@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mixtura import GaussianMixture, MixtureClassifier, cli
-from mixtura.datasets import make_rings, make_ripley, remove_cells
+from mixtura.datasets import make_rings, make_ripley, remove_values
 
 PNG = b"\x89PNG\r\n\x1a\n"
 no_matplotlib = "matplotlib is not installed: pip install 'mixtura[plot]'"
@@ -91,7 +91,7 @@ def test_removed_cells_are_those_asked_for():
 def test_one_variance_is_the_mean_within_classes(rng):
     y = np.repeat([0, 1], 500)
     X = 100 * y[:, None] + rng.normal(size=(1000, 3)) * np.array([1.0, 2.0, 3.0])
-    prior = cli.one_variance(cli.DemoData("made up", remove_cells(X, 0.2, 0), y, X, y))
+    prior = cli.one_variance(cli.DemoData("made up", remove_values(X, 0.2, 0), y, X, y))
     np.testing.assert_allclose(prior.variances, (1 + 4 + 9) / 3, rtol=0.1)
     assert prior.strength == 3.0
 
@@ -135,7 +135,7 @@ def test_plot_classifier_takes_frames_missing_cells_and_unlabeled_rows(pyplot):
 
     pd = pytest.importorskip("pandas")
     X, y = make_rings(40, n_classes=3, random_state=0)
-    frame = pd.DataFrame(remove_cells(X, 0.1, 0), columns=["width", "height"])
+    frame = pd.DataFrame(remove_values(X, 0.1, 0), columns=["width", "height"])
     labels = np.where(np.arange(len(y)) % 5 == 0, "unknown", np.array(["a", "b", "c"])[y])
     model = MixtureClassifier(2, unlabeled="unknown", random_state=0).fit(frame, labels)
     ax = plot_classifier(model, frame, labels)
@@ -149,15 +149,15 @@ def test_plot_classifier_names_what_it_needs(ripley):
 
     model, X, y = ripley
     wide = MixtureClassifier(random_state=0).fit(np.column_stack((X, X[:, 0] ** 2)), y)
-    with pytest.raises(ValueError, match=r"models of 2 features; this one has 3\. Fit a model on two columns"):
+    with pytest.raises(ValueError, match=r"a model with 2 features; this one has 3\. Fit a model to two columns"):
         plot_classifier(wide, X, y)
-    with pytest.raises(TypeError, match="a fitted MixtureClassifier; got GaussianMixture"):
+    with pytest.raises(TypeError, match="such as MixtureClassifier; got GaussianMixture"):
         plot_classifier(GaussianMixture(random_state=0).fit(X), X, y)
     with pytest.raises(ValueError, match="not fitted yet"):
         plot_classifier(MixtureClassifier(), X, y)
-    with pytest.raises(ValueError, match=r"X must have 2 columns, as the model has; got shape \(100, 1\)"):
+    with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 2\); got \(100, 1\)"):
         plot_classifier(model, X[:, :1], y)
-    with pytest.raises(ValueError, match=r"each of the 100 rows of X; got shape \(99,\)"):
+    with pytest.raises(ValueError, match=r"y must have shape \(100,\), one label per sample of X; got \(99,\)"):
         plot_classifier(model, X, y[:-1])
 
 

@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import mixtura
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
-from mixtura.datasets import make_ripley, make_waveform, remove_cells
+from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
 from mixtura.selection.penalties import PULLS, SCALES, SMOOTHINGS, Found, Grid, Search
@@ -68,7 +68,7 @@ def test_it_starts_where_the_likelihood_of_the_rows_ends(ripley):
 
 def test_weights_and_missing_cells_take_part(ripley):
     X, y = ripley
-    holes = remove_cells(X, 0.3, random_state=0)
+    holes = remove_values(X, 0.3, random_state=0)
     weights = np.where(np.arange(len(y)) % 3 == 0, 2.0, 1.0)
     twice = np.repeat(np.arange(len(y)), weights.astype(int))
     start = MixtureClassifier(1, covariance_type="diag").fit(holes, y).mixture_

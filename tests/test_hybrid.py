@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mixtura
 from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
 from mixtura.covariances import LowRankPrecision, Tied
-from mixtura.datasets import make_ripley, remove_cells
+from mixtura.datasets import make_ripley, remove_values
 from mixtura.objectives import Hybrid, Margin
 from mixtura.priors import Shrinkage
 from mixtura.solvers import Gradient
@@ -163,13 +163,13 @@ def test_too_few_rows_are_not_split():
 
 
 def test_missing_cells_unlabeled_rows_and_weights_together():
-    rows = remove_cells(RIPLEY, 0.2, random_state=0)
+    rows = remove_values(RIPLEY, 0.2, random_state=0)
     labels = np.where(np.arange(250) % 3 == 0, -1, RIPLEY_LABELS)
     model = hybrid(unlabeled=-1, tradeoff=0.3, n_epochs=3, validation_fraction=0.2).fit(
         rows, labels, np.linspace(1, 2, 250)
     )
     assert model.score(TEST, TEST_LABELS) > 0.85
-    assert np.isfinite(model.score_samples(remove_cells(TEST, 0.3, random_state=1))).all()
+    assert np.isfinite(model.score_samples(remove_values(TEST, 0.3, random_state=1))).all()
     empty = np.full((1, 2), np.nan)
     np.testing.assert_allclose(model.predict_proba(empty)[0], model.class_prior_)
 
@@ -178,7 +178,7 @@ def test_a_hybrid_stays_a_density():
     model = hybrid(tradeoff=0.5).fit(RIPLEY, RIPLEY_LABELS)
     drawn, labels = model.sample(400)
     assert MixtureClassifier(2, random_state=0).fit(RIPLEY, RIPLEY_LABELS).score(drawn, labels) > 0.8
-    holes = remove_cells(RIPLEY, 0.3, random_state=0)
+    holes = remove_values(RIPLEY, 0.3, random_state=0)
     assert np.isfinite(model.impute(holes)).all()
 
 

@@ -591,7 +591,9 @@ def test_refitting_is_starting_from_features():
     anew = MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
     assert_close(head(x), anew(x), 1e-5)
     assert head.log_density(x).mean() > train(MixtureHead(D, C, 2, density=True), x, y).log_density(x).mean()
-    with pytest.raises(ValueError, match=r"The head has 5 features and 3 classes, but X and y have 5 and 2; give rows"):
+    with pytest.raises(
+        ValueError, match=r"The head has 5 features and 3 classes, but X and y have 5 and 2\. Pass samples"
+    ):
         head.refit(x[y < 2], y[y < 2])
 
 
@@ -601,7 +603,9 @@ def test_a_density_is_refitted_without_a_change_of_the_logits():
     logits, anew = head(x), MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
     assert torch.equal(head.refit(x, y, logits=False, random_state=0)(x), logits)
     assert_close(head.log_density(x), anew.log_density(x), 1e-3, 1.0)
-    with pytest.raises(ValueError, match=r"refit with logits=False needs proper Gaussians, .*; use MixtureHead"):
+    with pytest.raises(
+        ValueError, match=r"refit with logits=False needs normalised Gaussian densities; .* with MixtureHead"
+    ):
         MixtureHead(D, C).refit(x, y, logits=False)
     with pytest.raises(ValueError, match=r"logits must be True or False; got 0\."):
         head.refit(x, y, logits=0)
@@ -633,31 +637,31 @@ def test_the_hybrid_loss_is_the_sum_of_its_parts():
 
 
 @pytest.mark.parametrize("quadratic", ["full", "diagonal", "none"])
-def test_gaussians_follow_rows_as_the_twin_does(quadratic):
+def test_running_density_equals_the_twin(quadratic):
     torch.manual_seed(0)
     head = MixtureHead(D, C, 2, quadratic, density=True, normalise=False).double()
     x, y = rows_and_labels(40)
     y[:4] = -1
     for n_batches in range(3):
-        before = head.followed.mixture(0.0)
+        before = head.running_density.mixture(0.0)
         known = (part.numpy() for part in (before.weights, before.means, before.covariances))
         scores, rate = head.scores(x.double()).detach().numpy(), 1 / (n_batches + 2)
         class_of = before.class_of.tolist()
-        expected = twin.followed(x.double().numpy(), scores, y.tolist(), *known, class_of, rate, quadratic)
+        expected = twin.running_density(x.double().numpy(), scores, y.tolist(), *known, class_of, rate, quadratic)
         head.hybrid_loss(x.double(), y)
-        found = head.followed.mixture(0.0)
+        found = head.running_density.mixture(0.0)
         assert_close(found.weights, expected[0], 1e-7)
         assert_close(found.means, expected[1], 1e-6, 1.0)
         assert_close(found.covariances, np.broadcast_to(expected[2], found.covariances.shape), 1e-6, 1.0)
         x = x + 0.1
-    head.followed.momentum = 1.0  # then a step is one of EM on the rows alone
+    head.running_density.momentum = 1.0  # then a step is one of EM on the rows alone
     head(x.double(), y.clamp_min(0))
-    found = head.followed.mixture(0.0)
+    found = head.running_density.mixture(0.0)
     assert_close(found.weights @ found.means, x.double().mean(0), 1e-6, 1.0)
 
 
 @pytest.mark.parametrize("quadratic", QUADRATICS)
-def test_gaussians_that_followed_are_those_fitted_afterwards(quadratic):
+def test_running_density_equals_a_later_fit(quadratic):
     """The density of a head as trained is as good as one made of the same features at the end."""
     torch.manual_seed(0)
     x, y = rows_and_labels(600)
@@ -669,7 +673,7 @@ def test_gaussians_that_followed_are_those_fitted_afterwards(quadratic):
     after = MixtureHead.from_features(x, y, 1, quadratic, rank=2, density=True, random_state=0).eval()
     assert abs(float(head.log_density(x).mean() - after.log_density(x).mean())) < 0.1
     before = {name: part.clone() for name, part in head.state_dict().items()}
-    head.hybrid_loss(x, y), head(x, y)  # in evaluation nothing follows
+    head.hybrid_loss(x, y), head(x, y)  # evaluation does not update the density
     assert all(torch.equal(part, before[name]) for name, part in head.state_dict().items())
 
 
@@ -698,12 +702,14 @@ def test_wrong_features_are_named(make):
     head = make()
     name = type(head).__name__
     with pytest.raises(
-        ValueError, match=rf"{name} was made for 5 features, .*; got features of shape \(2, 4\)\. Make "
+        ValueError, match=rf"features of {name} must have shape \(\.\.\., 5\) .*; got \(2, 4\)\. Create "
     ):
         head(torch.zeros(2, 4))
-    with pytest.raises(TypeError, match=rf"{name} takes features of floating point; got torch.int64\. Convert"):
+    with pytest.raises(
+        TypeError, match=rf"features of {name} must have a floating-point dtype; got torch.int64\. Convert"
+    ):
         head(torch.zeros(2, 5, dtype=torch.int64))
-    with pytest.raises(TypeError, match=rf"{name} takes features as a torch tensor; got ndarray\."):
+    with pytest.raises(TypeError, match=rf"features of {name} must be a torch tensor; got ndarray\."):
         head(np.zeros((2, 5)))
 
 
@@ -734,10 +740,14 @@ def test_wrong_arguments_are_named(make, message):
 @pytest.mark.parametrize(
     ("labels", "kind", "message"),
     [
-        (torch.tensor([0, 3]), ValueError, "labels must lie between 0 and 2, since the head has 3 classes; got 3."),
-        (torch.tensor([-1, 0]), ValueError, "labels must lie between 0 and 2, since the head has 3 classes; got -1."),
-        (torch.tensor([0, 1, 2]), ValueError, "labels must be one number for each of the 2 rows; got shape (3,)."),
-        (torch.tensor([0.0, 1.0]), TypeError, "labels must be a tensor of whole numbers; got torch.float32."),
+        (torch.tensor([0, 3]), ValueError, "labels must be between 0 and 2, since the head has 3 classes; got 3."),
+        (torch.tensor([-1, 0]), ValueError, "labels must be between 0 and 2, since the head has 3 classes; got -1."),
+        (
+            torch.tensor([0, 1, 2]),
+            ValueError,
+            "labels must have shape (2,), one label per sample of features; got (3,).",
+        ),
+        (torch.tensor([0.0, 1.0]), TypeError, "labels must be an integer tensor; got torch.float32."),
     ],
 )
 def test_wrong_labels_are_named(labels, kind, message):
@@ -753,7 +763,7 @@ def test_wrong_labels_are_named(labels, kind, message):
 def test_features_to_start_from_are_finite():
     x, y = rows_and_labels()
     x[3, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"X must hold finite features to start a head from; row 3 has one that is"):
+    with pytest.raises(ValueError, match=r"X must hold finite values to initialise a head; row 3 has a missing"):
         MixtureHead.from_features(x, y)
 
 
@@ -761,7 +771,9 @@ def test_pruning_everything_is_refused():
     head = SparseMixtureHead(D, C, 1, "none")
     with torch.no_grad():
         head.components.log_variances.fill_(9)
-    with pytest.raises(ValueError, match=r"All 15 weights of the head are pruned \(log alpha of at least 3\), so that"):
+    with pytest.raises(
+        ValueError, match=r"would be constant: all 15 weights have log alpha >= threshold \(3\)\. Train"
+    ):
         head.prune()
 
 
@@ -769,6 +781,6 @@ def test_pruning_everything_is_refused():
 def test_a_density_is_asked_of_a_head_that_has_one(method):
     arguments = (torch.zeros(2, D), torch.zeros(2, dtype=torch.int64))[: 1 if method == "log_density" else 2]
     with pytest.raises(
-        ValueError, match=rf"{method} needs proper Gaussians, .*; use MixtureHead\(5, 3, \.\.\., density"
+        ValueError, match=rf"{method} needs normalised Gaussian densities; .* with MixtureHead\(5, 3, \.\.\., density"
     ):
         getattr(MixtureHead(D, C), method)(*arguments)

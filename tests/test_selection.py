@@ -266,10 +266,11 @@ def test_the_path_is_drawn(ripley, short):
     fixed = MixtureClassifier().fit(X, y)
     refused(
         lambda: plot_selection(fixed),
-        "plot_selection draws what was compared; this MixtureClassifier has compared nothing. Fit it with "
+        "plot_selection needs the candidates of a search; this MixtureClassifier was fitted without one. "
+        "Fit it with "
         'n_components="auto" or prior="auto".',
     )
-    refused(lambda: plot_density(model, X[:, :1]), "plot_density draws models of 2 features; X has the shape (80, 1).")
+    refused(lambda: plot_density(model, X[:, :1]), "X must have shape (n_samples, 2) for plot_density; got (80, 1).")
 
 
 def test_penalties_are_ten_and_differ():

@@ -512,7 +512,7 @@ def test_pictures_of_models_without_gaussians(name):
 
     model = already_fitted(ESTIMATORS[name])
     text = (
-        "plot_classifier draws classes with Gaussian components, as those of a fitted MixtureClassifier; got "
+        "plot_classifier needs a classifier with Gaussian components, such as MixtureClassifier; got "
         f"{type(model).__name__}."
     )
     refused(lambda: plot_classifier(model, ROWS, LABELS), text, TypeError)
@@ -522,7 +522,7 @@ def test_pictures_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "mixtura.plotting", raising=False)
     with pytest.raises(
-        ImportError, match=r"^Pictures need matplotlib; install it with: pip install 'mixtura\[plot\]'$"
+        ImportError, match=r"^mixtura\.plotting needs matplotlib; install it with: pip install 'mixtura\[plot\]'$"
     ):
         importlib.import_module("mixtura.plotting")
 

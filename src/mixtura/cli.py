@@ -29,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mixtura import __version__
-from mixtura.datasets import make_ripley, remove_cells
+from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators import MixtureClassifier
 from mixtura.priors import Conjugate
 
@@ -100,7 +100,7 @@ def digits(fraction: float, quick: bool, seed: int) -> DemoData:
     name = f"{fraction:.0%} removed".replace("%", " %") if fraction else "digits"
     whole = _split(name, X, y, len(y) // 2, seed)
     cells = np.random.default_rng([seed, round(100 * fraction)])
-    X_train, X_test = (remove_cells(part, fraction, cells) for part in (whole.X_train, whole.X_test))
+    X_train, X_test = (remove_values(part, fraction, cells) for part in (whole.X_train, whole.X_test))
     return DemoData(name, X_train, whole.y_train, X_test, whole.y_test)
 
 

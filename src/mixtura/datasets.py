@@ -1,11 +1,11 @@
-"""Data to try mixtures on: generators with known truth, and loaders of published sets.
+"""Data sets: generators of synthetic samples, and loaders of published data sets.
 
-Generators return `(X, y)`, draw all randomness from `random_state` and give the rows in random order, so the first
-rows are a fair sample. To get a training and a test set from one law, draw once and split.
+Generators return `(X, y)` in random order and draw all randomness from `random_state`. For a training and a test set
+from one distribution, draw once and split.
 
-Loaders read one NumPy archive from a folder, `data_home` or the environment variable `MIXTURA_DATA`, and return
-a `sklearn.utils.Bunch` of its arrays: `X_train`, `y_train`, `X_test`, `y_test` where a split was published,
-`X` and `y` otherwise. Nothing is downloaded and nothing pickled is read.
+Loaders read one NumPy archive from a folder, given by `data_home` or the environment variable `MIXTURA_DATA`. They
+return a `sklearn.utils.Bunch` of its arrays: `X_train`, `y_train`, `X_test`, `y_test` where a split was published,
+`X` and `y` otherwise. They download nothing and never unpickle.
 """
 
 import os
@@ -32,7 +32,7 @@ __all__ = [
     "make_rings",
     "make_ripley",
     "make_waveform",
-    "remove_cells",
+    "remove_values",
 ]
 
 Seed = int | np.random.Generator | np.random.RandomState | None
@@ -46,11 +46,26 @@ RIPLEY_VARIANCE = 0.03
 
 
 def make_ripley(n_per_class: int = 125, random_state: Seed = None) -> Labeled:
-    """Rows of Ripley's two-class problem: each class an equal mixture of two round Gaussians of variance 0.03.
+    """Generate Ripley's two-class problem: each class is an equal mixture of two Gaussians with covariance 0.03 I.
 
-    The best possible error is 8.9 %. (The 8.0 % often quoted is the error of the same rule on the 1000 published
-    test rows, see `load_ripley`.)
+    The Bayes error is 8.9 %. (The 8.0 % often quoted is the error of the Bayes rule on the 1000 published test
+    samples, see `load_ripley`.)
 
+    Parameters
+    ----------
+    n_per_class : int, default=125
+        Number of samples per class.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible samples.
+
+    Returns
+    -------
+    X : ndarray of shape (2 * n_per_class, 2)
+    y : ndarray of shape (2 * n_per_class,)
+        Classes 0 and 1.
+
+    Examples
+    --------
     >>> X, y = make_ripley(125, random_state=0)
     >>> X.shape, np.bincount(y).tolist()
     ((250, 2), [125, 125])
@@ -61,12 +76,33 @@ def make_ripley(n_per_class: int = 125, random_state: Seed = None) -> Labeled:
 
 
 def make_waveform(n_rows: int = 300, n_noise: int = 0, random_state: Seed = None) -> Labeled:
-    """Rows of Breiman's waveforms: three classes, 21 attributes, then `n_noise` columns of standard normal noise.
+    """Generate Breiman's waveforms: three classes, 21 features, then `n_noise` features of standard normal noise.
 
-    With h_1, h_2, h_3 triangles of height 6 at attributes 11, 15 and 7, a row of class c is
-    u h_i + (1 - u) h_j + e, u uniform on (0, 1), e standard normal, (i, j) = (1, 2), (1, 3), (2, 3) for c = 0, 1, 2.
-    `n_noise=19` gives the 40-attribute version. The best possible error is about 14 % (Breiman et al. 1984).
+    With triangles h_1, h_2, h_3 of height 6 at features 11, 15 and 7, a sample of class c is
+    u h_i + (1 - u) h_j + e, where u is uniform on (0, 1), e is standard normal and (i, j) = (1, 2), (1, 3), (2, 3)
+    for c = 0, 1, 2. The Bayes error is about 14 % [1]_.
 
+    Parameters
+    ----------
+    n_rows : int, default=300
+        Number of samples.
+    n_noise : int, default=0
+        Number of noise features; 19 gives the version with 40 features.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible samples.
+
+    Returns
+    -------
+    X : ndarray of shape (n_rows, 21 + n_noise)
+    y : ndarray of shape (n_rows,)
+        Classes 0, 1 and 2.
+
+    References
+    ----------
+    .. [1] Breiman, Friedman, Olshen and Stone (1984). Classification and regression trees. Wadsworth.
+
+    Examples
+    --------
     >>> X, y = make_waveform(400, n_noise=19, random_state=0)
     >>> X.shape, np.unique(y).tolist()
     ((400, 40), [0, 1, 2])
@@ -86,12 +122,30 @@ def make_waveform(n_rows: int = 300, n_noise: int = 0, random_state: Seed = None
 def make_checkerboard(
     n_per_component: int = 20, n_cells: int = 4, scale: float = 0.125, random_state: Seed = None
 ) -> Labeled:
-    """Rows of two classes in the colours of a checkerboard: one round Gaussian in the middle of each cell.
+    """Generate two classes in the colours of a checkerboard, with a spherical Gaussian at the centre of each cell.
 
-    The board is the square from -1 to 1 with `n_cells` cells along each side, and every component has exactly
-    `n_per_component` rows and standard deviation `scale`. The defaults are the training set of HU21, appendix B;
-    its test set has 100 rows per component.
+    The board is the square from -1 to 1. The defaults give the training set of Hayashi and Uchida (2021, appendix B);
+    their test set has 100 samples per component.
 
+    Parameters
+    ----------
+    n_per_component : int, default=20
+        Number of samples per cell of the board.
+    n_cells : int, default=4
+        Number of cells along each side of the board.
+    scale : float, default=0.125
+        Standard deviation of each Gaussian.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible samples.
+
+    Returns
+    -------
+    X : ndarray of shape (n_per_component * n_cells**2, 2)
+    y : ndarray of shape (n_per_component * n_cells**2,)
+        Classes 0 and 1.
+
+    Examples
+    --------
     >>> X, y = make_checkerboard(20, random_state=0)
     >>> X.shape, np.bincount(y).tolist()
     ((320, 2), [160, 160])
@@ -113,15 +167,35 @@ def make_rings(
     scale: float = 0.25,
     random_state: Seed = None,
 ) -> Labeled:
-    """Rows of circularly arranged classes: each an equal mixture of `n_blobs` round Gaussians on a circle about 0.
+    """Generate classes on circles: each is an equal mixture of `n_blobs` spherical Gaussians on a circle about 0.
 
-    The blobs of the classes take turns in angle: blob b of class c is at angle 2 pi (b C + c) / (n_blobs C). One
-    radius puts all classes on one circle; a tuple of radii, one per class, on rings inside one another. `scale`
-    is the standard deviation of a blob.
+    The blobs of the classes alternate: blob b of class c is at angle 2 pi (b C + c) / (n_blobs C). Ormoneit and Tresp
+    (1995) show such a problem without its parameters. The defaults are about as difficult: the Bayes accuracy is 87 %
+    (their mixtures reach 81 to 84 % on theirs).
 
-    OT95 shows such a problem in a figure without its numbers. The defaults have about its difficulty: the best
-    possible accuracy is 87 %, where its trained mixtures reach 81 to 84 %.
+    Parameters
+    ----------
+    n_per_class : int, default=100
+        Number of samples per class.
+    n_classes : int, default=2
+        Number of classes.
+    n_blobs : int, default=4
+        Number of Gaussians per class.
+    radii : float or tuple of float, default=1.0
+        Radius of the circle; a tuple has one radius per class, which gives concentric rings.
+    scale : float, default=0.25
+        Standard deviation of each Gaussian.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible samples.
 
+    Returns
+    -------
+    X : ndarray of shape (n_per_class * n_classes, 2)
+    y : ndarray of shape (n_per_class * n_classes,)
+        Classes 0, 1, ...
+
+    Examples
+    --------
     >>> X, y = make_rings(100, random_state=0)
     >>> X.shape, np.bincount(y).tolist()
     ((200, 2), [100, 100])
@@ -145,12 +219,37 @@ def make_anisotropic(
     spread: float = 4.0,
     random_state: Seed = None,
 ) -> Labeled:
-    """Rows of classes made of elongated clusters, each turned at random.
+    """Generate classes of elongated clusters with random orientations.
 
-    A cluster has standard deviations from 1 down to 1 / `elongation`, in equal ratios, along axes drawn at
-    random, and its mean is drawn from a normal of standard deviation `spread`. For clustering without classes
-    take `n_clusters=1`: then `y` is the cluster.
+    A cluster has standard deviations from 1 down to 1 / `elongation`, in a geometric sequence, along random axes. Its
+    mean is drawn from a normal distribution with standard deviation `spread`. For clustering, use `n_clusters=1`: then
+    `y` is the cluster.
 
+    Parameters
+    ----------
+    n_per_class : int, default=150
+        Number of samples per class.
+    n_classes : int, default=2
+        Number of classes.
+    n_clusters : int, default=2
+        Number of clusters per class.
+    n_features : int, default=2
+        Number of features, at least 2.
+    elongation : float, default=10.0
+        Ratio of the largest to the smallest standard deviation of a cluster, at least 1.
+    spread : float, default=4.0
+        Standard deviation of the means of the clusters.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible samples.
+
+    Returns
+    -------
+    X : ndarray of shape (n_per_class * n_classes, n_features)
+    y : ndarray of shape (n_per_class * n_classes,)
+        Classes 0, 1, ...
+
+    Examples
+    --------
     >>> X, y = make_anisotropic(100, n_classes=3, n_features=5, random_state=0)
     >>> X.shape, np.bincount(y).tolist()
     ((300, 5), [100, 100, 100])
@@ -167,27 +266,45 @@ def make_anisotropic(
     return _mixture_rows(means, axes * scales, n_per_class, generator)
 
 
-def remove_cells(X: np.ndarray, fraction: float, random_state: Seed = None) -> np.ndarray:
-    """A float copy of `X` with `round(fraction * X.size)` of its cells, drawn at random, set to NaN.
+def remove_values(X: np.ndarray, fraction: float, random_state: Seed = None) -> np.ndarray:
+    """Set a random fraction of the values of X to NaN (missing completely at random).
 
-    All cells are equally likely, so a row or a column may lose all of its own.
+    Every value is equally likely to be removed, so a sample or a feature may lose all of its values.
 
-    >>> remove_cells(np.arange(6).reshape(2, 3), 0.5, random_state=1)
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Numbers.
+    fraction : float
+        Fraction of values to remove, from 0 to 1; `round(fraction * X.size)` values are removed.
+    random_state : int, Generator, RandomState or None, default=None
+        Seed or generator; pass an int for reproducible results.
+
+    Returns
+    -------
+    X_missing : ndarray of shape (n_samples, n_features)
+        A copy of X, of floating point.
+
+    Examples
+    --------
+    >>> remove_values(np.arange(6).reshape(2, 3), 0.5, random_state=1)
     array([[ 0., nan, nan],
            [ 3., nan,  5.]])
     """
     if not isinstance(fraction, Real) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
-        raise ValueError(f"fraction must be a number from 0 to 1; got {fraction!r}. Pass 0.3 to remove 30 % of cells.")
+        raise ValueError(
+            f"fraction must be a number from 0 to 1; got {fraction!r}. Pass 0.3 to remove 30 % of the values."
+        )
     X = _float_copy(X)
-    chosen = _generator(random_state).choice(X.size, round(fraction * X.size), replace=False)
-    X.flat[chosen] = np.nan
+    positions = _generator(random_state).choice(X.size, round(fraction * X.size), replace=False)
+    X.flat[positions] = np.nan
     return X
 
 
 def _mixture_rows(means: np.ndarray, factors: np.ndarray, n_per_class: int, generator: np.random.Generator) -> Labeled:
-    """`n_per_class` rows of every class, an equal mixture of N(mean, factor factor') over its components.
+    """Draw `n_per_class` rows of every class, an equal mixture of N(mean, factor factor') over its components.
 
-    `means` is (C, components, D) and `factors` (..., D, D), the same for all or one per component.
+    `means` is (C, components, D); `factors` is (..., D, D), one for all components or one for each.
     """
     n_classes, n_components, n_features = means.shape
     y = np.repeat(np.arange(n_classes), n_per_class)
@@ -204,14 +321,14 @@ def _in_random_order(X: np.ndarray, y: np.ndarray, generator: np.random.Generato
 
 
 def _waveform_pairs() -> np.ndarray:
-    """The two waves that each class mixes, (3 classes, 2, 21 attributes)."""
+    """The two waves that each class mixes, (3 classes, 2, 21 features)."""
     attributes = np.arange(1, 22)
     first, second, third = (np.maximum(6.0 - abs(attributes - peak), 0.0) for peak in (11, 15, 7))
     return np.stack([[first, second], [first, third], [second, third]])
 
 
 def _random_axes(shape: tuple[int, ...], n_features: int, generator: np.random.Generator) -> np.ndarray:
-    """Orthogonal matrices, uniformly distributed: QR of normal draws, with the signs that make R positive."""
+    """Uniformly distributed orthogonal matrices: QR of normal draws, with signs such that R has a positive diagonal."""
     q, r = np.linalg.qr(generator.standard_normal((*shape, n_features, n_features)))
     return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
 
@@ -223,7 +340,7 @@ def _generator(random_state: Seed) -> np.random.Generator:
     if not seed_or_generator or (isinstance(random_state, Integral) and random_state < 0):
         raise ValueError(
             "random_state must be None, a non-negative integer, a numpy Generator or a numpy RandomState; "
-            f"got {random_state!r}. Pass an integer such as 0 to draw the same rows every time."
+            f"got {random_state!r}. Pass an integer such as 0 for reproducible samples."
         )
     return np.random.default_rng(random_state)
 
@@ -234,7 +351,7 @@ def _check_count(value: int, name: str, least: int = 1) -> None:
 
 
 def _check_positive(value: float, name: str, least: float = 0.0) -> None:
-    """Finite, and above 0 or not below a positive `least`."""
+    """Check that a number is finite, and above 0 or at least a positive `least`."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not np.isfinite(value) or value <= 0 or value < least:
         wanted = f"of at least {least:g}" if least else "above 0"
@@ -259,7 +376,7 @@ def _float_copy(X: np.ndarray) -> np.ndarray:
         return np.array(X, dtype=kind if kind.kind == "f" else np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"X must hold numbers, since a missing cell is NaN; got dtype {kind}. Encode categories as numbers first."
+            f"X must hold numbers, since missing values are NaN; got dtype {kind}. Encode categories as numbers first."
         ) from error
 
 
@@ -285,57 +402,156 @@ RATSCH_NAMES = (
 
 
 def load_ripley(data_home: Home = None) -> Bunch:
-    """Ripley's (1994) two-class sample, 250 training and 1000 test rows of 2 features, from `ripley.npz`."""
+    """Load Ripley's (1994) two-class data from `ripley.npz`: 250 training and 1000 test samples, 2 features.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, `y_train`, `X_test`, `y_test`, `feature_names`.
+    """
     return _load("ripley", (*SPLIT, "feature_names"), data_home)
 
 
 def load_pima(data_home: Home = None) -> Bunch:
-    """Pima Indians diabetes without missing cells, 200 training and 332 test rows of 7 features, from `pima.npz`."""
+    """Load the Pima diabetes data without missing values from `pima.npz`: 200 training, 332 test samples, 7 features.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, `y_train`, `X_test`, `y_test`, `feature_names`.
+    """
     return _load("pima", (*SPLIT, "feature_names"), data_home)
 
 
 def load_bupa(data_home: Home = None) -> Bunch:
-    """BUPA liver disorders, 345 rows of 6 features, from `bupa.npz`.
+    """Load the BUPA liver disorders data from `bupa.npz`: 345 samples, 6 features.
 
-    `y` in {1, 2} is the field that most of the literature takes for the class; its donors meant it to
-    mark training and test rows (McDermott & Forsyth 2016).
+    Most of the literature uses `y` in {1, 2} as the class; its donors meant it to mark training and test samples
+    (McDermott and Forsyth 2016).
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X`, `y`, `feature_names`.
     """
     return _load("bupa", ("X", "y", "feature_names"), data_home)
 
 
 def load_peterson_barney(data_home: Home = None) -> Bunch:
-    """Peterson & Barney's (1952) vowels, 1520 rows of F0 to F3 in Hz, 10 classes, from `peterson_barney.npz`.
+    """Load Peterson and Barney's (1952) vowels from `peterson_barney.npz`: 1520 samples, F0 to F3 in Hz, 10 classes.
 
-    `speaker` numbers the 76 speakers; split by it, or the same voice is on both sides.
+    `speaker` numbers the 76 speakers. Use it as the group of a grouped split: otherwise the same voice is in the
+    training and in the test set.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X`, `y`, `speaker`, `speaker_type`, `sex`, `repetition`, `feature_names`, `class_names`.
     """
     wanted = ("X", "y", "speaker", "speaker_type", "sex", "repetition", "feature_names", "class_names")
     return _load("peterson_barney", wanted, data_home)
 
 
 def load_mnist(data_home: Home = None) -> Bunch:
-    """MNIST digits, 60000 training and 10000 test images of 28 x 28 bytes, from `mnist.npz`."""
+    """Load the MNIST digits from `mnist.npz`: 60000 training and 10000 test images of 28 x 28 bytes.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, `y_train`, `X_test`, `y_test`.
+    """
     return _load("mnist", SPLIT, data_home)
 
 
 def load_fashion_mnist(data_home: Home = None) -> Bunch:
-    """Fashion-MNIST, 60000 training and 10000 test images of 28 x 28 bytes, from `fashion_mnist.npz`."""
+    """Load Fashion-MNIST from `fashion_mnist.npz`: 60000 training and 10000 test images of 28 x 28 bytes.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, `y_train`, `X_test`, `y_test`.
+    """
     return _load("fashion_mnist", SPLIT, data_home)
 
 
 def load_usps(data_home: Home = None) -> Bunch:
-    """USPS digits, 7291 training and 2007 test rows of 16 x 16 pixels in [-1, 1], from `usps.npz`."""
+    """Load the USPS digits from `usps.npz`: 7291 training and 2007 test images of 16 x 16 pixels in [-1, 1].
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, `y_train`, `X_test`, `y_test`.
+    """
     return _load("usps", SPLIT, data_home)
 
 
 def load_cbcl_faces(data_home: Home = None) -> Bunch:
-    """CBCL Face Database 1, training part: 6977 images of 19 x 19 bytes, `y` 1 for a face, from `cbcl_faces.npz`."""
+    """Load the training set of CBCL Face Database 1 from `cbcl_faces.npz`: 6977 images of 19 x 19 bytes.
+
+    Parameters
+    ----------
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X_train`, and `y_train`, which is 1 for a face.
+    """
     return _load("cbcl_faces", ("X_train", "y_train"), data_home)
 
 
 def load_ratsch(name: str, data_home: Home = None) -> Bunch:
-    """A two-class benchmark of Rätsch, Onoda & Müller (2001), `y` in {-1, 1}, from `ratsch_<name>.npz`.
+    """Load a two-class benchmark of Rätsch, Onoda and Müller (2001) from `ratsch_<name>.npz`.
 
-    `train[i]` and `test[i]` are the row numbers of split i. Published splits may repeat one another.
+    Parameters
+    ----------
+    name : str
+        "banana", "breast_cancer", "diabetis", "flare_solar", "german", "heart", "image", "ringnorm", "splice",
+        "thyroid", "titanic", "twonorm" or "waveform".
+    data_home : str or path-like, optional
+        Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+
+    Returns
+    -------
+    data : Bunch
+        `X`, `y` in {-1, 1}, `train` and `test`: row i of these holds the sample indices of split i. Some of the
+        published splits are identical.
     """
     if name not in RATSCH_NAMES:
         known = ", ".join(RATSCH_NAMES)
@@ -350,7 +566,7 @@ def _load(name: str, wanted: tuple[str, ...], data_home: Home) -> Bunch:
     if lacking:
         raise ValueError(
             f"{path} lacks the arrays {', '.join(lacking)}; got {', '.join(arrays) or 'none'}. "
-            f"Replace it by an archive of numpy.savez that holds {', '.join(wanted)}."
+            f"Replace it with an archive written by numpy.savez that holds {', '.join(wanted)}."
         )
     return Bunch(**arrays)
 
@@ -358,25 +574,24 @@ def _load(name: str, wanted: tuple[str, ...], data_home: Home) -> Bunch:
 def _find(filename: str, data_home: Home) -> Path:
     home = data_home if data_home is not None else os.environ.get("MIXTURA_DATA") or None
     if home is None:
-        looked = "neither data_home nor the environment variable MIXTURA_DATA says where to look"
+        reason = "neither data_home nor the environment variable MIXTURA_DATA is set"
     else:
         path = Path(home).expanduser() / filename
         if path.is_file():
             return path
         source = "data_home" if data_home is not None else "MIXTURA_DATA"
-        looked = f"it is not in {Path(home).expanduser().absolute()} ({source})"
+        reason = f"{Path(home).expanduser().absolute()} ({source}) does not contain it"
     raise FileNotFoundError(
-        f"The file {filename} is wanted, and {looked}. "
-        f"Pass data_home=, or set MIXTURA_DATA to, the folder that holds {filename}."
+        f"{filename} was not found: {reason}. Set data_home or MIXTURA_DATA to the folder that holds {filename}."
     )
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a NumPy archive; pickled objects are refused, not executed."""
+    """All arrays of a NumPy archive; pickled objects are rejected."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
-            f"{path} is not a NumPy archive of plain arrays; got: {error}. Replace it by one written with numpy.savez."
+            f"{path} is not a NumPy archive of plain arrays; got: {error}. Replace it with one written by numpy.savez."
         ) from error

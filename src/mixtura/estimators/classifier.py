@@ -108,9 +108,9 @@ class MixtureClassifier(DensityClassifier):
 
     Examples:
         >>> from mixtura import MixtureClassifier
-        >>> from mixtura.datasets import make_ripley, remove_cells
+        >>> from mixtura.datasets import make_ripley, remove_values
         >>> X, y = make_ripley(125, random_state=0)
-        >>> model = MixtureClassifier(n_components=2, random_state=0).fit(remove_cells(X, 0.2, random_state=0), y)
+        >>> model = MixtureClassifier(n_components=2, random_state=0).fit(remove_values(X, 0.2, random_state=0), y)
         >>> bool(model.score(X, y) > 0.85)
         True
     """

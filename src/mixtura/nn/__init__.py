@@ -1,4 +1,4 @@
-"""Heads for networks: torch.nn modules that turn features into class logits."""
+"""Classification heads for neural networks: `torch.nn` modules that map features to class logits."""
 
 from mixtura.nn.baselines import LargeMarginSoftmax, LinearHead
 from mixtura.nn.heads import MixtureHead, SparseMixtureHead, WarmUp

@@ -1,4 +1,4 @@
-"""Heads to compare with, with the interface of the mixture heads: linear, with or without L1, and large margin."""
+"""Baseline heads with the interface of the mixture heads: linear, with or without L1 penalty, and large margin."""
 
 from __future__ import annotations
 
@@ -13,47 +13,87 @@ from mixtura.nn.logits import at_least_single
 
 
 class LinearHead(nn.Linear):
-    """nn.Linear, with the sum of its absolute weights as `penalty()`, for L1 regularisation.
+    """Linear head whose `penalty` is the sum of its absolute weights, for L1 regularisation.
 
-    Examples:
-        >>> head = LinearHead(2, 3)
-        >>> torch.equal(head.penalty(), head.weight.abs().sum())
-        True
+    Parameters
+    ----------
+    n_features : int
+        Number of input features.
+    n_classes : int
+        Number of classes, at least 2.
+
+    Examples
+    --------
+    >>> head = LinearHead(2, 3)
+    >>> torch.equal(head.penalty(), head.weight.abs().sum())
+    True
     """
 
     def __init__(self, n_features: int, n_classes: int):
         super().__init__(checks.count("n_features", n_features), checks.count("n_classes", n_classes, 2))
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Logits (..., C) of features (..., D). Labels are taken, and not used, so that all heads look alike."""
+        """Compute class logits.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+        labels : Tensor of shape (...), optional
+            Ignored; present so that all heads have one interface.
+
+        Returns
+        -------
+        logits : Tensor of shape (..., n_classes)
+        """
         checks.head_features(features, self.in_features, type(self).__name__)
         return super().forward(features)
 
     def penalty(self) -> Tensor:
+        """Compute the sum of the absolute weights.
+
+        Returns
+        -------
+        penalty : Tensor of shape ()
+        """
         return self.weight.abs().sum()
 
 
 class LargeMarginSoftmax(nn.Module):
-    """Logits without bias whose own class must win by a multiple of its angle (Liu, Wen, Yu & Yang 2016).
+    """Linear head without bias, trained with an angular margin (large-margin softmax [1]_).
 
-        logit_c = |w_c| |x| cos(angle_c);  while training with labels, that of the label is
+        logit_c = |w_c| |x| cos(angle_c);  in training with labels, that of the label is
         |w| |x| [psi(angle) + blend cos(angle)] / (1 + blend),  psi(t) = (-1)^k cos(m t) - 2 k,  k = floor(m t / pi)
 
-    by (large-margin-softmax).
+    by (large-margin-softmax). Training with the full margin does not converge from a random start, so `blend` starts
+    large, where the head is linear, and shrinks with every training batch. In evaluation mode, or without labels, the
+    logits are those of the linear layer.
 
-    `blend` starts large, where this is a linear layer, and shrinks with every batch in training: m alone does not
-    converge from a random start. In evaluation, or without labels, logits are those of the linear layer.
+    Parameters
+    ----------
+    n_features : int
+        Number of input features.
+    n_classes : int
+        Number of classes, at least 2.
+    margin : int, default=2
+        The multiple m of the angle; 1 is a linear layer.
+    blend : float, default=100.0
+        Initial weight of the linear logit.
+    decay : float, default=0.99
+        Factor by which `blend` shrinks per training batch.
+    smallest_blend : float, default=0.0
+        Lower limit of `blend`.
 
-    Parameters:
-        n_features, n_classes: sizes of input and output.
-        margin: the multiple m of the angle, a whole number; 1 is a linear layer.
-        blend: the first blend. decay: its factor per batch. smallest_blend: where it stops.
+    References
+    ----------
+    .. [1] Liu, Wen, Yu and Yang (2016). Large-margin softmax loss for convolutional neural networks. ICML.
 
-    Examples:
-        >>> head = LargeMarginSoftmax(2, 3)
-        >>> x, y = torch.randn(8, 2), torch.arange(8) % 3
-        >>> bool((head(x, y) <= head(x)).all())  # a margin only lowers the logit of the label
-        True
+    Examples
+    --------
+    >>> head = LargeMarginSoftmax(2, 3)
+    >>> x, y = torch.randn(8, 2), torch.arange(8) % 3
+    >>> bool((head(x, y) <= head(x)).all())  # a margin only lowers the logit of the label
+    True
     """
 
     blend: Tensor
@@ -80,7 +120,19 @@ class LargeMarginSoftmax(nn.Module):
         self.register_buffer("blend", torch.tensor(checks.non_negative("blend", blend)))
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits (..., C) of features (..., D); labels (...) turn the margin on while training."""
+        """Compute class logits.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+        labels : Tensor of shape (...), optional
+            Class numbers. In training mode they switch the margin on.
+
+        Returns
+        -------
+        logits : Tensor of shape (..., n_classes)
+        """
         checks.head_features(features, self.n_features, type(self).__name__)
         logits = functional.linear(features, self.weight)
         if labels is None or not self.training:
@@ -93,7 +145,7 @@ class LargeMarginSoftmax(nn.Module):
         own = labels.unsqueeze(1)
         logits = at_least_single(logits)
         norms = at_least_single(rows).norm(dim=1, keepdim=True) * self.weight.norm(dim=1)[labels].unsqueeze(1)  # (n, 1)
-        # The angle's derivative has no bound at 0 and pi.
+        # The derivative of the angle is unbounded at 0 and pi.
         cosines = (logits.gather(1, own) / norms.clamp_min(1e-12)).clamp(-1 + 1e-6, 1 - 1e-6)
         angles = cosines.acos()
         turns = (self.margin * angles / math.pi).floor().detach()
@@ -103,7 +155,14 @@ class LargeMarginSoftmax(nn.Module):
         return logits.scatter(1, own, norms * (psi + blend * cosines) / (1 + blend))  # (large-margin-softmax)
 
     def penalty(self) -> Tensor:
+        """Compute the penalty, which is zero for this head.
+
+        Returns
+        -------
+        penalty : Tensor of shape ()
+        """
         return self.weight.new_zeros(())
 
     def extra_repr(self) -> str:
+        """Return the arguments shown by `repr`."""
         return f"{self.n_features}, {self.n_classes}, margin={self.margin}"

@@ -1,7 +1,7 @@
-"""Coefficients of components as parameters: free ones, and sparse variational ones.
+"""Coefficients of the scores as module parameters: unconstrained, and sparse variational.
 
-They are those of the feature map of a mixture (scores), but nothing ties them to a Gaussian. For "low_rank"
-nothing of size D x D is made.
+The scores use the feature map of a mixture (scores), but their coefficients need not describe a Gaussian. For
+"low_rank" no array of size D x D is allocated.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from mixtura.nn.logits import divergence, minus_log_alphas, noisy
 from mixtura.values.features import LINEAR, QUADRATICS, SQUARES, Coefficients, SharedMap, project, weigh
 
 MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diagonal": SQUARES, "low_rank": SQUARES, "none": LINEAR}
-# The products start at this part of what the linear part adds to a score: a new head is nearly linear.
+# Initial contribution of the quadratic terms to a score, relative to the linear ones: a new head is nearly linear.
 QUADRATIC_SHARE = 0.1
-# Features are scaled so that the mean squares of their products add up to this: then a step of an optimiser that moves
-# every weight by as much moves scores by as much, whatever the number of features. Weights of order one separate ten
-# classes with two features, and ten features keep a standard deviation of about one.
+# Features are scaled so that the mean squares of their products sum to this. An optimiser step that changes every
+# weight by the same amount then changes scores by the same amount, whatever the number of features. At 50, weights of
+# order one separate ten classes with two features, and ten features have a standard deviation of about one.
 SIZE_OF_PRODUCTS = 50.0
 STARTING_LOG_VARIANCE = -8.0
-# Larger heads follow autocast: there half precision saves more time than the casts take.
+# Larger heads obey autocast: their products gain more time from half precision than the casts cost.
 MOST_WEIGHTS_IN_OWN_PRECISION = 2**20
 
 
 class FreeComponents(nn.Module):
-    """Coefficients under no constraint: the discriminative mixture of HU21."""
+    """Unconstrained coefficients: the discriminative mixture of HU21."""
 
     def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int):
         super().__init__()
@@ -44,12 +44,12 @@ class FreeComponents(nn.Module):
 
     @property
     def spread(self) -> float:
-        """The standard deviation that features should have."""
+        """The standard deviation to which features are scaled."""
         n_products = self.weight.shape[1] - self.n_features
         return math.sqrt(SIZE_OF_PRODUCTS / n_products) if n_products else 1.0
 
     def reset_parameters(self) -> None:
-        """The linear part as in nn.Linear; products and projections small, but not zero, where they would stay."""
+        """Linear weights as in nn.Linear; quadratic ones small, but not zero, where projections have no gradient."""
         bound = 1 / math.sqrt(self.n_features)
         n_products = self.weight.shape[1] - self.n_features
         with torch.no_grad():
@@ -61,7 +61,7 @@ class FreeComponents(nn.Module):
                 self.projection.normal_(0, math.sqrt(QUADRATIC_SHARE / (self.n_features * self.rank)) / self.spread)
 
     def coefficients(self) -> Coefficients:
-        """Of (scores), the projections with a sign that raises scores."""
+        """Coefficients of (scores); the projections enter with a positive sign."""
         return Coefficients(MAPS[self.quadratic], self.bias, self.weight, self.projection, None, -1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,14 +71,14 @@ class FreeComponents(nn.Module):
 
 
 class SparseComponents(FreeComponents):
-    """Weights with a normal posterior and a log-uniform prior: variational dropout, which empties most of them.
+    """Weights with a normal posterior and a log-uniform prior (variational dropout); most of them become zero.
 
         q(w) = N(w, alpha w^2),  log alpha = log variance - log w^2,
         KL = sum 1/2 log(1 + 1/alpha) - 0.63576 sigmoid(1.8732 + 1.48695 log alpha) + 0.63576         (dropout-kl)
 
-    While training, a score gets the noise that the noise of its weights adds up to: mean phi w, variance phi^2 var
-    (local-reparametrisation). HU21's code draws one set of weights per batch instead. In evaluation weights whose
-    log alpha is at least the threshold are zero. Biases are free of noise and divergence.
+    In training mode a score is drawn from its own distribution, with mean phi w and variance phi^2 var
+    (local-reparametrisation); HU21's code draws one set of weights per batch instead. In evaluation mode weights whose
+    log alpha is at least the threshold are zero. Biases have no noise and no divergence.
     """
 
     def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int, threshold: float):
@@ -95,10 +95,10 @@ class SparseComponents(FreeComponents):
 
     def _noisy(self) -> list[tuple[Tensor, Tensor]]:
         """Means and log variances of the weights and, for "low_rank", of the projections."""
-        found: list[tuple[Tensor, Tensor]] = [(self.weight, self.log_variances)]
+        pairs: list[tuple[Tensor, Tensor]] = [(self.weight, self.log_variances)]
         if self.projection is not None and self.projection_log_variances is not None:
-            found.append((self.projection, self.projection_log_variances))
-        return found
+            pairs.append((self.projection, self.projection_log_variances))
+        return pairs
 
     def kl(self) -> Tensor:
         """The divergence of all weights together, in nats (dropout-kl)."""
@@ -106,7 +106,7 @@ class SparseComponents(FreeComponents):
         return first + others[0] if others else first
 
     def coefficients(self) -> Coefficients:
-        """What evaluation uses: the means, zero where pruned."""
+        """The coefficients of evaluation mode: the means, zero where pruned."""
         means = [self.weight] if self.projection is None else [self.weight, self.projection]
         kept = [torch.where(a < self.threshold, w, 0.0) for w, a in zip(means, self.log_alphas(), strict=True)]
         return replace(super().coefficients(), weights=kept[0], projections=kept[1] if len(kept) > 1 else None)

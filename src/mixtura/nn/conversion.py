@@ -1,4 +1,4 @@
-"""Heads from estimators and estimators from heads."""
+"""Conversion between heads and estimators."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.values.features import QUADRATICS, Coefficients
 
-# Batches that a fit to all features counts for when training goes on: as many as are remembered.
+# Number of batches that a fit to all features counts as when training continues: the memory of the running density.
 REMEMBERED = 1 / MOMENTUM
-# Up to this many features a linear head starts from one full covariance; beyond, from a low-rank one.
+# Up to this many features a linear head is initialised from one full covariance; beyond, from a low-rank one.
 MOST_FEATURES_FULL = 512
 
 
@@ -39,7 +39,7 @@ MOST_FEATURES_FULL = 512
 
 
 def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
-    """Rows in float64, labels, and the number of classes."""
+    """Read features as float64 rows, with their labels and the number of classes."""
     rows = torch.as_tensor(X).detach()
     checks.rows(rows, None, "from_features")
     checks.finite_rows(rows)
@@ -51,7 +51,7 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> N
     """See MixtureHead.refit."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
-    normaliser = head.normaliser if logits else None  # logits would change with it
+    normaliser = head.normaliser if logits else None  # changing it would change the logits
     if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
         normaliser.running_mean.copy_(rows.mean(0))
         normaliser.running_var.copy_(rows.var(0, correction=0))
@@ -60,10 +60,10 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> N
     mixture = model.fit((rows - centre) / scale, labels).mixture_
     with computing():
         if logits:
-            _start(head, _evened(mixture, head.n_components))
-        if head.followed is not None:
-            head.followed.keep(_without_smallest(head.quadratic, _evened(mixture, head.n_components)))
-            head.followed.n_batches.fill_(REMEMBERED)
+            _initialise(head, _padded(mixture, head.n_components))
+        if head.running_density is not None:
+            head.running_density.keep(_without_smallest(head.quadratic, _padded(mixture, head.n_components)))
+            head.running_density.n_batches.fill_(REMEMBERED)
 
 
 def _structure(head: Any) -> Structure:
@@ -75,34 +75,34 @@ def _structure(head: Any) -> Structure:
     return {"full": Full(), "diagonal": Diagonal(), "low_rank": low_rank}[head.quadratic]
 
 
-def _evened(mixture: Mixture, n_components: int) -> Mixture:
-    """With as many components in every class: where rows were too few for them, the first one shared among copies."""
+def _padded(mixture: Mixture, n_components: int) -> Mixture:
+    """Give every class this many components: a class with fewer splits its first one into equal copies."""
     order, shares = [], []
     for part in mixture.class_slices:
-        found = list(range(part.start, part.stop))
-        n_copies = n_components - len(found) + 1
-        order += [found[0]] * n_copies + found[1:]
-        shares += [-float(np.log(n_copies))] * n_copies + [0.0] * (len(found) - 1)
+        members = list(range(part.start, part.stop))
+        n_copies = n_components - len(members) + 1
+        order += [members[0]] * n_copies + members[1:]
+        shares += [-float(np.log(n_copies))] * n_copies + [0.0] * (len(members) - 1)
     index = torch.tensor(order, device=mixture.means.device)
     log_weights = mixture.log_weights[index] + torch.tensor(shares, dtype=torch.float64, device=index.device)
     return Mixture(log_weights, mixture.means[index], mixture.covariance.select(index), mixture.class_of[index])
 
 
-def _start(head: Any, mixture: Mixture) -> None:
-    """Let a head begin at a mixture of the normalised features."""
+def _initialise(head: Any, mixture: Mixture) -> None:
+    """Set the parameters of a head from a mixture of the normalised features."""
     parts: Any = head.components
     if isinstance(parts, GaussianComponents):
-        _start_gaussians(parts, mixture)
+        _initialise_gaussians(parts, mixture)
         return
     if head.quadratic == "none":
         weight, bias = _linear_coefficients(mixture)
     else:
-        found = without_offsets(mixture.covariance.coefficients(mixture.means, mixture.log_weights))
-        weight, bias = found.weights, found.bias
-        if found.projections is not None:
-            parts.projection.copy_(found.projections)
+        coefficients = without_offsets(mixture.covariance.coefficients(mixture.means, mixture.log_weights))
+        weight, bias = coefficients.weights, coefficients.bias
+        if coefficients.projections is not None:
+            parts.projection.copy_(coefficients.projections)
     parts.weight.copy_(weight)
-    parts.bias.copy_(bias - bias.mean())  # a constant common to all scores says nothing
+    parts.bias.copy_(bias - bias.mean())  # a constant common to all scores has no effect
 
 
 def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
@@ -117,8 +117,8 @@ def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
     return linear, mixture.log_weights - 0.5 * (linear * means).sum(-1)
 
 
-def _start_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
-    """The parameters of (head-gaussians); variances that are too small are raised to just above the smallest one."""
+def _initialise_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
+    """Set the parameters of (head-gaussians); too small variances are raised to just above the smallest allowed."""
     covariance = mixture.covariance.inner if isinstance(mixture.covariance, TiedCovariance) else mixture.covariance
     parts.bias.copy_(mixture.log_weights)
     parts.means.copy_(mixture.means)
@@ -136,7 +136,7 @@ def _start_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
 
 
 def _without_smallest(quadratic: str, mixture: Mixture) -> Mixture:
-    """Without the smallest variance, which is added again; a variance that is smaller still is raised to just above."""
+    """Subtract the smallest variance, which is added again later; the differences are kept positive."""
     tensors = mixture.covariance.tensors()
     if "matrices" in tensors:
         values, vectors = torch.linalg.eigh(tensors["matrices"])
@@ -163,7 +163,9 @@ def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
     """See MixtureHead.to_estimator."""
     labels = np.arange(head.n_classes) if classes is None else np.asarray(classes)
     if len(np.unique(labels)) != head.n_classes or labels.ndim != 1:
-        raise ValueError(f"classes must be {head.n_classes} different labels; got {labels.tolist()}.")
+        raise ValueError(
+            f"classes must be {head.n_classes} different labels, one per class of the head; got {labels.tolist()}."
+        )
     with computing():
         mixture = _mixture(head)
     types = {"full": "full", "low_rank": "low_rank"}
@@ -203,14 +205,14 @@ def _covariance(quadratic: str, tensors: dict[str, Tensor]) -> Covariance:
 
 
 def _in_units(name: str, values: Tensor, scale: Tensor) -> Tensor:
-    """A part of covariances of normalised features, for the features themselves."""
+    """Tensors of covariances of normalised features, in the units of the raw features."""
     if name == "matrices":
         return values * scale * scale.unsqueeze(-1)
     return values * scale.unsqueeze(-1) if name == "loadings" else values * scale.square()
 
 
 def _gauged(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:
-    """Gaussians whose scores are those of the coefficients but for one quadratic form common to all components.
+    """Gaussians whose scores equal those of the coefficients up to one quadratic form common to all components.
 
     With a_k(x) = b_k + l_k'x - 1/2 x'M_k x and Lambda_k = M_k + c I positive definite for all k (head-gauge):
     mean_k = Lambda_k^-1 l_k,  log weight_k = b_k - 1/2 log|Lambda_k| + 1/2 l_k' mean_k, up to a constant.
@@ -226,7 +228,7 @@ def _gauged(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Cova
 
 
 def _positive(quadratic: str, products: Tensor, projections: Tensor | None, size: int, n_components: int) -> Covariance:
-    """Covariances from the products' coefficients, c being such that no precision is below one."""
+    """Covariances from the coefficients of the products, with c such that no precision is below one."""
     if quadratic == "full":
         matrices = -QUADRATICS.seconds(products, size)
         matrices.diagonal(dim1=-2, dim2=-1).mul_(2)  # -1/2 M holds half of the diagonal, and the rest twice

@@ -1,4 +1,4 @@
-"""Components that are proper Gaussians of the normalised features, in parameters that an optimiser may move freely."""
+"""Components that are Gaussian densities of the normalised features, in unconstrained parameters."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class GaussianComponents(nn.Module):
         self.means = nn.Parameter(torch.randn(n_components, n_features))
         shapes = {"full": (n_components, n_features, n_features), "none": (1, n_features)}
         start = torch.zeros(shapes.get(quadratic, (n_components, n_features)))
-        # Of the variances, through softplus where they must be positive: an exponential would overflow in large steps.
+        # Roots of the covariances. Positive entries go through softplus, since exp would overflow after a large step.
         self.roots = nn.Parameter(start)
         loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
         self.loadings = None if loadings is None else nn.Parameter(loadings)
 
-    # Squares of distances cancel in the product form: half precision would leave nothing of them.
+    # The product form of a squared distance cancels: in half precision no correct digit would be left.
     in_own_precision = True
-    spread = 1.0  # the standard deviation that features should have: the smallest variance is in these units
+    spread = 1.0  # the standard deviation to which features are scaled; the unit of the smallest variance
 
     def log_weights(self) -> Tensor:
         return self.bias.log_softmax(0)

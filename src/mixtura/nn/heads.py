@@ -1,4 +1,4 @@
-"""Mixtures as the last layer of a network: modules from features to class logits."""
+"""Mixtures as the last layer of a network: modules that map features to class logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixtura.nn.components import MAPS, FreeComponents, SparseComponents
 from mixtura.nn.gaussians import GaussianComponents
 from mixtura.nn.logits import class_logits, in_autocast
 from mixtura.nn.pruned import PrunedHead, pruned
-from mixtura.nn.running_density import FollowedGaussians
+from mixtura.nn.running_density import RunningDensity
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
 from mixtura.values.targets import Targets
@@ -23,28 +23,43 @@ CONDITIONAL = Conditional()
 
 
 class MixtureHead(nn.Module):
-    """Class logits from a mixture per class: a drop-in for the last nn.Linear (discriminative mixture, HU21).
+    """Classification head with one mixture per class; a drop-in replacement for the last `nn.Linear`.
 
         logit_c = log sum_{k in c} exp a_k((x - centre) / scale)                                      (head-logits)
 
-    with the scores of (scores). softmax of the logits is p(c | x), so that nn.CrossEntropyLoss trains it.
+    where a_k is the score of component k, see (scores) in docs/theory.md. The softmax of the logits is p(c | x), so
+    `nn.CrossEntropyLoss` trains the head. This is the discriminative mixture of [1]_.
 
-    Parameters:
-        n_features, n_classes: sizes of input and output.
-        n_components: components per class.
-        quadratic: "full" (all products of two features), "diagonal" (squares), "low_rank" (squares and `rank`
-            projections), or "none": with one component that is nn.Linear.
-        rank: projections per component of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        normalise: centre and scale the features by running means and variances, as batch normalisation does, before
-            products are taken; "none" needs no such thing and does without.
-        density: proper Gaussians, with `log_density` and `hybrid_loss`.
+    Parameters
+    ----------
+    n_features : int
+        Number of input features.
+    n_classes : int
+        Number of classes, at least 2.
+    n_components : int, default=1
+        Number of components per class.
+    quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+        Quadratic terms of a score: all products of two features, squares only, squares and `rank` projections, or
+        none. With "none" and one component the head equals `nn.Linear`.
+    rank : int or "auto", default="auto"
+        Number of projections per component, for "low_rank" only. "auto" means min(10, max(1, n_features // 2)).
+    normalise : bool, default=True
+        Whether to centre and scale the features by running means and variances, as batch normalisation does. Has
+        no effect with `quadratic="none"` and `density=False`.
+    density : bool, default=False
+        Whether components are normalised Gaussian densities. Required by `log_density` and `hybrid_loss`.
 
-    Examples:
-        >>> import torch
-        >>> from mixtura.nn import MixtureHead
-        >>> network = torch.nn.Sequential(torch.nn.Linear(784, 10), MixtureHead(10, 10, n_components=2))
-        >>> network(torch.zeros(5, 784)).shape
-        torch.Size([5, 10])
+    References
+    ----------
+    .. [1] Hayashi and Uchida (2021). A discriminative Gaussian mixture model with sparsity. ICLR.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from mixtura.nn import MixtureHead
+    >>> network = torch.nn.Sequential(torch.nn.Linear(784, 10), MixtureHead(10, 10, n_components=2))
+    >>> network(torch.zeros(5, 784)).shape
+    torch.Size([5, 10])
     """
 
     def __init__(
@@ -69,39 +84,60 @@ class MixtureHead(nn.Module):
         normalise = checks.switch("normalise", normalise) and (quadratic != "none" or density)
         self.normaliser = self._make_normaliser() if normalise else None
         sizes = (self.n_features, self.n_classes * self.n_components, quadratic, n_factors, self.n_components)
-        self.followed = FollowedGaussians(*sizes) if self.density else None
+        self.running_density = RunningDensity(*sizes) if self.density else None
 
     def _make_components(self, n_components: int, quadratic: str, rank: int) -> FreeComponents | GaussianComponents:
         kind = GaussianComponents if self.density else FreeComponents
         return kind(self.n_features, n_components, quadratic, rank)
 
     def _make_normaliser(self) -> nn.BatchNorm1d:
-        """Batch normalisation to a spread that is fixed."""
+        """Batch normalisation to a fixed standard deviation."""
         normaliser = nn.BatchNorm1d(self.n_features).requires_grad_(False)
         nn.init.constant_(normaliser.weight, self.components.spread)
-        normaliser.num_batches_tracked = None  # of no use with a fixed momentum, and an operation in every step
+        normaliser.num_batches_tracked = None  # unused with a fixed momentum; counting costs one operation per step
         normaliser.register_load_state_dict_pre_hook(_without_count)
         return normaliser
 
     @property
     def quadratic(self) -> str:
+        """The quadratic terms of a score."""
         return self.components.quadratic
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Logits (..., C) of features (..., D).
+        """Compute class logits.
 
-        Labels (...) are for the Gaussians of `log_density`, which follow the rows of their classes in training. Other
-        heads take them, and do not use them, so that all look alike.
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+        labels : Tensor of shape (...), optional
+            Class numbers, -1 for unlabeled. With `density=True` and in training mode they update the running density
+            of `log_density`. Other heads accept and ignore them.
+
+        Returns
+        -------
+        logits : Tensor of shape (..., n_classes)
         """
-        if self.followed is None or labels is None:
+        if self.running_density is None or labels is None:
             scores = self._scores(features)
         else:
-            scores = self._followed_scores(features, labels.reshape(-1))
+            scores = self._tracked_scores(features, labels.reshape(-1))
         logits = class_logits(scores, self.n_components)
         return logits if features.ndim == 2 else logits.reshape(*features.shape[:-1], self.n_classes)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Scores (n, K) of the components, sorted by class, of features (..., D); log joints with density=True."""
+        """Compute the scores of all components; with `density=True` these are log joints.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+
+        Returns
+        -------
+        scores : Tensor of shape (n_samples, n_classes * n_components)
+            One column per component, sorted by class.
+        """
         return self._scores(features).T
 
     def _scores(self, features: Tensor) -> Tensor:
@@ -118,24 +154,47 @@ class MixtureHead(nn.Module):
         return features if features.ndim == 2 else features.reshape(-1, self.n_features)
 
     def _normalised(self, rows: Tensor) -> Tensor:
-        """Rows (n, D) in their units."""
+        """Normalised rows (n, D)."""
         return rows if self.normaliser is None else self.normaliser(rows)
 
     def penalty(self) -> Tensor:
-        """What else a training loop adds, times a weight, to the mean cross-entropy: nothing here."""
+        """Compute the penalty that a training loop adds, times a weight, to the mean cross-entropy.
+
+        Returns
+        -------
+        penalty : Tensor of shape ()
+            Zero for this head.
+        """
         return self.components.bias.new_zeros(())
 
     # ---- density=True ----
 
     def log_density(self, features: Tensor) -> Tensor:
-        """log p(features), (..., D) -> (...); low where a row is unlike those of training. Needs density=True.
+        """Compute the log density of features; low values indicate samples unlike the training set.
 
-        It is that of Gaussians which followed the features in training by online EM (head-follows), as long as there
-        was any: those of the logits stand where they separate the classes, which most of the loss is about.
+        The density is a mixture fitted by online EM during training (running-density), because the components of
+        the logits are placed to separate the classes rather than to describe the features. Before the first training
+        step it is the density of the components of the logits.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+
+        Returns
+        -------
+        log_density : Tensor of shape (...)
+
+        Raises
+        ------
+        ValueError
+            If the head has `density=False`.
         """
         self._check_density("log_density")
-        if self.followed is not None and bool(self.followed.n_batches):
-            normalised = self.followed(self._normalised(self._rows(features).to(self.followed.means.dtype)))
+        if self.running_density is not None and bool(self.running_density.n_batches):
+            normalised = self.running_density(
+                self._normalised(self._rows(features).to(self.running_density.means.dtype))
+            )
         else:
             normalised = self._scores(features).logsumexp(0)
         return (normalised - self.frame()[1].log().sum()).reshape(features.shape[:-1])
@@ -143,40 +202,65 @@ class MixtureHead(nn.Module):
     def hybrid_loss(
         self, features: Tensor, labels: Tensor, tradeoff: float = 0.1, discriminative: Objective = CONDITIONAL
     ) -> Tensor:
-        """-[tradeoff log p(x, c) + (1 - tradeoff) discriminative], mean over rows (n, D); label -1 means unlabeled.
+        """Compute the mean hybrid loss, -[tradeoff log p(x, c) + (1 - tradeoff) discriminative].
 
-        The discriminative objective is log p(c | x), or another one such as `Margin(10)` of mixtura.objectives. The
-        density is that of the normalised features, whose variances are one: a network could raise that of its raw
-        features without end by shrinking them. Needs density=True.
+        The density is taken of the normalised features, whose variances are one. The density of the raw features is
+        unbounded: a network could raise it without limit by shrinking its features.
+
+        Parameters
+        ----------
+        features : Tensor of shape (n_samples, n_features)
+            Features of floating point.
+        labels : Tensor of shape (n_samples,)
+            Class numbers, -1 for unlabeled.
+        tradeoff : float, default=0.1
+            Weight of the likelihood: 1 is generative, 0 discriminative.
+        discriminative : Objective, default=Conditional()
+            The discriminative objective, log p(c | x) or another one such as `mixtura.objectives.Margin(10)`.
+
+        Returns
+        -------
+        loss : Tensor of shape ()
+
+        Raises
+        ------
+        ValueError
+            If the head has `density=False`.
         """
         self._check_density("hybrid_loss")
-        log_joint = self._followed_scores(features, labels)  # (K, n)
+        log_joint = self._tracked_scores(features, labels)  # (K, n)
         class_of = torch.arange(self.n_classes, device=labels.device).repeat_interleave(self.n_components)
         objective = Hybrid(tradeoff, discriminative)
         return -objective.evaluate(log_joint, Targets(class_of, labels)).values.mean()
 
-    def _followed_scores(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Scores (K, n) of rows, which the Gaussians of the density follow in training."""
+    def _tracked_scores(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores (K, n) of rows; in training mode the rows also update the running density."""
         scores = self._scores(features)
         checks.head_labels(labels, scores.shape[1], self.n_classes, smallest=-1)
-        if self.followed is not None and self.training:
-            # Not as normalised by the statistics of their batch, which shake more than the rows of a class differ.
+        if self.running_density is not None and self.training:
+            # By running statistics: those of one batch vary more than the samples of a class do.
             centre, scale = self.frame()
             rows = features.detach().reshape(-1, self.n_features)
-            self.followed.follow((rows - centre) / scale, scores.detach(), labels)
+            self.running_density.update((rows - centre) / scale, scores.detach(), labels)
         return scores
 
     def _check_density(self, method: str) -> None:
         if not self.density:
             raise ValueError(
-                f"{method} needs proper Gaussians, which a head with density=False has not; use "
-                f"{type(self).__name__}({self.n_features}, {self.n_classes}, ..., density=True)."
+                f"{method} needs normalised Gaussian densities; this head was created with density=False. Create it "
+                f"with {type(self).__name__}({self.n_features}, {self.n_classes}, ..., density=True)."
             )
 
     # ---- from and to estimators ----
 
     def frame(self) -> tuple[Tensor, Tensor]:
-        """Centre and scale (D,) that evaluation applies to features."""
+        """Return the centre and scale that evaluation mode applies to features.
+
+        Returns
+        -------
+        centre : Tensor of shape (n_features,)
+        scale : Tensor of shape (n_features,)
+        """
         if self.normaliser is None:
             like = self.components.bias
             return like.new_zeros(self.n_features), like.new_ones(self.n_features)
@@ -187,11 +271,27 @@ class MixtureHead(nn.Module):
 
     @classmethod
     def from_features(cls, X: Any, y: Any, n_components: int = 1, quadratic: str = "full", **options: Any) -> Self:
-        """A head that starts from a mixture fitted to features X (n, D) and labels y, classes in sorted order.
+        """Create a head initialised from a `MixtureClassifier` fitted to features.
 
-        The mixture is MixtureClassifier's with its default prior, so that few rows per class will do: take
-        "low_rank" or "diagonal" in high dimensions. In evaluation the head predicts what the mixture predicts.
-        Options are those of the head (rank, density, threshold) and the arguments of MixtureClassifier.
+        In evaluation mode the head then has the class probabilities of the fitted mixture. Its default prior makes
+        few samples per class sufficient; use "low_rank" or "diagonal" in high dimensions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Features without missing values.
+        y : array-like of shape (n_samples,)
+            Labels; the classes of the head are the distinct labels in sorted order.
+        n_components : int, default=1
+            Number of components per class.
+        quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+            Quadratic terms, as in the constructor.
+        **options : dict
+            `rank`, `density` and `threshold` go to the head, all others to `MixtureClassifier`.
+
+        Returns
+        -------
+        head : MixtureHead
         """
         own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
         rows, labels, n_classes = conversion.read_features(X, y)
@@ -199,11 +299,26 @@ class MixtureHead(nn.Module):
         return head.refit(rows, labels, **options)
 
     def refit(self, X: Any, y: Any, *, logits: bool = True, **options: Any) -> Self:
-        """Let the head begin anew at a mixture fitted to features X (n, D) and labels y; see `from_features`.
+        """Initialise this head again from a mixture fitted to features; see `from_features`.
 
-        With density=True both the Gaussians of the logits and those of `log_density` do; with logits=False the latter
-        alone, and predictions stay as they are. Features as the network gives them in evaluation are narrower than
-        those that the Gaussians could follow in training, with dropout and normalised by the batch.
+        Refitting the density after training is useful because features in evaluation mode vary less than those the
+        running density saw during training, under dropout and batch statistics.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Features without missing values.
+        y : array-like of shape (n_samples,)
+            Labels of all classes of the head.
+        logits : bool, default=True
+            Whether to replace the components of the logits as well. False refits the density of `log_density` alone
+            and leaves predictions unchanged; it needs `density=True`.
+        **options : dict
+            Arguments of `MixtureClassifier`.
+
+        Returns
+        -------
+        self : MixtureHead
         """
         if not checks.switch("logits", logits):
             self._check_density("refit with logits=False")
@@ -211,39 +326,68 @@ class MixtureHead(nn.Module):
         return self
 
     def to_estimator(self, classes: Any = None) -> Any:
-        """A fitted MixtureClassifier with the probabilities of this head; its labels are `classes`, or 0, 1, ...
+        """Convert the head to a fitted `MixtureClassifier` with the same class probabilities.
 
-        Without density=True the quadratic forms get a common one added that makes them Gaussian, which changes no
-        probability of a class (head-gauge), but makes up the density.
+        With `density=False`, a quadratic form common to all components is added so that each becomes Gaussian
+        (head-gauge). Class probabilities do not change, but the density of the estimator is then arbitrary.
+
+        Parameters
+        ----------
+        classes : array-like of shape (n_classes,), optional
+            Labels of the classes; 0, 1, ... if None.
+
+        Returns
+        -------
+        estimator : MixtureClassifier
         """
         return conversion.to_estimator(self, classes)
 
     def extra_repr(self) -> str:
+        """Return the arguments shown by `repr`."""
         text = f"{self.n_features}, {self.n_classes}, n_components={self.n_components}, quadratic={self.quadratic!r}"
         return f"{text}, density=True" if self.density else text
 
 
 def _without_count(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Batch normalisation adds the count of batches to a state without a version, as files of safetensors have it."""
+    """Drop the batch count, which batch normalisation adds to a state without version (as safetensors files are)."""
     state.pop(f"{prefix}num_batches_tracked", None)
 
 
 class SparseMixtureHead(MixtureHead):
-    """A mixture head that empties most of its weights while it trains (SDGM, HU21).
+    """Mixture head that learns to do without most of its weights (sparse variational dropout, SDGM [1]_).
 
         loss = cross_entropy(head(features), labels) + head.kl() * warm_up(epoch)
 
-    with `warm_up = WarmUp(n_rows)`, adds the divergence (dropout-kl) with its proper weight, one over the number of
-    training rows. `prune()` afterwards gives a smaller module with the same outputs.
+    with `warm_up = WarmUp(n_rows)` weights the divergence (dropout-kl) by one over the number of training samples.
+    After training, `prune` returns a smaller module with the same outputs.
 
-    Parameters:
-        n_features, n_classes, n_components, quadratic, rank, normalise: as in MixtureHead.
-        threshold: a weight with log alpha of at least this is zero in evaluation; 3 is a signal-to-noise ratio of 0.2.
+    Parameters
+    ----------
+    n_features : int
+        Number of input features.
+    n_classes : int
+        Number of classes, at least 2.
+    n_components : int, default=2
+        Number of components per class.
+    quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+        Quadratic terms of a score, as in `MixtureHead`.
+    rank : int or "auto", default="auto"
+        Number of projections per component, for "low_rank" only.
+    normalise : bool, default=True
+        Whether to centre and scale the features by running means and variances.
+    threshold : float, default=3.0
+        Weights whose log alpha is at least `threshold` are zero in evaluation mode. 3 corresponds to a
+        signal-to-noise ratio of 0.2.
 
-    Examples:
-        >>> head = SparseMixtureHead(10, 3, n_components=2)
-        >>> loss = head(torch.randn(8, 10)).logsumexp(1).mean() + head.kl() * WarmUp(n_rows=8)(epoch=30)
-        >>> loss.backward()
+    References
+    ----------
+    .. [1] Hayashi and Uchida (2021). A discriminative Gaussian mixture model with sparsity. ICLR.
+
+    Examples
+    --------
+    >>> head = SparseMixtureHead(10, 3, n_components=2)
+    >>> loss = head(torch.randn(8, 10)).logsumexp(1).mean() + head.kl() * WarmUp(n_rows=8)(epoch=30)
+    >>> loss.backward()
     """
 
     def __init__(
@@ -266,31 +410,68 @@ class SparseMixtureHead(MixtureHead):
         return SparseComponents(self.n_features, n_components, quadratic, rank, self.threshold)
 
     def kl(self) -> Tensor:
-        """The divergence of the weights from the prior, in nats (dropout-kl)."""
+        """Compute the divergence of the posterior of the weights from their prior (dropout-kl).
+
+        Returns
+        -------
+        kl : Tensor of shape ()
+            In nats, summed over all weights.
+        """
         return self.components.kl()
 
     def penalty(self) -> Tensor:
+        """Compute the penalty, which is `kl()`.
+
+        Returns
+        -------
+        penalty : Tensor of shape ()
+        """
         return self.kl()
 
     @property
     def n_weights(self) -> int:
-        """Weights at the start, biases left out."""
+        """Number of weights before pruning, without biases."""
         return sum(part.numel() for part in self.components.log_alphas())
 
     @property
     def n_weights_left(self) -> int:
-        """Weights that evaluation uses."""
+        """Number of weights that evaluation mode uses."""
         return sum(int((part < self.threshold).sum()) for part in self.components.log_alphas())
 
     def prune(self) -> PrunedHead:
-        """A module without the weights, features and components that are gone, with the same outputs in evaluation."""
+        """Remove the weights, features and components that evaluation mode does not use.
+
+        Returns
+        -------
+        head : PrunedHead
+            A smaller module with the same outputs as this one in evaluation mode.
+        """
         return pruned(self)
 
 
 class WarmUp:
-    """The weight of the divergence in a mean loss: from 0 at epoch `start` in a line to 1 / n_rows at epoch `stop`.
+    """Linear schedule for the weight of the divergence: 0 until epoch `start`, 1 / `n_rows` from epoch `stop` on.
 
-    A network that has not yet learned anything needs no weight, and would lose them all; the ends are Molchanov's.
+    With the full weight from the first epoch, an untrained network would lose all of its weights.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of training samples.
+    start : float, default=5
+        Epoch up to which the weight is 0.
+    stop : float, default=20
+        Epoch from which the weight is 1 / `n_rows`. Both defaults are those of [1]_.
+
+    References
+    ----------
+    .. [1] Molchanov, Ashukha and Vetrov (2017). Variational dropout sparsifies deep neural networks. ICML.
+
+    Examples
+    --------
+    >>> warm_up = WarmUp(n_rows=100)
+    >>> warm_up(0), warm_up(20)
+    (0.0, 0.01)
     """
 
     def __init__(self, n_rows: int, start: float = 5, stop: float = 20):
@@ -298,5 +479,6 @@ class WarmUp:
         self.start, self.stop = checks.non_negative("start", start), checks.non_negative("stop", stop)
 
     def __call__(self, epoch: float) -> float:
+        """Return the weight of the divergence at this epoch."""
         share = (epoch - self.start) / max(self.stop - self.start, 1e-9)
         return min(max(share, 0.0), 1.0) / self.n_rows

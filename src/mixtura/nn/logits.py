@@ -1,4 +1,4 @@
-"""What heads compute beyond feature maps: logits of classes, noise of weights, and its divergence."""
+"""Computations of heads beyond the feature maps: class logits, noise of weights and its divergence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mixtura.objectives import class_log_joint
 
 # Molchanov, Ashukha & Vetrov (2017), eq. 14: a fit of the divergence from the log-uniform prior.
 KL_SLOPE, KL_SHIFT, KL_STEEPNESS = 0.63576, 1.87320, 1.48695
-# Beyond these the divergence is flat, and the gradients of weights near zero would be all there is.
+# Beyond these the divergence is flat, and only the large gradients of weights near zero would remain.
 LARGEST_LOG_ALPHA = LARGEST_LOG_VARIANCE = 8.0
 TINY = 1e-8
 
@@ -24,7 +24,7 @@ def in_autocast(x: Tensor) -> bool:
 
 
 def at_least_single(values: Tensor) -> Tensor:
-    """In float32 where they were in half precision, in which small differences of scores would be rounded away."""
+    """Half precision as float32: half precision would round small differences of scores away."""
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
@@ -47,8 +47,8 @@ def class_logits(scores: Tensor, n_members: int) -> Tensor:
 
 def minus_log_alphas(weight: Tensor, log_variances: Tensor) -> Tensor:
     """-log alpha of weights, alpha w^2 being their variances."""
-    found = (weight * weight + TINY).log() - log_variances
-    return functional.hardtanh(found, -LARGEST_LOG_ALPHA, LARGEST_LOG_ALPHA)
+    logs = (weight * weight + TINY).log() - log_variances
+    return functional.hardtanh(logs, -LARGEST_LOG_ALPHA, LARGEST_LOG_ALPHA)
 
 
 def divergence(minus_log_alpha: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A head as plain numbers, without what training has emptied: smaller tensors, the same outputs."""
+"""Pruned heads for prediction: the tensors hold only the weights in use; outputs are the same."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mixtura.values.features import LINEAR, QUADRATICS, Coefficients, triangle
 
 
 class SparseMatrix(nn.Module):
-    """A matrix that keeps, and writes to a state dict, only the entries that are not zero."""
+    """A matrix that stores only its non-zero entries, in the state dict too."""
 
     values: Tensor
-    positions: Tensor  # in the matrix row by row
-    dense: Tensor  # made of the others: small products are faster with it
+    positions: Tensor  # in the flattened matrix
+    dense: Tensor  # built from the other two, because small products are faster with it
 
     def __init__(self, dense: Tensor):
         super().__init__()
@@ -30,26 +30,34 @@ class SparseMatrix(nn.Module):
 
 
 def _fill(matrix: Any, _: Any) -> None:
-    """Make the dense matrix of the entries that were read."""
+    """Build the dense matrix from the entries loaded."""
     matrix.dense.zero_().view(-1)[matrix.positions] = matrix.values
 
 
 class PrunedHead(nn.Module):
-    """What `SparseMixtureHead.prune` returns: logits (..., C) of features (..., D), by the weights that are left.
+    """Prediction-only copy of a head that holds the weights in use; returned by `SparseMixtureHead.prune`.
 
-    Features, products of features, projections and components without a weight are gone. The components of a class
-    that lost all weights have constant scores, and are one component with their sum (head-merge). It is made for
-    prediction: gradients reach the features, and the weights stay as they are. Of any other head it keeps everything
-    but the density, in a form that every runtime can read: a density head factorises its covariances, for which ONNX
-    has no operator.
+    Features, products, projections and components without weights are removed. Components of a class that lost all
+    of their weights have constant scores; they are merged into one (head-merge). Gradients reach the features, but
+    the weights are fixed. A copy of any other mixture head gives its logits without the density, in operations
+    that ONNX supports (a head with `density=True` factorises covariances, for which ONNX has no operator).
 
-    Attributes:
-        kept_features: the numbers of the features that are used.
-        n_weights: weights that are left.
-        n_components: components of each class that are left, the constant one counted.
+    Parameters
+    ----------
+    head : MixtureHead or SparseMixtureHead
+        The head to copy.
+
+    Attributes
+    ----------
+    kept_features : Tensor of shape (n_kept_features,)
+        Indices of the features in use.
+    n_weights : int
+        Number of weights in use.
+    n_components : list of int
+        Number of components of each class, including a constant one.
     """
 
-    used: Tensor  # (D' + 1,), the features that are left, and any one for the constant
+    used: Tensor  # (D' + 1,), the features in use, and any one for the constant
     centre: Tensor  # (D' + 1,)
     inverse_scale: Tensor  # (D' + 1,), zero for the constant
     constant: Tensor  # (D' + 1,), zeros and a one
@@ -81,7 +89,7 @@ class PrunedHead(nn.Module):
         self.register_buffer("members", _members(class_of, self.n_classes))
 
     def _keep_frame(self, head: Any, features: Tensor) -> None:
-        """What brings the features that are left to their units, with a constant one after them."""
+        """Centre and scale of the features in use, followed by those of the constant."""
         centre, scale = head.frame()
         one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
         one[-1] = 1
@@ -91,7 +99,7 @@ class PrunedHead(nn.Module):
         self.register_buffer("constant", one)
 
     def _keep_projections(self, projection: Tensor | None, features: Tensor) -> None:
-        """Projections (K, R, D) without those of zeros, and the component that each adds to."""
+        """Non-zero projections of (K, R, D), and the component that each belongs to."""
         self.projection = None
         if projection is None:
             return
@@ -103,13 +111,28 @@ class PrunedHead(nn.Module):
 
     @property
     def kept_features(self) -> Tensor:
+        """Indices of the features in use."""
         return self.used[:-1]
 
     @property
     def n_weights(self) -> int:
+        """Number of weights in use."""
         return len(self.weight.values) + (0 if self.projection is None else len(self.projection.values))
 
     def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Compute class logits.
+
+        Parameters
+        ----------
+        features : Tensor of shape (..., n_features)
+            Features of floating point.
+        labels : Tensor of shape (...), optional
+            Ignored; present so that all heads have one interface.
+
+        Returns
+        -------
+        logits : Tensor of shape (..., n_classes)
+        """
         checks.head_features(features, self.n_features, type(self).__name__)
         x = features.reshape(-1, self.n_features).index_select(1, self.used) - self.centre
         x = torch.addcmul(self.constant, x, self.inverse_scale)  # (n, D' + 1)
@@ -129,18 +152,18 @@ class PrunedHead(nn.Module):
 
 
 def pruned(head: Any) -> PrunedHead:
-    """The head without the weights that evaluation does not use."""
+    """The head without the weights that evaluation mode does not use."""
     if head.n_weights_left == 0:
         raise ValueError(
-            f"All {head.n_weights} weights of the head are pruned (log alpha of at least {head.threshold:g}), so that "
-            "nothing of the features would be left; train longer before the divergence sets in (WarmUp), give it "
-            "less weight, or raise threshold."
+            f"The pruned head would be constant: all {head.n_weights} weights have log alpha >= threshold "
+            f"({head.threshold:g}). Train longer before the divergence is added (a later `start` of WarmUp), give it "
+            "a smaller weight, or raise threshold."
         )
     return PrunedHead(head)
 
 
 def _merged(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """Components with the weightless ones of a class made one, whose bias is logsumexp of theirs (head-merge)."""
+    """Merge the components of a class that have no weights; the bias is the logsumexp of theirs (head-merge)."""
     weight, bias, projection = coefficients.weights, coefficients.bias.clone(), coefficients.projections
     assert weight is not None
     class_of = torch.arange(head.n_classes, device=weight.device).repeat_interleave(head.n_components)
@@ -157,7 +180,7 @@ def _merged(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tens
 
 
 def without_offsets(coefficients: Coefficients) -> Coefficients:
-    """The same scores with offsets in weights and biases: 1/2 |V x - o|^2 = 1/2 |V x|^2 - (V' o)' x + 1/2 |o|^2."""
+    """Move offsets into weights and biases: 1/2 |V x - o|^2 = 1/2 |V x|^2 - (V' o)' x + 1/2 |o|^2."""
     offsets, projections = coefficients.offsets, coefficients.projections
     if offsets is None or projections is None or coefficients.weights is None:
         return coefficients
@@ -168,7 +191,7 @@ def without_offsets(coefficients: Coefficients) -> Coefficients:
 
 
 def _factors(head: Any) -> Tensor:
-    """The two factors of every feature, (2, P): numbers of features, and the one after the last for a constant."""
+    """The two factors of every monomial, (2, P), as indices of features; index D stands for the constant 1."""
     device = head.components.bias.device
     linear = torch.arange(head.n_features, device=device)
     single = torch.stack((linear, torch.full_like(linear, head.n_features)))
@@ -180,6 +203,6 @@ def _factors(head: Any) -> Tensor:
 
 
 def _members(class_of: Tensor, n_classes: int) -> Tensor:
-    """The components of each class (C, M), filled up with the number after the last."""
+    """The components of each class (C, M), padded with the number of components."""
     table = [(class_of == c).nonzero()[:, 0] for c in range(n_classes)]
     return nn.utils.rnn.pad_sequence(table, batch_first=True, padding_value=len(class_of))

@@ -1,4 +1,4 @@
-"""Gaussians that follow the features of a network as it learns, for the density of a head."""
+"""The running density of a head: a mixture fitted to the features by online EM while the network trains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mixtura.roles import Structure
 from mixtura.solvers.em import placed, pseudo_moments_of
 from mixtura.values.targets import Targets
 
-# Of a batch in what is remembered: fifty batches. They must hold several times as many rows of every component as there
-# are features.
+# Weight of a new batch: the memory is about fifty batches. Together they must hold several times as many samples of
+# every component as there are features.
 MOMENTUM = 0.02
-SMALLEST_WEIGHT = 1e-12  # of a component that meets no rows any more
-FLOOR = 1e-3  # of variances before the smallest is added, relative to it, so that they stay positive
+SMALLEST_WEIGHT = 1e-12  # of a component without samples
+FLOOR = 1e-3  # smallest variance before SMALLEST_VARIANCE is added, relative to it; keeps variances positive
 STRUCTURES: dict[str, Structure] = {
     "full": Full(),
     "diagonal": Diagonal(),
@@ -26,11 +26,12 @@ STRUCTURES: dict[str, Structure] = {
 }
 
 
-class FollowedGaussians(nn.Module):
-    """A mixture of the normalised features that no loss moves: like running means, it follows the rows that come by.
+class RunningDensity(nn.Module):
+    """A mixture of the normalised features, updated by online EM like the running means of batch normalisation.
 
-    A batch is a step of EM in which the mixture's own moments count 1 - rate, and those of the batch rate
-    (head-follows). The rate of batch t is 1 / (t + 2), so that the start counts as one batch, but at least `momentum`.
+    Each batch is an EM step in which the moments of the current mixture have weight 1 - rate and those of the batch
+    have weight rate (running-density). The rate of batch t is 1 / (t + 2), so that the initial mixture counts as one
+    batch, but at least `momentum`.
     """
 
     log_weights: Tensor  # (K,)
@@ -69,17 +70,17 @@ class FollowedGaussians(nn.Module):
         return Mixture(self.log_weights.double(), self.means.double(), covariance, self.class_of)
 
     def keep(self, mixture: Mixture) -> None:
-        """Hold this mixture from now on."""
+        """Replace the mixture by this one."""
         self.log_weights.copy_(mixture.log_weights)
         self.means.copy_(mixture.means)
         for name, part in mixture.covariance.tensors().items():
             self.get_buffer(name).copy_(part)
 
     @torch.no_grad()
-    def follow(self, x: Tensor, scores: Tensor, labels: Tensor) -> None:
-        """One step after normalised rows (n, D); scores (K, n) and labels, -1 meaning unknown, share them out.
+    def update(self, x: Tensor, scores: Tensor, labels: Tensor) -> None:
+        """One EM step (running-density) on normalised rows (n, D).
 
-        (head-follows)
+        The responsibilities follow from the scores (K, n) of the head and the labels, where -1 means unlabeled.
         """
         mixture, rows = self.mixture(0.0), x.double()
         shares = Joint().evaluate(scores.double(), Targets(self.class_of, labels)).numerator  # (K, n)

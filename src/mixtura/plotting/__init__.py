@@ -1,9 +1,9 @@
-"""Pictures of mixtures and of fits. The only room that imports matplotlib."""
+"""Plots of mixtures and of fits. The only package of mixtura that imports matplotlib."""
 
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:
-    text = "Pictures need matplotlib; install it with: pip install 'mixtura[plot]'"
+    text = "mixtura.plotting needs matplotlib; install it with: pip install 'mixtura[plot]'"
     raise ModuleNotFoundError(text, name="matplotlib") from error
 
 from mixtura.plotting.figures import (

@@ -1,4 +1,4 @@
-"""Pictures of mixtures with two features, and of the course of a fit. The only file that imports matplotlib."""
+"""Plots of mixtures with two features, of the history of a fit, and of the features of a network."""
 
 from __future__ import annotations
 
@@ -19,26 +19,36 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 
-# Okabe and Ito's colours, told apart with any kind of colour vision; markers tell the same without colours.
+# Okabe and Ito's palette for colour-blind readers; markers distinguish the classes as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 GREY = "#777777"
 GRID_POINTS = 240  # of the surface along each axis
-MARGIN = 0.08  # of the range of the rows, left free around them
-TINT = 0.32  # how much of a class colour the surface shows at probability one
+MARGIN = 0.08  # free space around the samples, relative to their range
+TINT = 0.32  # opacity of a class colour at probability one
 
 
 def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
-    """Class probabilities and boundaries of a classifier with two features, its components, and rows.
+    """Plot the class probabilities, decision boundary and components of a classifier with two features.
 
-    The ground takes the colour of a class as much as the class is probable; on the black lines the most probable class
-    changes. A component is a cross and two ellipses, one and two standard deviations from its mean. Rows with a
-    missing cell have no place in the plane and are left out; rows whose label is not a class (unlabeled ones) are grey.
+    The background blends the class colours by their probabilities; black lines are the decision boundary. A component
+    is a cross at its mean and two ellipses, at one and two standard deviations. Samples with missing values are not
+    drawn; unlabeled samples are grey.
 
-    Arguments:
-        model: a fitted MixtureClassifier of two features.
-        X, y: rows and their labels.
-        ax: where to draw; None makes a new figure.
+    Parameters
+    ----------
+    model : MixtureClassifier
+        A fitted classifier with Gaussian components.
+    X : array-like of shape (n_samples, 2)
+        Samples to draw.
+    y : array-like of shape (n_samples,)
+        Their labels.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    ax : matplotlib.axes.Axes
     """
     mixture = _checked_mixture(model)
     rows, labels = _checked_rows(X, y)
@@ -54,41 +64,55 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
 
 
 def plot_history(model: Any, ax: Axes | None = None) -> Axes:
-    """The objective per row at every iteration of the last fit.
+    """Plot the objective per sample against the iteration of the last fit.
 
-    Arguments:
-        model: a fitted MixtureClassifier or GaussianMixture.
-        ax: where to draw; None makes a new figure.
+    Parameters
+    ----------
+    model : estimator
+        A fitted estimator with a `history_`.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    ax : matplotlib.axes.Axes
     """
     check_is_fitted(model)
     if not getattr(model, "history_", None):
         raise ValueError(
-            f"plot_history draws the iterations of a fit; this {type(model).__name__} has none. Fit it with max_iter=1 "
-            f"or more."
+            f"plot_history needs at least one iteration in history_; this {type(model).__name__} has none. Fit it with "
+            f"max_iter=1 or more."
         )
     ax = plt.subplots()[1] if ax is None else ax
     iterations = [record.iteration for record in model.history_]
     ax.plot(iterations, [record.objective for record in model.history_], color=COLOURS[0], marker="o", markersize=3)
-    ax.set(xlabel="iteration", ylabel="objective per row")
+    ax.set(xlabel="iteration", ylabel="objective per sample")
     ax.locator_params(axis="x", integer=True)
     return ax
 
 
 def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
-    """The criterion of everything that was compared: a line for each prior over the number of components.
+    """Plot the selection criterion against the number of components, with one line per prior.
 
-    A bar is a standard error, the ring is what was chosen.
+    Bars are standard errors; a circle marks the selected candidate.
 
-    Arguments:
-        model: fitted with n_components="auto" or prior="auto".
-        ax: where to draw; None makes a new figure.
+    Parameters
+    ----------
+    model : estimator
+        An estimator fitted with `n_components="auto"` or `prior="auto"`.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    ax : matplotlib.axes.Axes
     """
     check_is_fitted(model)
     selection = getattr(model, "selection_", None)
     if selection is None:
         raise ValueError(
-            f"plot_selection draws what was compared; this {type(model).__name__} has compared nothing. Fit it with "
-            'n_components="auto" or prior="auto".'
+            f"plot_selection needs the candidates of a search; this {type(model).__name__} was fitted without one. "
+            'Fit it with n_components="auto" or prior="auto".'
         )
     ax = plt.subplots()[1] if ax is None else ax
     lines: dict[str, list[tuple[float, float, float]]] = {}
@@ -152,18 +176,27 @@ def plot_search(model: Any, ax: Axes | None = None, n_shown: int = 20) -> Axes:
 
 
 def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | None = None) -> Axes:
-    """Density of a model with two features, in shades, and rows.
+    """Plot the density of a model with two features as shades of grey, with samples.
 
-    Arguments:
-        model: a fitted model with `score_samples`.
-        X: rows.
-        ax: where to draw; None makes a new figure.
-        highest: the density that is black; None is the highest that is drawn.
+    Parameters
+    ----------
+    model : estimator
+        A fitted estimator with `score_samples`.
+    X : array-like of shape (n_samples, 2)
+        Samples to draw.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; a new figure if None.
+    highest : float, optional
+        Density shown as black; the highest density in the plot if None.
+
+    Returns
+    -------
+    ax : matplotlib.axes.Axes
     """
     check_is_fitted(model)
     rows = np.asarray(X.cpu() if isinstance(X, torch.Tensor) else X, dtype=float)
     if rows.ndim != 2 or rows.shape[1] != 2:
-        raise ValueError(f"plot_density draws models of 2 features; X has the shape {rows.shape}.")
+        raise ValueError(f"X must have shape (n_samples, 2) for plot_density; got {rows.shape}.")
     ax = plt.subplots()[1] if ax is None else ax
     box = _box(rows[~np.isnan(rows).any(1)])
     across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
@@ -181,13 +214,13 @@ def _checked_mixture(model: Any) -> Mixture:
     mixture = getattr(model, "mixture_", None)
     if not isinstance(mixture, Mixture) or not hasattr(model, "classes_"):
         raise TypeError(
-            f"plot_classifier draws classes with Gaussian components, as those of a fitted MixtureClassifier; got "
+            f"plot_classifier needs a classifier with Gaussian components, such as MixtureClassifier; got "
             f"{type(model).__name__}."
         )
     if mixture.n_features != 2:
         raise ValueError(
-            f"plot_classifier draws models of 2 features; this one has {mixture.n_features}. Fit a model on "
-            f"two columns, or on two principal components."
+            f"plot_classifier needs a model with 2 features; this one has {mixture.n_features}. Fit a model to "
+            f"two columns, or to two principal components."
         )
     return mixture
 
@@ -197,13 +230,13 @@ def _checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in (X, y)
     )
     if rows.ndim != 2 or rows.shape[1] != 2:
-        raise ValueError(f"X must have 2 columns, as the model has; got shape {rows.shape}.")
+        raise ValueError(f"X must have shape (n_samples, 2); got {rows.shape}.")
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (len(rows),):
         raise ValueError(
-            f"y must hold one label for each of the {len(rows)} rows of X; got shape {labels.shape}. "
-            f"For soft labels pass the most probable class of each row."
+            f"y must have shape ({len(rows)},), one label per sample of X; got {labels.shape}. "
+            f"For soft labels pass the most probable class of each sample."
         )
     return rows.astype(float), labels
 
@@ -218,10 +251,10 @@ def _box(rows: np.ndarray) -> np.ndarray:
 def _draw_surface(ax: Axes, model: Any, box: np.ndarray) -> None:
     across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
-    # As a tensor, so that a model that knows column names does not ask for them.
+    # A tensor has no column names, so a model fitted with names does not warn that they are missing.
     probabilities = np.asarray(model.predict_proba(torch.from_numpy(grid)).cpu())
     colours = np.array([to_rgb(_colour(c)) for c in range(probabilities.shape[1])])
-    ground = 1 - TINT * (1 - probabilities @ colours)  # white where nothing, the colour's tint at one
+    ground = 1 - TINT * (1 - probabilities @ colours)  # white at probability zero, the tint at one
     extent = (*box[0], *box[1])
     picture = ground.clip(0, 1).reshape(GRID_POINTS, GRID_POINTS, 3)
     ax.imshow(picture, extent=extent, origin="lower", aspect="auto", interpolation="bilinear", zorder=0)
@@ -232,7 +265,7 @@ def _draw_surface(ax: Axes, model: Any, box: np.ndarray) -> None:
 
 
 def _leads(probabilities: np.ndarray) -> list[np.ndarray]:
-    """By how much each class is ahead of the best other one; of two classes, the first says all."""
+    """The lead of each class over the best other class; with two classes, the first lead suffices."""
     n_classes = probabilities.shape[1]
     wanted = range(1) if n_classes == 2 else range(n_classes)
     return [probabilities[:, c] - np.delete(probabilities, c, 1).max(1) for c in wanted]
@@ -243,7 +276,7 @@ def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
     around = np.linspace(0, 2 * np.pi, GRID_POINTS)
     circle = np.stack((np.cos(around), np.sin(around)), 1)
 
-    def bent(points: np.ndarray) -> np.ndarray:
+    def original_units(points: np.ndarray) -> np.ndarray:
         return points if warp is None else warp.to("cpu").backward(torch.tensor(points)).numpy()
 
     for mean, covariance, c in zip(*(part.cpu().numpy() for part in parts), strict=True):
@@ -254,14 +287,14 @@ def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:
             place = (float(mean[0]), float(mean[1]))
             outline: Patch = Ellipse(place, width, height, angle=angle)
             if warp is not None:
-                outline = Polygon(bent(mean + n_scales * (circle * np.sqrt(lengths)) @ axes.T))
+                outline = Polygon(original_units(mean + n_scales * (circle * np.sqrt(lengths)) @ axes.T))
             outline.set(fill=False, edgecolor=_colour(c), linewidth=1.6, linestyle=style, zorder=4)
             ax.add_patch(outline)
-        ax.plot(*bent(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
+        ax.plot(*original_units(mean[None])[0], "+", color=_colour(c), markersize=9, markeredgewidth=2.2, zorder=5)
 
 
 def _draw_rows(ax: Axes, rows: np.ndarray, labels: np.ndarray, classes: np.ndarray) -> None:
-    # White edges keep rows apart from one another and from the ground of their own colour.
+    # White edges separate samples from one another and from a background of the same colour.
     look: dict[str, Any] = {"s": 20, "edgecolors": "white", "linewidths": 0.5, "alpha": 0.9}
     unlabeled = ~np.isin(labels, classes)
     if unlabeled.any():
@@ -285,7 +318,17 @@ OTHER_COLOURS = ("#CC79A7", "#E69F00", "#009E73", "#56B4E9", "#777777")
 
 @dataclass(frozen=True)
 class Curve:
-    """Errors in per cent of one method, one for each fraction of removed cells."""
+    """Test errors of one method against the fraction of removed values.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    errors : sequence of float
+        Test errors in per cent, one per fraction.
+    ours : bool
+        Whether the method is one of mixtura, which is drawn in bold.
+    """
 
     name: str
     errors: Sequence[float]
@@ -293,14 +336,32 @@ class Curve:
 
 
 def demo_picture(model: Any, X: Any, y: Any, fractions: Sequence[float], curves: Sequence[Curve]) -> Figure:
-    """Left a classifier of two features with its components; right errors against the fraction of removed cells."""
+    """Draw a classifier with two features (left) and test errors against the fraction of removed values (right).
+
+    Parameters
+    ----------
+    model : MixtureClassifier
+        A fitted classifier with two features.
+    X : array-like of shape (n_samples, 2)
+        Samples to draw.
+    y : array-like of shape (n_samples,)
+        Their labels.
+    fractions : sequence of float
+        Fractions of removed values, from 0 to 1.
+    curves : sequence of Curve
+        One per method.
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+    """
     figure = Figure(figsize=(11, 4.6), dpi=100, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.12))
     plot_classifier(model, X, y, left)
-    left.set_title("Boundary, and components at 1 and 2 standard deviations")
+    left.set_title("Decision boundary; components at 1 and 2 standard deviations")
     left.legend(title="class", loc="upper left", framealpha=0.9)
     _draw_curves(right, fractions, curves)
-    right.set_title("Digits: test error as cells are removed at random")
+    right.set_title("Digits: test error with values removed at random")
     return figure
 
 
@@ -314,12 +375,12 @@ def _draw_curves(ax: Axes, fractions: Sequence[float], curves: Sequence[Curve]) 
     highest = max(max(curve.errors) for curve in curves)
     heights = _apart([curve.errors[-1] for curve in curves], 0.055 * highest)
     for curve, colour, height in zip(curves, colours, heights, strict=True):
-        # From the left edge of the name, so that the line crosses no other name.
+        # Start at the left edge of the name, so that the line does not cross another name.
         line: dict[str, Any] = {"arrowstyle": "-", "color": colour, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 3}
         look = {"weight": "bold", "color": "black"} if curve.ours else {"color": "#444444"}
         end, place = (per_cent[-1], curve.errors[-1]), (per_cent[-1] + 5, height)
         ax.annotate(curve.name, end, place, va="center", fontsize=9, arrowprops=line, **look)
-    ax.set(xlabel="cells removed from training and test rows, %", ylabel="test error, %", xticks=per_cent)
+    ax.set(xlabel="values removed from training and test set, %", ylabel="test error, %", xticks=per_cent)
     ax.set_ylim(0, 1.06 * max(highest, *heights))
     ax.set_xlim(-2, per_cent[-1] + 38)  # room for the names
     ax.spines[["top", "right"]].set_visible(False)
@@ -327,35 +388,46 @@ def _draw_curves(ax: Axes, fractions: Sequence[float], curves: Sequence[Curve]) 
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights moved up or down as little as it takes to be a gap apart, in the same order."""
+    """Move heights up or down, as little as possible, until they are a gap apart; their order stays the same."""
     order = np.argsort(heights, kind="stable")
-    placed = np.array(heights, dtype=float)[order]
-    for _ in range(1000):  # overlapping neighbours push each other away in equal parts
-        lacking = gap - np.diff(placed)
-        if (lacking <= 1e-9 * gap).all():
+    moved = np.array(heights, dtype=float)[order]
+    for _ in range(1000):  # overlapping neighbours each move away by half of the overlap
+        overlap = gap - np.diff(moved)
+        if (overlap <= 1e-9 * gap).all():
             break
-        push = lacking.clip(0) / 2
-        placed[:-1] -= push
-        placed[1:] += push
-    placed += max(0.0, gap / 2 - placed.min())  # none below the axis
-    result = np.empty_like(placed)
-    result[order] = placed
+        push = overlap.clip(0) / 2
+        moved[:-1] -= push
+        moved[1:] += push
+    moved += max(0.0, gap / 2 - moved.min())  # none below the axis
+    result = np.empty_like(moved)
+    result[order] = moved
     return result.tolist()
 
 
 def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
-    """Bases of a NonnegativeMixtureClassifier on codes of images: parts of the code, bases as images, and weights.
+    """Plot the bases of a `NonnegativeMixtureClassifier` fitted to codes of images.
 
-    A basis is shown as the image sum_u theta_u part_u, with coefficients per standard deviation of a code, from which
-    their mean over the bases is taken (it changes no probability), and parts of height one: what the basis looks for is
-    dark, what speaks against it is red. The last picture shows the share of every class in every basis.
+    The upper plot shows the parts that code columns stand for, the middle one the bases and the lower one the share of
+    every class in every basis. A basis is drawn as the image sum_u theta_u part_u: positive evidence is dark, negative
+    evidence red. Coefficients are per standard deviation of a code, minus their mean over the bases (which changes no
+    probability), and every part has maximum one.
 
-    Arguments:
-        model: a fitted NonnegativeMixtureClassifier of codes.
-        codes: the rows it was fitted to, (n_rows, n_features).
-        parts: the images that code columns stand for, (n_features, height * width).
-        shape: height and width.
-        n_shown: how many parts and how many bases are shown.
+    Parameters
+    ----------
+    model : NonnegativeMixtureClassifier
+        A classifier fitted to `codes`.
+    codes : ndarray of shape (n_samples, n_features)
+        The samples it was fitted to.
+    parts : ndarray of shape (n_features, height * width)
+        The image of each code column.
+    shape : tuple of int
+        Height and width of an image.
+    n_shown : int, default=24
+        Number of parts and of bases to show.
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
     """
     check_is_fitted(model)
     shares = model.mixture_.shares.cpu().numpy()  # (C, J)
@@ -364,9 +436,9 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     bases = (model.bases_ - model.bases_.mean(0)) * codes.std(0)
     figure = plt.figure(figsize=(10, 9), layout="constrained")
     upper, middle, lower = np.asarray(figure.subfigures(3, 1))
-    _draw_images(upper, parts[:n_shown], shape, "parts that the codes count", "Greys", centred=False)
+    _draw_images(upper, parts[:n_shown], shape, "parts (one per code column)", "Greys", centred=False)
     names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
-    title = "bases, and the class that uses each most"
+    title = "bases, with the class that has the largest share"
     _draw_images(middle, bases[order] @ parts, shape, title, "RdGy", True, names)
     ax = lower.subplots()
     image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
@@ -377,17 +449,25 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
 
 
 def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Two-dimensional features of a network, a colour per class and the number of the class where its middle is.
+    """Plot two-dimensional features of a network in class colours, with the class number at the median.
 
-    Arguments:
-        features: (n_rows, 2).
-        labels: whole numbers from 0, (n_rows,).
-        ax: where to draw; None makes a new figure.
+    Parameters
+    ----------
+    features : array-like of shape (n_samples, 2)
+        Features.
+    labels : array-like of shape (n_samples,)
+        Class numbers, from 0.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on; a new figure if None.
+
+    Returns
+    -------
+    ax : matplotlib.axes.Axes
     """
     rows, labels = np.asarray(features, float), np.asarray(labels)
     if rows.ndim != 2 or rows.shape[1] != 2 or labels.shape != (len(rows),):
         raise ValueError(
-            f"plot_features draws features of shape (n_rows, 2) with a label each; got {rows.shape} and {labels.shape}."
+            f"features must have shape (n_samples, 2) and labels (n_samples,); got {rows.shape} and {labels.shape}."
         )
     ax = plt.subplots()[1] if ax is None else ax
     colours = plt.get_cmap("tab10")
@@ -401,25 +481,30 @@ def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = No
 
 
 def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
-    """An animated picture (GIF) of features that move, one panel beside the other.
+    """Write an animation (GIF) of features that change during training, one panel per network.
 
-    Arguments:
-        path: where to write.
-        panels: title -> features (n_moments, n_rows, 2).
-        labels: whole numbers from 0, (n_rows,).
-        captions: a text for every moment.
+    Parameters
+    ----------
+    path : str or path-like
+        File to write.
+    panels : dict of str to ndarray of shape (n_frames, n_samples, 2)
+        Features of each frame, by title.
+    labels : array-like of shape (n_samples,)
+        Class numbers, from 0.
+    captions : sequence of str
+        Caption of each frame.
     """
     figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
 
-    def draw(moment: int) -> None:
-        for ax, (title, moving) in zip(axes[0], panels.items(), strict=True):
+    def draw(frame: int) -> None:
+        for ax, (title, features) in zip(axes[0], panels.items(), strict=True):
             ax.clear()
-            plot_features(moving[moment], labels, ax)
+            plot_features(features[frame], labels, ax)
             ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
-        figure.suptitle(captions[moment], fontsize=10)
+        figure.suptitle(captions[frame], fontsize=10)
 
-    moments = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last one stays for a while
-    FuncAnimation(figure, draw, moments).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
+    frames = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last frame is shown longer
+    FuncAnimation(figure, draw, frames).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
     plt.close(figure)
 
 
