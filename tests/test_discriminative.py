@@ -143,13 +143,13 @@ def test_a_class_grows_where_it_needs_components():
 
 
 def test_penalties_are_compared_again_when_a_class_has_grown():
-    """Ripley's classes have two parts each. Alone, a Gaussian is held wide; parts held as wide would not help."""
+    """Ripley's classes have two parts each: what holds one Gaussian for both is not what holds two."""
     model = DiscriminativeMixtureClassifier("auto", **QUICK).fit(*make_ripley(100, random_state=3))
     scores = {sum(record.n_components): [] for record in model.search_}
     for record in model.search_:
         scores[sum(record.n_components)].append(record.score)
     assert max(scores[model.n_components_.sum()]) > max(scores[2]) + 0.03
-    assert model.growth_[0].setting.prior.scale > model.prior_.scale
+    assert model.growth_[0].setting.prior != model.prior_
 
 
 @pytest.mark.parametrize(("gains", "kept"), [((-5, 10, 1, 0.5), 2), ((-5, 4, 10), 0), ((3, -1, 4), 3), ((1, 0.5), 0)])
@@ -295,11 +295,12 @@ def test_saved_and_loaded_it_predicts_the_same(ripley, tmp_path):
     assert again.get_params()["n_components"] == "auto"
 
 
-def test_splits_may_be_given(ripley):
+def test_splits_may_be_given(ripley, monkeypatch):
     X, y = ripley
     halves = [(np.arange(0, 120, 2), np.arange(1, 120, 2))]
     model = DiscriminativeMixtureClassifier(2, cv=halves, tol=0.01, random_state=0).fit(X, y)
     assert len(model.search_) > 3
+    monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", 60 * 2 * 8)
     with pytest.raises(ValueError, match="cv as splits needs rows in memory with one label each"):
         DiscriminativeMixtureClassifier(cv=halves).fit([(X[:60], y[:60]), (X[60:], y[60:])])
 
@@ -368,4 +369,4 @@ def test_a_fit_begins_where_its_penalties_hold_the_variances(waveform):
     with pytest.warns(Warning, match="max_iter"):
         plain = DiscriminativeMixtureClassifier(2, init=generative.mixture_, **options).fit(*waveform)
     assert model.history_[0].objective > plain.history_[0].objective + 10
-    assert model.history_[-1].objective > plain.history_[-1].objective + 0.3
+    assert model.history_[-1].objective > plain.history_[-1].objective + 0.1

@@ -1,11 +1,21 @@
 """Blocks and sources: every row once, in order, grouped by what is known of it."""
 
+import functools
+import itertools
+import operator
+import threading
+
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from cases import KINDS, every_kind, random_data, tensor
-from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource
+from mixtura.checks import SourceError
+from mixtura.engine.prefetch import prefetched
+from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource, joined
+from mixtura.engine.tuning import PREFETCHED
+from mixtura.values.row_samples import largest, uniform_keys
 
 
 def block_of(data, device) -> Block:
@@ -82,10 +92,95 @@ def test_an_array_is_read_in_blocks_of_bounded_size(kind, rng, device, tmp_path,
     assert torch.cat([block.labels for block in blocks]).tolist() == labels.tolist()
 
 
-def test_batches_can_be_gone_through_again(rng, device):
+@pytest.mark.parametrize(("n_streamed", "starts"), [(1, [0, 3]), (4, [0]), (100, [0])])
+def test_batches_can_be_gone_through_again(n_streamed, starts, rng, device, monkeypatch):
+    monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", n_streamed * 2 * 8)
     batches = [rng.normal(size=(n, 2)) for n in (3, 0, 2)]
     source = BatchSource(batches, lambda rows: Block(tensor(rows, device)), 2, device, torch.float64)
     for _ in range(2):
         blocks = list(source.blocks())
-        assert [block.start for block in blocks] == [0, 3, 3]
+        assert [block.start for block in blocks if len(block.rows)] == starts
         assert np.array_equal(torch.cat([block.rows for block in blocks]).cpu().numpy(), np.concatenate(batches))
+    assert source.n_rows == 5
+
+
+def test_batches_that_are_fewer_the_second_time(device):
+    batches = [torch.zeros(3, 2, device=device), torch.zeros(4, 2, device=device)]
+    source = BatchSource(batches, Block, 2, device, torch.float32)
+    list(source.blocks())
+    batches.pop()
+    with pytest.raises(SourceError, match="The batches held 7 rows when they were first read and 3 rows now"):
+        list(source.blocks())
+
+
+def test_joined_batches_keep_labels_and_count_rows_without_weights_once(device):
+    rows = torch.arange(8.0, device=device).reshape(4, 2)
+    parts = [
+        Block(rows[:2], labels=torch.tensor([0, 1], device=device)),
+        Block(rows[2:], torch.tensor([1, -1], device=device), weights=torch.full((2,), 3.0, device=device)),
+    ]
+    block = joined(parts)
+    assert torch.equal(block.rows, rows)
+    assert (block.labels.tolist(), block.weights.tolist()) == ([0, 1, 1, -1], [1, 1, 3, 3])
+
+
+def test_reading_ahead_changes_neither_parts_nor_their_order():
+    assert list(prefetched(range(100))) == list(range(100))
+
+
+def test_an_error_while_reading_comes_after_the_parts_before_it():
+    def parts():
+        yield 1
+        raise OSError("no such disk")
+
+    ahead = prefetched(parts())
+    assert next(ahead) == 1
+    with pytest.raises(OSError, match="no such disk"):
+        next(ahead)
+
+
+def test_reading_ends_when_nobody_wants_more():
+    n_read, before = itertools.count(), threading.active_count()
+    ahead = prefetched(next(n_read) for _ in itertools.count())
+    assert next(ahead) == 0
+    ahead.close()
+    assert threading.active_count() == before
+    assert next(n_read) <= PREFETCHED + 3
+
+
+def test_reading_runs_while_parts_are_used():
+    """The reader waits for a word that the caller says only after it has the first part."""
+    said = threading.Event()
+
+    def parts():
+        yield 1
+        assert said.wait(10)
+        yield 2
+
+    ahead = prefetched(parts())
+    next(ahead)
+    said.set()
+    assert next(ahead) == 2
+
+
+# ---- samples -----------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_uniform_and_belong_to_positions(device):
+    keys = uniform_keys(7, 0, 100_000, device)
+    assert torch.equal(uniform_keys(7, 60_000, 40_000, device), keys[60_000:])
+    assert kstest(keys.cpu().numpy(), "uniform").pvalue > 0.01
+    assert abs(np.corrcoef(keys[:-1].cpu(), keys[1:].cpu())[0, 1]) < 0.01
+    assert kstest(uniform_keys(8, 0, 100_000, device).cpu().numpy(), keys.cpu().numpy()).pvalue > 0.01
+    assert not torch.equal(uniform_keys(8, 0, 10, device), keys[:10])
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [3, 50, 51], [99]])
+def test_a_sample_does_not_depend_on_the_parts(cuts, device):
+    rows, keys = torch.arange(100.0, device=device), uniform_keys(1, 0, 100, device)
+    expected = sorted(sorted(range(100), key=lambda i: -keys[i])[:10])
+    parts = [largest((rows[i:j], None), keys[i:j], 10) for i, j in itertools.pairwise([0, *cuts, 100])]
+    sample = functools.reduce(operator.add, parts)
+    assert sample.columns[0].tolist() == expected
+    assert sample.columns[1] is None
+    assert sample.threshold == float(keys[expected].min())

@@ -8,4 +8,5 @@ from mixtura.checks.kernels import *  # noqa: F403
 from mixtura.checks.labels import *  # noqa: F403
 from mixtura.checks.parts import *  # noqa: F403
 from mixtura.checks.priors import *  # noqa: F403
+from mixtura.checks.streams import *  # noqa: F403
 from mixtura.checks.warps import *  # noqa: F403

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, computing_dtype, frame_of
-from mixtura.engine.sources import Block, Group, Source
+from mixtura.engine.sources import Block, Group, LocalSource, Source
 from mixtura.engine.threads import available_threads, computing, share_out
 from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS
 from mixtura.model.mixture import Mixture
@@ -122,6 +123,20 @@ def summarise(
         frame: where the rows lie; all of them are inside.
         buffers: to use again from pass to pass, for the first thread.
     """
+    if isinstance(source, LocalSource):
+        return _summarise(mixture, objective, frame, memory_limit, buffers, source)
+    # Rows in another place may have taken another path, with moments about another reference.
+    return source.total(partial(_about_means, mixture, objective, frame, memory_limit))
+
+
+def _about_means(mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, source: Source) -> Summary:
+    return _summarise(mixture, objective, frame, memory_limit, None, source).about(mixture.means)
+
+
+def _summarise(
+    mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, buffers: Buffers | None, source: Source
+) -> Summary:
+    """The summary of rows that lie in one place."""
     evaluator, n_threads = Evaluator(mixture, frame, computing_dtype(source)), available_threads(source.device)
     totals = [_Total(evaluator, objective) for _ in range(n_threads)]
     totals[0].buffers = buffers or totals[0].buffers

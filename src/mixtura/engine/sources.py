@@ -1,16 +1,22 @@
-"""Where rows come from: tensors, arrays, memory maps, re-iterables of batches. All give the same thing, blocks."""
+"""Where rows come from: tensors, arrays, memory maps, re-iterables of batches. All give the same thing, blocks.
+
+What a fit wants of all rows it asks for by `Source.total`: a sum over the places where rows lie. Rows in one process
+are one place; engine/dask_source.py and engine/process_source.py have several.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura import checks
+from mixtura.engine.prefetch import prefetched
 from mixtura.engine.tuning import STREAMED_BYTES
 from mixtura.model.warp import Warp
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union
@@ -35,7 +41,7 @@ class Block:
     labels: Tensor | None = None  # (n,), -1 for unlabeled
     shares: Tensor | None = None  # (n, C) soft labels
     weights: Tensor | None = None  # (n,)
-    start: int = 0
+    start: int = 0  # position of the first row among all rows of the source
     counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
     complete: bool = False  # whether it is known that no cell is missing
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
@@ -102,6 +108,9 @@ def present(block: Block) -> Block:
     return Block(block.rows[chosen], labels, shares, weights, block.start, counts, block.complete)
 
 
+T = TypeVar("T")
+
+
 class Source(Protocol):
     """Rows that can be gone through again and again."""
 
@@ -121,14 +130,39 @@ class Source(Protocol):
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
-    def blocks(self) -> Iterator[Block]: ...
+    def blocks(self) -> Iterator[Block]:
+        """All rows, in order, in this process."""
+        ...
+
+    def total(self, compute: Callable[[Source], T]) -> T:
+        """The sum, in a fixed order, of compute(part) over the parts of the rows that lie in one place each.
+
+        What `compute` returns must have `+`; it is called where the rows are, so that only its results travel.
+        """
+        ...
+
+
+class LocalSource:
+    """A source whose rows lie in one place: this process."""
+
+    n_features: int
+    n_rows: int | None
+    extents: Extents | None
+    device: torch.device
+    dtype: torch.dtype
+
+    def blocks(self) -> Iterator[Block]:
+        raise NotImplementedError
+
+    def total(self, compute: Callable[[Source], T]) -> T:
+        return compute(self)
 
 
 def _complete(extents: Extents | None) -> bool:
     return extents is not None and extents.complete
 
 
-class TensorSource:
+class TensorSource(LocalSource):
     """Rows in memory, on any device: one block, whose groups are found once."""
 
     def __init__(
@@ -140,18 +174,19 @@ class TensorSource:
         counts: Tensor | None = None,
         *,
         extents: Extents | None = None,
+        start: int = 0,
     ):
         self.n_rows, self.n_features = rows.shape
         self.device = rows.device
         self.dtype = rows.dtype
         self.extents = extents
-        self._block = Block(rows, labels, shares, weights, counts=counts, complete=_complete(extents))
+        self._block = Block(rows, labels, shares, weights, start, counts, _complete(extents))
 
     def blocks(self) -> Iterator[Block]:
         return iter((self._block,))
 
 
-class ArraySource:
+class ArraySource(LocalSource):
     """Rows in a memory-mapped array, read a block at a time; those of weight zero are left out."""
 
     def __init__(
@@ -173,17 +208,29 @@ class ArraySource:
         self._rows, self._known = rows, (labels, shares, weights, counts)
 
     def blocks(self) -> Iterator[Block]:
-        step = max(1, STREAMED_BYTES // (8 * self.n_features))
+        return prefetched(self._read())
+
+    def _read(self) -> Iterator[Block]:
+        step = streamed_rows(self.n_features)
         native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may hold another byte order
+        n_seen = 0
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
-            rows = torch.from_numpy(np.array(self._rows[part], dtype=native)).to(self.device)
-            labels, shares, weights, counts = (None if t is None else t[part].to(self.device) for t in self._known)
-            yield present(Block(rows, labels, shares, weights, start, counts, _complete(self.extents)))
+            rows = torch.from_numpy(np.array(self._rows[part], dtype=native))
+            labels, shares, weights, counts = (None if t is None else t[part] for t in self._known)
+            block = present(Block(rows, labels, shares, weights, n_seen, counts, _complete(self.extents)))
+            n_seen += len(block.rows)
+            yield moved(block, self.device)
 
 
-class BatchSource:
-    """Rows from a re-iterable of batches, each turned into a block by `read`."""
+class BatchSource(LocalSource):
+    """Rows from a re-iterable of batches, each turned into a block by `read`.
+
+    Batches are read ahead, and small ones are joined: a pass over a block of few rows has little to share out.
+
+    Arguments:
+        watch: called with the number of rows of every block once they are used.
+    """
 
     def __init__(
         self,
@@ -192,19 +239,81 @@ class BatchSource:
         n_features: int,
         device: torch.device,
         dtype: torch.dtype,
+        watch: Callable[[int], None] | None = None,
     ):
         self.n_rows, self.n_features, self.extents = None, n_features, None
         self.device = device
         self.dtype = dtype
-        self._batches, self._read = batches, read
+        self._batches, self._read, self._watch = batches, read, watch
 
     def blocks(self) -> Iterator[Block]:
-        start = 0
-        for batch in self._batches:
-            block = self._read(batch)
-            block.start = start
-            start += len(block.rows)
+        n_rows = 0
+        for block in prefetched(self._joined()):
             yield block
+            n_rows = block.start + len(block.rows)
+            if self._watch is not None:
+                self._watch(len(block.rows))
+        if self.n_rows is not None and n_rows != self.n_rows:
+            raise checks.other_number_of_rows(self.n_rows, n_rows)
+        self.n_rows = n_rows
+
+    def _joined(self) -> Iterator[Block]:
+        wanted, held, start = streamed_rows(self.n_features), [], 0
+        for batch in self._batches:
+            held.append(self._read(batch))
+            if sum(len(block.rows) for block in held) >= wanted:
+                yield self._placed(held, start)
+                start, held = start + sum(len(block.rows) for block in held), []
+        if held:
+            yield self._placed(held, start)
+
+    def _placed(self, blocks: list[Block], start: int) -> Block:
+        return replace(moved(joined(blocks), self.device), start=start, _groups={})
+
+
+def streamed_rows(n_features: int) -> int:
+    """Rows of a block of a source that is read in parts."""
+    return max(1, STREAMED_BYTES // (8 * n_features))
+
+
+def joined(blocks: list[Block]) -> Block:
+    """Blocks as one; weights that only some of them have are 1 in the others."""
+    blocks = [block for block in blocks if len(block.rows)] or blocks[:1]
+    if len(blocks) == 1:
+        return blocks[0]
+    weights = None
+    if any(block.weights is not None for block in blocks):
+        ones = (torch.ones_like(block.rows[:, 0], dtype=torch.float64) for block in blocks)
+        weights = torch.cat([one if b.weights is None else b.weights for b, one in zip(blocks, ones, strict=True)])
+    labels, shares, counts = (
+        None if parts[0] is None else torch.cat([part for part in parts if part is not None])
+        for parts in zip(*((block.labels, block.shares, block.counts) for block in blocks), strict=True)
+    )
+    rows = torch.cat([block.rows for block in blocks])
+    complete = all(block.complete for block in blocks)
+    return Block(rows, labels, shares, weights, blocks[0].start, counts, complete)
+
+
+def moved(block: Block, device: torch.device) -> Block:
+    """The block on a device."""
+    if block.rows.device == device:
+        return block
+    parts = (block.rows, block.labels, block.shares, block.weights, block.counts)
+    rows, labels, shares, weights, counts = (None if part is None else _copied(part, device) for part in parts)
+    assert rows is not None
+    return Block(rows, labels, shares, weights, block.start, counts, block.complete)
+
+
+def _copied(part: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device; to a GPU from pinned memory on a stream of its own, beside what is computed there."""
+    if device.type != "cuda" or part.device.type != "cpu":
+        return part.to(device)
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        copied = part.pin_memory().to(device, non_blocking=True)
+    stream.synchronize()
+    copied.record_stream(torch.cuda.default_stream(device))  # not to be written over while kernels there read it
+    return copied
 
 
 def warped(source: Source, warp: Warp) -> Source:
@@ -212,7 +321,8 @@ def warped(source: Source, warp: Warp) -> Source:
     if not isinstance(source, TensorSource):
         return WarpedSource(source, warp)
     (block,) = source.blocks()
-    return TensorSource(warp.forward(block.rows), block.labels, block.shares, block.weights, block.counts)
+    known = (block.labels, block.shares, block.weights, block.counts)
+    return TensorSource(warp.forward(block.rows), *known, start=block.start)
 
 
 class WarpedSource:
@@ -228,11 +338,17 @@ class WarpedSource:
         for block in self._source.blocks():
             yield replace(block, rows=self._warp.forward(block.rows), _groups={})
 
+    def total(self, compute: Callable[[Source], T]) -> T:
+        warp = self._warp
+        return self._source.total(lambda part: compute(warped(part, warp)))
+
 
 def locate(source: Source) -> Frame:
     """Centre and radii of the observed cells, from their smallest and largest values."""
-    extents = source.extents
-    if extents is None:
-        parts = (extents_of(block.rows) for block in source.blocks())
-        extents = union(parts, no_extents(source.n_features, source.device))
+    extents = source.extents or source.total(_extents)
     return framed(extents.low.to(source.device), extents.high.to(source.device))
+
+
+def _extents(source: Source) -> Extents:
+    parts = (extents_of(block.rows) for block in source.blocks())
+    return union(parts, no_extents(source.n_features, source.device))

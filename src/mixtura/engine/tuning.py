@@ -15,6 +15,8 @@ FEATURE_BYTES = 2 * 2**20
 FEWEST_ROWS = 400
 # Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
 STREAMED_BYTES = 16 * 2**20
+# Blocks that are read ahead. Two let reading and computing each be late once; more only cost memory.
+PREFETCHED = 2
 
 # More shared features than this (126 features in full) leave the cache by far: the exact path has the larger products.
 MOST_FEATURES = 2**13

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.sources import Source
+from mixtura.engine.sources import Block, Source
 from mixtura.roles import Outlook
-from mixtura.values.extents import Frame, extents_of, framed, no_extents, union
+from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents
+from mixtura.values.row_samples import RowSample, uniform_keys
 
 # Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
 SAMPLED_ROWS = 20_000
@@ -99,41 +100,64 @@ class Description:
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
     """One look at all rows, in bounded memory; soft labels count by their shares."""
-    look = _Look(source, n_classes, generator)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return source.total(partial(_looked, n_classes, seed, source.extents)).description()
+
+
+def _looked(n_classes: int, seed: int, extents: Extents | None, source: Source) -> _Look:
+    look = _Look(source, n_classes, seed, extents)
     for block in source.blocks():
         look.at(block)
-    return look.description()
+    return look
 
 
 class _Look:
-    """Accumulates counts, means and variances of observed cells by class, and samples of rows."""
+    """Accumulates counts, means and variances of observed cells by class, and samples of rows. Looks add.
 
-    def __init__(self, source: Source, n_classes: int, generator: torch.Generator):
+    Arguments:
+        extents: of all rows, where they are known: sums are then about the same reference wherever rows lie.
+    """
+
+    def __init__(self, source: Source, n_classes: int, seed: int, extents: Extents | None):
         size, device = source.n_features, source.device
-        self.n_classes, self.generator = n_classes, generator
-        self.reference: Tensor | None = None
-        self.unknown_extents = source.extents is None
-        self.extents = no_extents(size, device) if source.extents is None else source.extents.to(device)
+        self.n_classes, self.seed = n_classes, seed
+        self.unknown_extents = extents is None
+        self.extents = no_extents(size, device) if extents is None else extents.to(device)
+        self.reference = None if extents is None else framed(self.extents.low, self.extents.high).centre
         # Index n_classes is for unlabeled rows.
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
         self.row_weights = torch.zeros(n_classes + 1, dtype=torch.float64, device=device)
-        self.samples: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(n_classes + 1)]
+        nothing = self.counts[:0]
+        self.samples = [RowSample((nothing, nothing[:, 0]), nothing[:, 0], SAMPLED_ROWS) for _ in range(n_classes + 1)]
         self.n_rows = self.n_missing = 0
 
-    def at(self, block) -> None:
+    def __add__(self, other: _Look) -> _Look:
+        if self.reference is None or other.reference is None:  # without rows
+            return other if self.reference is None else self
+        shift = other.reference - self.reference
+        self.extents = self.extents + other.extents
+        self.seconds += other.seconds + 2 * shift * other.firsts + other.counts * shift.square()  # (moments-shift)
+        self.firsts += other.firsts + other.counts * shift
+        self.counts += other.counts
+        self.row_weights += other.row_weights
+        self.samples = [a + b for a, b in zip(self.samples, other.samples, strict=True)]
+        self.n_rows, self.n_missing = self.n_rows + other.n_rows, self.n_missing + other.n_missing
+        return self
+
+    def at(self, block: Block) -> None:
         rows = block.rows
         if not len(rows):
             return
         if self.unknown_extents:
-            self.extents = union([extents_of(rows)], self.extents)
+            self.extents = self.extents + extents_of(rows)
         if self.reference is None:
             self.reference = framed(self.extents.low, self.extents.high).centre
         self.n_rows += len(rows)
         for part in range(0, len(rows), 65_536):
             self._part(block, slice(part, part + 65_536))
 
-    def _part(self, block, part: slice) -> None:
+    def _part(self, block: Block, part: slice) -> None:
         rows = block.rows[part].double()
         weights = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
         if block.weights is not None:
@@ -141,17 +165,20 @@ class _Look:
         shares = self._shares(block, part, rows) * weights.unsqueeze(-1)  # (n, C + 1)
         observed = ~rows.isnan()
         self.n_missing += int((~observed).sum())
+        assert self.reference is not None
         centred = torch.where(observed, rows - self.reference, 0.0)
         self.row_weights += shares.sum(0)
         self.counts += shares.T @ observed.double()
         self.firsts += shares.T @ centred
         self.seconds += shares.T @ centred.square()
-        for c in range(self.n_classes + 1):
-            chosen = (shares[:, c] > 0).nonzero()[:, 0]
+        keys = uniform_keys(self.seed, block.start + part.start, len(rows), rows.device)
+        for c, sample in enumerate(self.samples):
+            chosen = ((shares[:, c] > 0) & (keys >= sample.threshold)).nonzero()[:, 0]
             if len(chosen):
-                self._sample(c, rows[chosen], shares[chosen, c])
+                own = (rows[chosen], shares[chosen, c])
+                self.samples[c] = sample + RowSample(own, keys[chosen], SAMPLED_ROWS)
 
-    def _shares(self, block, part: slice, rows: Tensor) -> Tensor:
+    def _shares(self, block: Block, part: slice, rows: Tensor) -> Tensor:
         shares = torch.zeros(len(rows), self.n_classes + 1, dtype=torch.float64, device=rows.device)
         if block.shares is not None:
             soft = block.shares[part].double()
@@ -164,14 +191,6 @@ class _Look:
         else:
             shares[:, 0] = 1.0
         return shares
-
-    def _sample(self, c: int, rows: Tensor, weights: Tensor) -> None:
-        """Keep the rows with the largest random keys: a uniform sample of everything seen so far."""
-        keys = torch.rand(len(rows), generator=self.generator, dtype=torch.float64).to(rows.device)
-        held = [*self.samples[c], (rows, weights, keys)]
-        if sum(len(k) for _, _, k in held) > 2 * SAMPLED_ROWS:
-            held = [_largest(held)]
-        self.samples[c] = held
 
     def description(self) -> Description:
         known = self.counts[:-1]
@@ -197,19 +216,18 @@ class _Look:
             total=_filled(total, varies),
             varies=varies,
             observed=self.counts.sum(0) > 0,
-            samples=[_largest(held)[:2] if held else (means[:0], means[:0, 0]) for held in self.samples],
+            samples=[_rows_and_weights(sample) for sample in self.samples],
             n_rows=self.n_rows,
             n_missing=self.n_missing,
         )
 
 
+def _rows_and_weights(sample: RowSample) -> tuple[Tensor, Tensor]:
+    rows, weights = sample.columns
+    assert rows is not None
+    assert weights is not None
+    return rows, weights
+
+
 def _filled(variances: Tensor, varies: Tensor) -> Tensor:
     return torch.where(varies, variances, variances[varies].mean() if bool(varies.any()) else 1.0)
-
-
-def _largest(held: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    rows, weights, keys = (torch.cat(parts) for parts in zip(*held, strict=True))
-    if len(keys) <= SAMPLED_ROWS:
-        return rows, weights, keys
-    kept = keys.topk(SAMPLED_ROWS).indices.sort().values
-    return rows[kept], weights[kept], keys[kept]

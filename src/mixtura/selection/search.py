@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Outlook, Prior, Structure
 from mixtura.selection.merging import one_fewer
 from mixtura.solvers import EM, Outcome, Stack, Task, first_update, run_together, taken
+from mixtura.values.row_samples import RowSample, largest, uniform_keys
 from mixtura.values.storable import storable
 
 CRITERIA = ("log_loss", "held_out", "out_of_bag", "bic", "icl")
@@ -185,23 +187,23 @@ def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Colum
 
 def _sampled(source: Source, generator: torch.Generator) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Rows, labels, shares and weights, of at most SELECTION_ROWS rows."""
-    kept: list[tuple[Any, ...]] = []
+    seed = int(torch.randint(2**62, (), generator=generator))
+    sample = source.total(partial(_sample_of, seed))
+    rows, labels, shares, weights = sample.columns
+    assert rows is not None
+    assert weights is not None
+    return rows, labels, shares, None if bool((weights == 1).all()) else weights
+
+
+def _sample_of(seed: int, source: Source) -> RowSample:
+    sample: RowSample | None = None
     for block in source.blocks():
-        keys = torch.rand(len(block.rows), generator=generator, dtype=torch.float64).to(block.rows.device)
-        kept.append((block.rows, block.labels, block.shares, block.weights, keys))
-        kept = [_fewer(kept)]
-    rows, labels, shares, weights, _ = kept[0]
-    return rows, labels, shares, weights
-
-
-def _fewer(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    whole = [None if group[0] is None else torch.cat(group) for group in zip(*parts, strict=True)]
-    keys = whole[-1]
-    assert keys is not None
-    if len(keys) <= SELECTION_ROWS:
-        return tuple(whole)
-    index = keys.topk(SELECTION_ROWS).indices.sort().values
-    return tuple(None if part is None else part[index] for part in whole)
+        keys = uniform_keys(seed, block.start, len(block.rows), block.rows.device)
+        weights = torch.ones_like(keys) if block.weights is None else block.weights
+        own = largest((block.rows, block.labels, block.shares, weights), keys, SELECTION_ROWS)
+        sample = own if sample is None else sample + own
+    assert sample is not None
+    return sample
 
 
 def _counts(strata: Tensor, criterion: str, generator: torch.Generator) -> Tensor:

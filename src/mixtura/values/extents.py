@@ -26,6 +26,10 @@ class Extents:
     high: Tensor
     complete: bool  # whether no cell is missing
 
+    def __add__(self, other: Extents) -> Extents:
+        """Of the rows of both."""
+        return union([other], self)
+
     def to(self, device: torch.device) -> Extents:
         return Extents(self.low.to(device), self.high.to(device), self.complete)
 

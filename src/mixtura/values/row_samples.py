@@ -1,0 +1,63 @@
+"""Uniform samples of rows that do not depend on how the rows are cut into blocks, or where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Multipliers and shifts of splitmix64 (Steele, Lea and Flood 2014), as signed numbers of 64 bits.
+STEP = 0x9E3779B97F4A7C15 - 2**64
+ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
+
+
+def uniform_keys(seed: int, start: int, n_rows: int, device: torch.device) -> Tensor:
+    """Random numbers in [0, 1) that belong to positions: (n,), in double precision.
+
+    A counter-based generator, so that a row has the same number whoever asks for it.
+    """
+    numbers = torch.arange(start, start + n_rows, dtype=torch.int64, device=device) * STEP + seed
+    for shift, factor in ROUNDS:
+        numbers = (numbers ^ _shifted(numbers, shift)) * factor
+    numbers = numbers ^ _shifted(numbers, 31)
+    return _shifted(numbers, 11).double() * 2.0**-53
+
+
+def _shifted(numbers: Tensor, shift: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (numbers >> shift) & ((1 << (64 - shift)) - 1)
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """The rows with the largest keys, at most `size` of them, in the order of the rows. Samples of unlike rows add.
+
+    `columns` holds the rows and what is known of them, each (n, ...) or None in all samples that are added.
+    """
+
+    columns: tuple[Tensor | None, ...]
+    keys: Tensor  # (n,)
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __add__(self, other: RowSample) -> RowSample:
+        pairs = zip(self.columns, other.columns, strict=True)
+        joined = tuple(None if a is None or b is None else torch.cat((a, b)) for a, b in pairs)
+        return largest(joined, torch.cat((self.keys, other.keys)), self.size)
+
+    @property
+    def threshold(self) -> float:
+        """Keys below it have no chance any more."""
+        return float(self.keys.min()) if len(self.keys) == self.size else 0.0
+
+
+def largest(columns: Sequence[Tensor | None], keys: Tensor, size: int) -> RowSample:
+    """The sample of rows with these keys."""
+    if len(keys) <= size:
+        return RowSample(tuple(columns), keys, size)
+    kept = keys.topk(size).indices.sort().values
+    return RowSample(tuple(None if part is None else part[kept] for part in columns), keys[kept], size)
