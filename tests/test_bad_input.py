@@ -24,26 +24,26 @@ def refused(call, text, kind=ValueError):
 # ---- arguments of the constructor ----------------------------------------------------------------------------------
 
 ARGUMENTS = [
-    ({"n_components": 0}, "n_components must be a whole number of at least 1; got 0."),
-    ({"n_components": 2.5}, "n_components must be a whole number of at least 1; got 2.5."),
-    ({"n_components": True}, "n_components must be a whole number of at least 1; got True."),
+    ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
+    ({"n_components": 2.5}, "n_components must be an integer of at least 1; got 2.5."),
+    ({"n_components": True}, "n_components must be an integer of at least 1; got True."),
     (
         {"n_components": {0: 1, 1: 2}},
-        "n_components as a dict must name every class once: the classes are [0, 1, 2], but missing are [2].",
+        "n_components as a dict must have one entry per class, and the classes are [0, 1, 2]; missing are [2].",
     ),
     (
         {"n_components": {0: 1, 1: 2, 5: 1}},
-        "n_components as a dict must name every class once: the classes are [0, 1, 2], but missing are [2] and unknown "
-        "are [5].",
+        "n_components as a dict must have one entry per class, and the classes are [0, 1, 2]; missing are [2] and "
+        "unknown are [5].",
     ),
-    ({"n_components": {0: 1, 1: 2, 2: 0}}, "n_components[2] must be a whole number of at least 1; got 0."),
+    ({"n_components": {0: 1, 1: 2, 2: 0}}, "n_components[2] must be an integer of at least 1; got 0."),
     (
         {"covariance_type": "round"},
         "The 'covariance_type' parameter must be one of 'full', 'tied', 'diag', 'spherical', 'low_rank', "
         "'low_rank_precision', or a structure such as mixtura.covariances.Tied; got 'round' instead.",
     ),
     ({"covariance_type": 3}, "The 'covariance_type' parameter must be one of ...; got 3 instead."),
-    ({"covariance_type": "low_rank", "rank": 0}, 'rank must be "auto" or a whole number of at least 1; got 0.'),
+    ({"covariance_type": "low_rank", "rank": 0}, 'rank must be "auto" or an integer of at least 1; got 0.'),
     (
         {"covariance_type": "low_rank", "rank": 9},
         'rank must not exceed the number of features, 4; got 9. Lower it, or use covariance_type="full".',
@@ -59,8 +59,8 @@ ARGUMENTS = [
     ),
     (
         {"objective": "conditional", "unlabeled": 2},
-        "50 rows are unlabeled, but objective 'conditional' only separates classes and cannot use them; use "
-        "HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out.",
+        "50 samples are unlabeled, but objective 'conditional' is purely discriminative and cannot use them. Use "
+        "HybridMixtureClassifier or objective='joint', or remove these samples.",
     ),
     (
         {"solver": "magic"},
@@ -89,24 +89,24 @@ ARGUMENTS = [
     ({"class_weight": {7: 1.0}}, "The classes, [0, 1, 2], are not in class_weight"),
     (
         {"class_weight": {0: 0.0, 1: 1.0, 2: 1.0}},
-        "Class 0 has no row of positive weight (sample_weight times class_weight); give it a positive weight, or "
-        "leave its rows out.",
+        "Class 0 has no sample of positive weight (sample_weight times class_weight). Give it a positive weight, or "
+        "remove its samples.",
     ),
     ({"unlabeled": [1]}, "unlabeled must be None, np.nan (missing labels) or one label; got [1]."),
     (
         {"init": "best"},
         "init must be one of 'kmeans', 'k-means++', 'random', 'spread' or a fitted mixture; got 'best'.",
     ),
-    ({"n_init": 0}, "n_init must be a whole number of at least 1; got 0."),
-    ({"max_iter": -1}, "max_iter must be a whole number of at least 0; got -1."),
+    ({"n_init": 0}, "n_init must be an integer of at least 1; got 0."),
+    ({"max_iter": -1}, "max_iter must be an integer of at least 0; got -1."),
     ({"tol": -1e-3}, "tol must be a number of at least 0; got -0.001."),
     ({"tol": np.nan}, "tol must be a number of at least 0; got nan."),
     ({"device": "gpu"}, 'device must be None, "cpu", "cuda" or a torch.device; got \'gpu\'.'),
-    ({"device": "meta"}, 'device must be one that holds numbers, such as "cpu" or "cuda"; got \'meta\'.'),
+    ({"device": "meta"}, 'device must be one that stores values, such as "cpu" or "cuda"; got \'meta\'.'),
     ({"dtype": "float16"}, 'dtype must be None, "float32" or "float64"; got \'float16\'.'),
     ({"dtype": 7}, 'dtype must be None, "float32" or "float64"; got 7.'),
     ({"random_state": "seed"}, "'seed' cannot be used to seed a numpy.random.RandomState instance"),
-    ({"verbose": "loud"}, "verbose must be a whole number of at least 0; got 'loud'."),
+    ({"verbose": "loud"}, "verbose must be an integer of at least 0; got 'loud'."),
     ({"warm_start": "yes"}, "warm_start must be True or False; got 'yes'."),
 ]
 
@@ -132,20 +132,20 @@ def test_memory_limits_that_are_fine(limit):
 def test_no_gpu_here(estimator, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device in ("cuda", "cuda:1", torch.device("cuda")):
-        text = f'device={device!r} asks for a GPU, but torch finds none here; use device=None or "cpu".'
+        text = f'device={device!r} is not available: torch sees 0 GPUs. Use device=None or "cpu".'
         refused(lambda device=device: estimator(device=device).fit(X, Y), text)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    text = "device='cuda:7' asks for a GPU, but torch finds 2 here; use device=None or \"cpu\"."
+    text = "device='cuda:7' is not available: torch sees 2 GPUs. Use device=None or \"cpu\"."
     refused(lambda: estimator(device="cuda:7").fit(X, Y), text)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 ENCODE = (
-    "Gaussian mixtures need numeric features: encode them first, e.g. with sklearn.preprocessing.OneHotEncoder in a "
-    "ColumnTransformer, or leave them out."
+    "Gaussian mixtures need numeric features: encode them first, for example with "
+    "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them."
 )
-NOT_ROWS = "X must be rows of numbers: an array, a frame, a tensor, a memory map or a list of rows; got "
+NOT_ROWS = "X must be a table of numbers: an array, a data frame, a tensor, a memory map or a list of rows; got "
 ROWS = {
     "one dimension": (X[0], "Expected 2D array, got 1D array instead...Reshape your data..."),
     "three dimensions": (X[None], "Found array with dim 3, while dim <= 2 is required by MixtureClassifier."),
@@ -172,33 +172,32 @@ ROWS = {
     ),
     "infinite": (
         np.where(X > 7, np.inf, X),
-        "Input X contains infinity or a value too large for dtype('float64'). Remove those rows, clip them, or set the "
-        "values to NaN (missing).",
+        "Input X contains infinity or a value too large for dtype('float64'). Remove those samples, clip them, or "
+        "set the values to NaN (missing).",
     ),
     "infinite, tensor": (
         torch.from_numpy(np.where(X > 7, -np.inf, X)),
-        "Input X contains infinity, first in row 102; remove those rows, clip them, or set the values to NaN "
+        "Input X contains infinity, first in row 102; remove those samples, clip them, or set the values to NaN "
         "(missing).",
     ),
     "logical, tensor": (
         torch.ones(150, 4, dtype=torch.bool),
-        "X must hold real numbers; got dtype torch.bool. Convert it, e.g. with X.double().",
+        "X must hold real numbers; got dtype torch.bool. Convert it, for example with X.double().",
     ),
     "text": (
         [["a", "1"], ["b", "2"]],
-        f"could not convert string to float: 'a'. X has columns that are not numbers: [0, 1]. {ENCODE}",
+        f"could not convert string to float: 'a'. X has columns that are not numeric: [0, 1]. {ENCODE}",
     ),
     "text in one dimension": (
         ["a", "b"],
-        f"could not convert string to float: 'a'. X has values that are not numbers. {ENCODE}",
+        f"could not convert string to float: 'a'. X has values that are not numeric. {ENCODE}",
     ),
     "nothing": (None, f"{NOT_ROWS}NoneType."),
     "a dict": ({"a": [1.0]}, f"{NOT_ROWS}dict."),
     "a word": ("rows.csv", f"{NOT_ROWS}str."),
     "too large": (
         np.where(X > 7, 1e200, X),
-        "X holds values as large as 1e+200 in column 0, too large to square; rescale that column, or remove such "
-        "values.",
+        "X holds values up to 1e+200 in column 0; their squares overflow. Rescale that column, or remove such values.",
     ),
 }
 
@@ -222,7 +221,7 @@ def test_rows(rows, text):
 def test_columns_that_are_not_numbers_are_named(column):
     frame = pd.DataFrame({"size": X[:, 0], "kind": column})
     for estimator in (MixtureClassifier(), GaussianMixture()):
-        refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numbers: ['kind']. {ENCODE}")
+        refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numeric: ['kind']. {ENCODE}")
 
 
 @pytest.mark.parametrize(
@@ -236,8 +235,8 @@ def test_columns_that_are_not_numbers_are_named(column):
 )
 def test_dates_are_named(column):
     cure = (
-        "Gaussian mixtures need numeric features: convert them first, e.g. to days since a date, or to month and "
-        "weekday, or leave them out."
+        "Gaussian mixtures need numeric features: convert them first, for example to days since a date, or to month "
+        "and weekday, or drop them."
     )
     frame = pd.DataFrame({"size": X[:, 0], "when": column})
     for estimator in (MixtureClassifier(), GaussianMixture()):
@@ -283,7 +282,7 @@ class TestFeaturesThatChanged:
         model = MixtureClassifier().fit(X[:, :2], Y)
         refused(
             lambda: model.predict([["a", 1]]),
-            f"could not convert ... X has columns that are not numbers: [0]. {ENCODE}",
+            f"could not convert ... X has columns that are not numeric: [0]. {ENCODE}",
         )
 
 
@@ -298,13 +297,12 @@ LABELS = {
     ),
     "too few": (
         Y[:10],
-        "Found input variables with inconsistent numbers of samples: [150, 10]; y must have one label for each of "
-        "the 150 rows of X.",
+        "Found input variables with inconsistent numbers of samples: [150, 10]; y must have one label per sample of X.",
     ),
     "one class": (
         np.full(150, "a"),
-        "MixtureClassifier needs rows of at least two classes, but y holds only one class: 'a'. Add rows of another "
-        "class, or use GaussianMixture for a density of one.",
+        "MixtureClassifier needs samples of at least two classes, but y holds only one class: 'a'. Add samples of "
+        "another class, or use GaussianMixture to estimate the density of a single class.",
     ),
     "a number": (3, "y should be a 1d array, got an array of shape () instead."),
     "three dimensions": (np.zeros((150, 2, 2)), "Found array with dim 3...while dim <= 2 is required..."),
@@ -314,46 +312,47 @@ LABELS = {
     ),
     "missing": (
         np.where(Y == 0, np.nan, Y),
-        "Input y contains NaN or another missing label in 50 rows. Pass unlabeled=np.nan to use them as unlabeled "
-        "samples, or leave them out.",
+        "Input y contains NaN or another missing label for 50 samples. Pass unlabeled=np.nan to use them as "
+        "unlabeled samples, or remove them.",
     ),
     "infinite": (np.where(Y == 0, np.inf, Y), "Input y contains infinity; labels must be finite numbers or text."),
     "mixed kinds": (
         np.array([1, "a", 2] * 50, dtype=object),
-        "y holds labels of kinds that cannot be sorted together: int, str; make all of them text or all numbers.",
+        "y holds labels of types that cannot be sorted together: int, str. Convert all labels to text, or all to "
+        "numbers.",
     ),
     "soft, not summing to 1": (
         np.where(np.arange(150)[:, None] == 7, 0.5, np.eye(3)[Y]),
-        f"{SOFT}: rows must be non-negative and sum to 1; row 7 is [0.5, 0.5, 0.5], which sums to 1.5. Divide each "
-        "row by its sum, or pass one label per row.",
+        f"{SOFT}: rows must be non-negative and sum to 1; row 7 is [0.5, 0.5, 0.5], which sums to 1.5. "
+        "Divide each row by its sum, or pass one label per sample.",
     ),
     "soft, negative": (
         np.tile([1.5, -0.5], (150, 1)),
-        f"{SOFT}: rows must be non-negative and sum to 1; row 0 is [1.5, -0.5], which sums to 1. Divide each row by "
-        "its sum, or pass one label per row.",
+        f"{SOFT}: rows must be non-negative and sum to 1; row 0 is [1.5, -0.5], which sums to 1. "
+        "Divide each row by its sum, or pass one label per sample.",
     ),
     "soft, infinite": (np.tile([np.inf, 0], (150, 1)), f"{SOFT}: ...row 0 is [inf, 0.0], which sums to inf. ..."),
     "soft, partly missing": (
         np.where((np.arange(150)[:, None] == 4) & (np.arange(3) == 1), np.nan, np.eye(3)[Y]),
-        "Row 4 of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) or not at all.",
+        "Row 4 of the soft labels y is partly NaN; either all of its values must be NaN (unlabeled) or none.",
     ),
     "soft, nothing labeled": (
         np.full((150, 3), np.nan),
-        "MixtureClassifier needs labeled rows, but all 150 rows are unlabeled; label some rows of every class, or use "
-        "GaussianMixture, which needs no labels.",
+        "MixtureClassifier needs labeled samples, but all 150 samples are unlabeled. Label some samples of every "
+        "class, or use GaussianMixture, which needs no labels.",
     ),
     "soft, an empty class": (
         pd.DataFrame({"a": np.ones(150), "b": np.zeros(150)}),
-        "Class 'b' (column 1 of the soft labels y) has no share in any row; leave the column out, or give it rows.",
+        "Class 'b' (column 1 of the soft labels y) has probability 0 for every sample. Remove the column, or add "
+        "samples of that class.",
     ),
     "soft, text": (
         np.full((150, 2), "a"),
-        f"{SOFT}, which are numbers; could not convert string to float: ... Pass one label per row instead.",
+        f"{SOFT}, which must be numbers; could not convert string to float: ... Pass one label per sample instead.",
     ),
     "soft, too few": (
         np.eye(3)[Y][:9],
-        "Found input variables with inconsistent numbers of samples: [150, 9]; y must have one label for each of the "
-        "150 rows of X.",
+        "Found input variables with inconsistent numbers of samples: [150, 9]; y must have one label per sample of X.",
     ),
 }
 
@@ -365,8 +364,8 @@ def test_labels(labels, text):
 
 def test_nothing_labeled():
     text = (
-        "MixtureClassifier needs labeled rows, but all 150 rows are unlabeled; label some rows of every class, or use "
-        "GaussianMixture, which needs no labels."
+        "MixtureClassifier needs labeled samples, but all 150 samples are unlabeled. Label some samples of every "
+        "class, or use GaussianMixture, which needs no labels."
     )
     refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.full(150, -1)), text)
     refused(lambda: MixtureClassifier(unlabeled="?").fit(X, np.full(150, "?")), text)
@@ -374,12 +373,12 @@ def test_nothing_labeled():
 
 
 def test_one_class_labeled():
-    text = "MixtureClassifier needs rows of at least two classes, but y holds only one class: 0. ..."
+    text = "MixtureClassifier needs samples of at least two classes, but y holds only one class: 0. ..."
     refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
     text = (
-        "MixtureClassifier needs rows of at least two classes, but the rows of positive weight hold (the weights of "
-        "100 rows are 0) only one class: 0. Give rows of another class a positive weight, or use GaussianMixture for a "
-        "density of one."
+        "MixtureClassifier needs samples of at least two classes, but the samples of positive weight (100 others "
+        "have weight 0) hold only one class: 0. Give samples of another class a positive weight, or use "
+        "GaussianMixture to estimate the density of a single class."
     )
     refused(lambda: MixtureClassifier().fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
 
@@ -398,21 +397,21 @@ WEIGHTS = {
     ),
     "missing": (
         np.where(np.arange(150) == 3, np.nan, 1.0),
-        "sample_weight must be finite; 1 weights are NaN or infinite, the first in row 3. Give such rows weight 0, "
-        "or leave them out.",
+        "sample_weight must be finite; 1 weights are NaN or infinite, the first in row 3. Set such weights to 0, or "
+        "remove the samples.",
     ),
     "infinite": (
         np.where(np.arange(150) < 2, np.inf, 1.0),
-        "sample_weight must be finite; 2 weights are NaN or infinite, the first in row 0. Give such rows weight 0, "
-        "or leave them out.",
+        "sample_weight must be finite; 2 weights are NaN or infinite, the first in row 0. Set such weights to 0, or "
+        "remove the samples.",
     ),
-    "zero": (np.zeros(150), "sample_weight is zero for every row; at least one weight must be positive."),
+    "zero": (np.zeros(150), "sample_weight is zero for every sample; at least one weight must be positive."),
     "too few": (np.ones(3), "sample_weight.shape == (3,), expected (150,)!"),
     "two dimensions": (np.ones((150, 2)), "Sample weights must be 1D array or scalar; got shape (150, 2)."),
     "text": (
         ["a"] * 150,
-        "sample_weight must hold one number per row; it could not be read as numbers: could not convert string to "
-        "float: 'a'.",
+        "sample_weight must hold one number per sample; it could not be converted to numbers: could not convert "
+        "string to float: 'a'.",
     ),
 }
 
@@ -435,8 +434,8 @@ def test_classes_without_weight_are_absent_like_their_rows():
 
 def test_sampling():
     model = MixtureClassifier().fit(X, Y)
-    refused(lambda: model.sample(0), "n_samples must be a whole number of at least 1; got 0.")
-    refused(lambda: model.sample(2.5), "n_samples must be a whole number of at least 1; got 2.5.")
+    refused(lambda: model.sample(0), "n_samples must be an integer of at least 1; got 0.")
+    refused(lambda: model.sample(2.5), "n_samples must be an integer of at least 1; got 2.5.")
     refused(lambda: model.sample(1, class_label=9), "class_label must be one of [0, 1, 2]; got 9.")
     density = GaussianMixture().fit(X)
     refused(lambda: density.sample(0), "Invalid value for 'n_samples': 0 . The sampling requires at least one sample.")
@@ -445,7 +444,7 @@ def test_sampling():
 def test_a_failed_fit_leaves_the_last_one_usable():
     model = MixtureClassifier().fit(X, Y)
     expected = model.predict_proba(X)
-    refused(lambda: model.fit(X, np.zeros(150)), "MixtureClassifier needs rows of at least two classes...")
+    refused(lambda: model.fit(X, np.zeros(150)), "MixtureClassifier needs samples of at least two classes...")
     np.testing.assert_array_equal(model.predict_proba(X), expected)
 
 
@@ -464,7 +463,7 @@ def test_batches():
         weights = None if arguments else np.ones(150)
         refused(
             lambda a=arguments, w=weights: MixtureClassifier(**a).fit([(X, Y)], sample_weight=w),
-            f"{name} cannot be used where X is batches; put the weights of the rows into the batches, as "
+            f"{name} cannot be combined with an X of batches. Put the sample weights into the batches, as "
             "(X, y, sample_weight).",
         )
 

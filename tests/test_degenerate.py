@@ -289,9 +289,9 @@ def test_values_that_single_precision_cannot_hold_are_refused(make, rng):
 def test_values_too_large_to_square_are_named(rng):
     X, y = plain(rng)
     X[0, 0] = 1e200
-    with pytest.raises(ValueError, match=r"X holds values as large as 1e\+200 in column 0, too large to square"):
+    with pytest.raises(ValueError, match=r"X holds values up to 1e\+200 in column 0; their squares overflow"):
         MixtureClassifier().fit(X, y)
-    with pytest.raises(ValueError, match=r"X holds values as large as 1e\+200 in column 0, too large to square"):
+    with pytest.raises(ValueError, match=r"X holds values up to 1e\+200 in column 0; their squares overflow"):
         GaussianMixture().fit(X)
 
 

@@ -211,7 +211,11 @@ def test_smoothing_describes_the_rows_as_well(ripley):
 def test_unlabeled_rows_need_smoothing(ripley):
     X, y = ripley
     some = np.where(np.arange(len(y)) % 4 == 0, y, -1)
-    with pytest.raises(ValueError, match=r"90 rows are unlabeled, but objective 'conditional' only separates classes"):
+    with pytest.raises(
+        ValueError,
+        match=r"90 samples are unlabeled, but objective 'conditional' is purely "
+        r"discriminative",
+    ):
         DiscriminativeMixtureClassifier(prior=FIXED, unlabeled=-1).fit(X, some)
     model = DiscriminativeMixtureClassifier(prior=FIXED, smoothing=0.5, unlabeled=-1, random_state=0).fit(X, some)
     assert model.score(X, y) > 0.8
@@ -247,7 +251,7 @@ def test_a_class_with_a_single_row_is_kept():
 
 
 def test_one_class_is_an_error():
-    with pytest.raises(ValueError, match="needs rows of at least two classes"):
+    with pytest.raises(ValueError, match="needs samples of at least two classes"):
         DiscriminativeMixtureClassifier().fit([[0.0], [1.0]], [1, 1])
 
 
@@ -255,7 +259,7 @@ def test_one_class_is_an_error():
     ("argument", "message"),
     [
         ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1 or \"auto\"; got -0\.1\."),
-        ({"cv": 1}, r"cv must be a whole number of at least 2; got 1\."),
+        ({"cv": 1}, r"cv must be an integer of at least 2; got 1\."),
         ({"early_stopping": 1}, r"early_stopping must be True or False; got 1\."),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number above 0 and below 1; got 1\.0\."),
         ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed update"),

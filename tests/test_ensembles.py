@@ -303,7 +303,7 @@ def test_an_average_is_saved_whole(model, ripley, tmp_path):
 # ---- mistakes ----------------------------------------------------------------------------------------------------
 
 ARGUMENTS = [
-    ({"n_estimators": 0}, "n_estimators must be a whole number of at least 1; got 0."),
+    ({"n_estimators": 0}, "n_estimators must be an integer of at least 1; got 0."),
     ({"resampling": "jackknife"}, "resampling must be one of 'none', 'subset', 'bootstrap'; got 'jackknife'."),
     ({"fraction": 0.0}, "fraction must be a number above 0 and at most 1; got 0.0."),
     ({"fraction": 1.5}, "fraction must be a number above 0 and at most 1; got 1.5."),
@@ -338,4 +338,4 @@ def test_other_mistakes(ripley):
         "objective=\"joint\"; got objective 'conditional' and solver='auto'.",
     )
     fitted = AveragedMixture(n_estimators=2, random_state=0).fit(X)
-    refused(lambda: fitted.reduce(0), "n_components must be a whole number of at least 1; got 0.")
+    refused(lambda: fitted.reduce(0), "n_components must be an integer of at least 1; got 0.")

@@ -316,7 +316,10 @@ def test_infinities_get_the_words_of_scikit_learn_and_a_cure():
     rows = np.where(X > 3, np.inf, X)
     kind, text = complaint(lambda: GaussianMixture().fit(rows))
     _, theirs = complaint(lambda: Theirs().fit(rows))
-    assert (kind, text) == ("ValueError", f"{theirs} Remove those rows, clip them, or set the values to NaN (missing).")
+    assert (kind, text) == (
+        "ValueError",
+        f"{theirs} Remove those samples, clip them, or set the values to NaN (missing).",
+    )
 
 
 def test_weights_out_of_range_name_the_largest_and_the_smallest():

@@ -294,14 +294,14 @@ def test_optuna_searches_the_settings():
         ({"discriminative": "x"}, "discriminative must be one of 'margin', 'conditional'; got 'x'."),
         ({"unlabeled_weight": -1}, "unlabeled_weight must be a number of at least 0; got -1."),
         ({"learning_rate": 0}, "learning_rate must be a number above 0; got 0."),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1; got 0."),
-        ({"n_epochs": -1}, "n_epochs must be a whole number of at least 0; got -1."),
-        ({"patience": 0}, "patience must be a whole number of at least 1; got 0."),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1; got 0."),
+        ({"n_epochs": -1}, "n_epochs must be an integer of at least 0; got -1."),
+        ({"patience": 0}, "patience must be an integer of at least 1; got 0."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
         ({"refit": "yes"}, "refit must be True or False; got 'yes'."),
         ({"tune": "all"}, "tune must be None, a number of trials or an optuna study; got 'all'."),
         ({"covariance_type": "low_rank", "rank": 3}, "rank must not exceed the number of features, 2; got 3."),
-        ({"device": "cuda:77"}, "device='cuda:77' asks for a GPU, but torch finds"),
+        ({"device": "cuda:77"}, "device='cuda:77' is not available: torch sees"),
     ],
 )
 def test_arguments(arguments, text):
@@ -316,12 +316,12 @@ def test_rows_that_choose_must_be_of_known_classes():
 
 
 def test_unlabeled_rows_need_a_share_of_the_likelihood():
-    with pytest.raises(ValueError, match="50 rows are unlabeled, but objective 'hybrid' only separates classes"):
+    with pytest.raises(ValueError, match="50 samples are unlabeled, but objective 'hybrid' is purely discriminative"):
         hybrid(1, unlabeled=2, tradeoff=0.0).fit(IRIS, SPECIES)
 
 
 def test_all_rows_unlabeled():
-    with pytest.raises(ValueError, match="needs labeled rows, but all 250 rows are unlabeled"):
+    with pytest.raises(ValueError, match="needs labeled samples, but all 250 samples are unlabeled"):
         hybrid(unlabeled=-1).fit(RIPLEY, np.full(250, -1))
 
 

@@ -191,8 +191,8 @@ def test_negative_features_name_the_first_column(counts, kind):
     X = X.copy()
     X[5, 4], X[9, 2], X[11, 2] = -1.0, -2.5, -0.5
     message = (
-        "Negative values in data passed to NonnegativeMixtureClassifier: column 2 holds -2.5, and features must be at "
-        "least 0. Subtract the smallest value of that column."
+        "Negative values in data passed to NonnegativeMixtureClassifier: features must be at least 0; column 2 holds "
+        "-2.5. Subtract the smallest value of that column."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)
@@ -212,9 +212,9 @@ def test_missing_cells_name_the_models_that_take_them(counts, kind):
     X = X.copy()
     X[5, 3] = np.nan
     message = (
-        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it: impute the missing "
-        "values first, or use an estimator that takes them: MixtureClassifier, DiscriminativeMixtureClassifier, "
-        "HybridMixtureClassifier or AveragedMixtureClassifier."
+        "Input X contains NaN, first in column 3; NonnegativeMixtureClassifier does not accept it: impute the "
+        "missing values first, or use an estimator that supports them: MixtureClassifier, "
+        "DiscriminativeMixtureClassifier, HybridMixtureClassifier or AveragedMixtureClassifier."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         quick().fit(kind(X), y)
@@ -224,12 +224,12 @@ def test_missing_cells_name_the_models_that_take_them(counts, kind):
 
 def test_one_class(counts):
     X, y = counts
-    with pytest.raises(ValueError, match="needs rows of at least two classes, but y holds only one class: 'a'"):
+    with pytest.raises(ValueError, match="needs samples of at least two classes, but y holds only one class: 'a'"):
         quick().fit(X[y == "a"], y[y == "a"])
 
 
 def test_soft_labels_name_the_model_that_takes_them(counts):
-    with pytest.raises(ValueError, match=r"needs one label per row; y has several columns.* use MixtureClassifier"):
+    with pytest.raises(ValueError, match=r"needs one label per sample; y has several columns.* use MixtureClassifier"):
         quick().fit(counts[0], np.full((300, 3), 1 / 3))
 
 
@@ -269,7 +269,7 @@ def test_a_column_that_does_not_vary_says_nothing(counts, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_components": 0}, "n_components must be a whole number of at least 1; got 0."),
+        ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
         ({"shared": "yes"}, "shared must be True or False; got 'yes'."),
         ({"sparsity": -1}, "sparsity must be a number of at least 0; got -1."),
         ({"penalty": "l1"}, "penalty must be one of 'shares', 'sum'; got 'l1'."),
@@ -289,8 +289,8 @@ def test_arguments_are_checked(counts, options, message):
 def test_what_needs_a_density_is_absent(fitted, method):
     assert not hasattr(fitted, method)
     message = (
-        f"NonnegativeMixtureClassifier has no '{method}': it models classes given rows and has no density of the rows. "
-        f"MixtureClassifier and GaussianMixture have one."
+        f"NonnegativeMixtureClassifier has no '{method}': it models p(class | x) and has no density p(x). Use "
+        "MixtureClassifier or GaussianMixture."
     )
     with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
         getattr(fitted, method)

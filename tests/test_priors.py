@@ -163,15 +163,15 @@ REFUSED = [
     (lambda: Conjugate(-2, [1.0]), "strength must be a number above 0; got -2."),
     (lambda: Conjugate(1.0, [1.0, -0.5]), "variances must be above 0; the smallest is -0.5."),
     (lambda: Conjugate(1.0, [1.0, float("nan")]), "variances must be finite; got nan."),
-    (lambda: Conjugate(1.0, "wide"), "variances must hold numbers; it could not be read as such: ..."),
+    (lambda: Conjugate(1.0, "wide"), "variances must hold numbers; it could not be converted: ..."),
     (
         lambda: Conjugate(1.0, np.ones((2, 3))),
         "variances must be one variance per feature (D,) or a matrix (D, D); got shape (2, 3).",
     ),
     (
         lambda: Conjugate(1.0, [[1.0, 2.0], [2.0, 1.0]]),
-        "variances must be a positive definite matrix; its smallest eigenvalue is -1. Pass the variances alone, (D,), "
-        "or add to the diagonal.",
+        "variances must be a positive definite matrix; its smallest eigenvalue is -1. Pass variances (D,) only, or "
+        "add to the diagonal.",
     ),
     (
         lambda: Conjugate(1.0, [[1.0, 0.5], [0.0, 1.0]]),
@@ -179,8 +179,8 @@ REFUSED = [
     ),
     (
         lambda: Conjugate(1.0, [1.0], concentration=0.5),
-        "concentration must be a number of at least 1; got 0.5. Below 1 the prior is infinite where a weight is zero, "
-        "and there is no maximum to find; 1 leaves the weights alone.",
+        "concentration must be a number of at least 1; got 0.5. Below 1 the prior density is infinite at a weight of "
+        "zero and has no maximum; 1 is a flat prior.",
     ),
     (
         lambda: Conjugate(1.0, [1.0], mean=[0.0], mean_strength=-1),
@@ -188,22 +188,20 @@ REFUSED = [
     ),
     (
         lambda: Conjugate(1.0, [1.0], mean_strength=2.0),
-        "mean_strength=2 shrinks the means, but mean is not given; pass mean, or use Shrinkage, which takes the means "
-        "of the classes.",
+        "mean_strength=2 needs mean, which is None. Pass mean, or use Shrinkage, which shrinks to the class means.",
     ),
     (
         lambda: Conjugate(1.0, [1.0, 1.0], mean=[1.0]),
-        "mean must have one number for each of the 2 features of variances, (D,) or (K, D); got shape (1,).",
+        "mean must have shape (D,) or (K, D) with D = 2, the number of features of variances; got shape (1,).",
     ),
     (
         lambda: Conjugate.wishart(1.0, [1.0, 1.0]),
-        "alpha must be above D / 2 = 1 for 2 features and eta=0; got 1. Below that the prior has no covariance to "
-        "shrink to.",
+        "alpha must be above D / 2 = 1 for 2 features and eta=0; got 1. Otherwise the prior has no mode to shrink to.",
     ),
     (
         lambda: Conjugate.wishart(1.5, [1.0, 1.0], mean=[0.0, 0.0], eta=1.0),
-        "alpha must be above (D + 1) / 2 = 1.5 for 2 features and eta=1; got 1.5. Below that the prior has no "
-        "covariance to shrink to.",
+        "alpha must be above (D + 1) / 2 = 1.5 for 2 features and eta=1; got 1.5. Otherwise the prior has no mode to "
+        "shrink to.",
     ),
     (lambda: Conjugate.penalty(0.0, 2), "beta must be a number above 0; got 0.0."),
     (lambda: Shrinkage(strength=0), "strength must be a number above 0; got 0."),
@@ -211,12 +209,12 @@ REFUSED = [
     (lambda: Shrinkage(variances="wide"), "variances must be one of 'expected', 'pooled', 'covariance'; got 'wide'."),
     (
         lambda: GaussianMixture(prior=Conjugate(1.0, [1.0])).fit(np.eye(3)),
-        "The prior is for 1 features, but X has 3; make one of that size.",
+        "The prior has 1 features, but X has 3. Pass a prior with 3.",
     ),
     (
         lambda: GaussianMixture(2, prior=Conjugate(1.0, [1.0] * 3, mean=np.eye(3), mean_strength=1.0)).fit(np.eye(3)),
-        "The prior has 3 means for 2 components; give one mean (D,) for all, or use Shrinkage, which takes the means "
-        "of the classes.",
+        "The prior has 3 means, but the mixture has 2 components. Pass one mean (D,) for all, or use Shrinkage, "
+        "which shrinks to the class means.",
     ),
 ]
 

@@ -288,6 +288,4 @@ def test_mistakes(ripley):
         lambda: MixtureClassifier("auto", prior="strong").fit(X, y),
         "prior must be one of 'default', \"auto\", None or a prior object; got 'strong'.",
     )
-    refused(
-        lambda: MixtureClassifier("many").fit(X, y), "n_components must be a whole number of at least 1; got 'many'."
-    )
+    refused(lambda: MixtureClassifier("many").fit(X, y), "n_components must be an integer of at least 1; got 'many'.")

@@ -305,12 +305,12 @@ class TestHardData:
 BAD = [
     ({"kernel": "sigmoid"}, "kernel must be one of 'polynomial', 'rbf', 'precomputed', None (the features themselves)"),
     ({"gamma": 0.0}, "gamma must be a number above 0; got 0.0."),
-    ({"degree": 0}, "degree must be a whole number of at least 1; got 0."),
+    ({"degree": 0}, "degree must be an integer of at least 1; got 0."),
     ({"coef0": -1.0}, "coef0 must be a number of at least 0; got -1.0."),
     ({"hessian": "full"}, "hessian must be one of 'complete', 'exact'; got 'full'."),
-    ({"n_components": 0}, "n_components must be a whole number of at least 1; got 0."),
-    ({"n_init": 0}, "n_init must be a whole number of at least 1; got 0."),
-    ({"max_iter": 0}, "max_iter must be a whole number of at least 1; got 0."),
+    ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
+    ({"n_init": 0}, "n_init must be an integer of at least 1; got 0."),
+    ({"max_iter": 0}, "max_iter must be an integer of at least 1; got 0."),
     ({"tol": -1}, "tol must be a number of at least 0; got -1."),
     ({"scaling": "yes"}, "scaling must be True or False; got 'yes'."),
     ({"component_trials": 2}, "component_trials must be True or False; got 2."),
@@ -335,11 +335,13 @@ class TestBadInput:
                 call()
 
     def test_one_class(self, ripley):
-        with pytest.raises(ValueError, match="needs rows of at least two classes, but y holds only one class: 1"):
+        with pytest.raises(ValueError, match="needs samples of at least two classes, but y holds only one class: 1"):
             SparseMixtureClassifier().fit(ripley[0], np.ones(120, int))
 
     def test_soft_labels(self, ripley):
-        with pytest.raises(ValueError, match="needs one label per row; y has several columns, which means soft labels"):
+        with pytest.raises(
+            ValueError, match="needs one label per sample; y has several columns, which means soft labels"
+        ):
             SparseMixtureClassifier().fit(ripley[0], np.full((120, 2), 0.5))
 
     def test_kernels(self, ripley):

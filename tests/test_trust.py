@@ -100,10 +100,10 @@ def test_minus_one_is_a_class(model):
 @every_missing_label
 @every_classifier
 def test_a_missing_label_needs_an_opt_in(model, labels):
-    cure = "Leave these rows out; MixtureClassifier\\(unlabeled=np.nan\\) can use unlabeled samples."
+    cure = "Remove them, or use MixtureClassifier\\(unlabeled=np.nan\\), which supports unlabeled samples."
     if takes_unlabeled(model):
-        cure = "Pass unlabeled=np.nan to use them as unlabeled samples, or leave them out."
-    with pytest.raises(ValueError, match=f"^Input y contains NaN or another missing label in 20 rows. {cure}$"):
+        cure = "Pass unlabeled=np.nan to use them as unlabeled samples, or remove them."
+    with pytest.raises(ValueError, match=f"^Input y contains NaN or another missing label for 20 samples. {cure}$"):
         fitted(model, ROWS, labels)
 
 
@@ -132,7 +132,9 @@ def test_a_missing_label_among_others_that_mean_unlabeled():
 
 
 def test_unlabeled_batches_for_an_objective_without_a_density():
-    with pytest.raises(ValueError, match="20 rows are unlabeled, but objective 'conditional' only separates classes"):
+    with pytest.raises(
+        ValueError, match="20 samples are unlabeled, but objective 'conditional' is purely discriminative"
+    ):
         MixtureClassifier(objective="conditional", unlabeled=-1).fit([(ROWS, SOME)])
 
 
@@ -272,7 +274,7 @@ def test_masked_integers_soft_labels_and_weights():
 
 @every_nan_taker
 def test_rows_without_an_observed_value_are_refused(model):
-    text = "X has no observed value: every value is NaN in all rows of positive weight. Check how X was read."
+    text = "X has no observed value: all values of samples with positive weight are NaN. Check how X was read."
     with pytest.raises(ValueError, match=text):
         fitted(model, np.full_like(ROWS, np.nan), LABELS)
     with pytest.raises(ValueError, match=text):
@@ -326,8 +328,8 @@ SIZES = {
 @pytest.mark.parametrize("model", (ESTIMATORS | SOLVERS).values(), ids=ESTIMATORS | SOLVERS)
 def test_weights_of_any_size_give_a_finite_model_or_are_named(model, weights):
     text = (
-        "The weights of all rows (sample_weight times class_weight) must sum to a number from 1e-30 to 1e+30; they sum "
-        f"to {weights.sum():g}. A weight counts how often a row occurs: divide sample_weight by its mean."
+        "The sum of all sample weights (sample_weight times class_weight) must be between 1e-30 and 1e+30; got "
+        f"{weights.sum():g}. Weights are counts of samples: divide sample_weight by its mean."
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RepairWarning)
@@ -365,7 +367,7 @@ def test_with_a_prior_weights_count_against_it():
 
 
 def test_class_weights_that_overflow_are_named():
-    with pytest.raises(ValueError, match=r"^The weights of all rows .* they sum to inf\. A weight counts"):
+    with pytest.raises(ValueError, match=r"^The sum of all sample weights .* got inf\. Weights are counts"):
         MixtureClassifier(class_weight={0: 1e200, 1: 1.0}).fit(ROWS, LABELS, np.full(60, 1e200))
 
 
@@ -435,7 +437,7 @@ def refused(call, text, kind=ValueError):
 @pytest.mark.parametrize("name", ["sparse", "relevance", "monomials", "working set"])
 def test_values_too_large_for_a_kernel(name):
     model = (ESTIMATORS | STARTS)[name]
-    text = r"X holds values as large as 1.56418e\+200 in column 0, too large to square; rescale that column"
+    text = r"X holds values up to 1.56418e\+200 in column 0; their squares overflow. Rescale that column"
     with pytest.raises(ValueError, match=text):
         fitted(model, ROWS * 1e200, LABELS)
     with pytest.raises(
@@ -454,7 +456,8 @@ def test_kernels_that_overflow():
 
 
 SINGLE = (
-    "Candidates are compared on held-out rows, but no row can be held out: every class has a single row. Add rows, or "
+    "Candidates are compared on held-out samples, but every class has a single sample, which cannot be held out. Add "
+    "samples, or "
 )
 
 
@@ -485,9 +488,7 @@ def test_devices_that_are_absent(name, device):
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         model = clone(ESTIMATORS[name]).set_params(device=device)
-        refused(
-            lambda: model.fit(ROWS, LABELS), f"device='{device}' is not available here; use device=None or \"cpu\"."
-        )
+        refused(lambda: model.fit(ROWS, LABELS), f"device='{device}' is not available. Use device=None or \"cpu\".")
 
 
 def test_checkpoints_that_cannot_be_written(tmp_path):
@@ -499,8 +500,8 @@ def test_checkpoints_that_cannot_be_written(tmp_path):
         text = f"checkpoint must be the path of a file; got the folder '{tmp_path}'. Add a file name."
         refused(lambda model=model: model(tmp_path).fit(ROWS, LABELS), text)
         text = (
-            f"checkpoint is '{tmp_path}/none/file', but the folder '{tmp_path}/none' does not exist; make it, or name "
-            "another file."
+            f"checkpoint='{tmp_path}/none/file' cannot be written: the folder '{tmp_path}/none' does not exist. Create "
+            "the folder, or choose another file."
         )
         refused(lambda model=model: model(tmp_path / "none" / "file").fit(ROWS, LABELS), text)
 
@@ -530,17 +531,17 @@ def test_pictures_without_matplotlib(monkeypatch):
 def test_what_a_factorisation_cannot_take():
     pipeline = make_nonnegative_pipeline(2, tol=0.1, random_state=0)
     text = (
-        "Negative values in data passed to make_nonnegative_pipeline: column 1 ('b') holds -2, and features must be at "
-        "least 0. Subtract the smallest value of that column."
+        "Negative values in data passed to make_nonnegative_pipeline: features must be at least 0; column 1 ('b') "
+        "holds -2. Subtract the smallest value of that column."
     )
     frame = pd.DataFrame({"a": ROWS[:, 0], "b": np.where(np.arange(60) == 7, -2.0, ROWS[:, 1])})
     refused(lambda: pipeline.fit(frame, LABELS), text)
     refused(lambda: clone(pipeline).fit(abs(frame), LABELS).predict(frame), text)
     with pytest.raises(ValueError, match="first in column 0; make_nonnegative_pipeline does not accept it"):
         pipeline.fit(HOLES, LABELS)
-    text = "n_basis must not exceed the number of rows, 60, nor that of features, 2; got 5."
+    text = "n_basis must be at most min(n_samples, n_features) = 2 for X of shape (60, 2); got 5."
     refused(lambda: make_nonnegative_pipeline(5).fit(ROWS, LABELS), text)
-    refused(lambda: make_nonnegative_pipeline(0), "n_basis must be a whole number of at least 1; got 0.")
+    refused(lambda: make_nonnegative_pipeline(0), "n_basis must be an integer of at least 1; got 0.")
 
 
 @pytest.mark.parametrize("prior", [None, "default"])
@@ -571,7 +572,7 @@ def test_the_refusal_of_nan_names_all_classifiers_that_take_it():
     takers = {type(model).__name__ for model in TAKES_NAN.values() if hasattr(model, "predict_proba")}
     with pytest.raises(ValueError, match="Input X contains NaN") as caught:
         fitted(ESTIMATORS["sparse"], HOLES, LABELS)
-    named = set(re.findall(r"\w+Classifier", str(caught.value).split("takes them: ")[1]))
+    named = set(re.findall(r"\w+Classifier", str(caught.value).split("supports them: ")[1]))
     assert named == {name for name in takers if name.endswith("Classifier")}
 
 
@@ -605,5 +606,5 @@ def test_a_model_of_another_machine_predicts_here(model, monkeypatch):
     base = "estimator__device" if "estimator__device" in model.get_params() else "device"
     model.set_params(**{base: "cuda"})
     np.testing.assert_array_equal(answers(model), expected)
-    with pytest.raises(ValueError, match="device='cuda' asks for a GPU, but torch finds none here"):
+    with pytest.raises(ValueError, match="device='cuda' is not available: torch sees 0 GPUs"):
         clone(model).fit(ROWS, LABELS)

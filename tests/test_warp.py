@@ -81,10 +81,10 @@ def test_the_likelihood_equals_the_twin_and_is_nowhere_higher():
     X, y = skewed(80, 1)
     X[:, 0] = np.sinh(1 + np.log(X[:, 0]))
     warp = warp_of(X, y)
-    assert warp.bent.tolist() == [True, False]
+    assert warp.transformed.tolist() == [True, False]
     assert warp.n_parameters == 2
-    found = reference.warp_log_likelihood(X[:, 0], y.tolist(), float(warp.places[0]), float(warp.widths[0]))
-    start = np.array([float(warp.places[0]), math.log(float(warp.widths[0]))])
+    found = reference.warp_log_likelihood(X[:, 0], y.tolist(), float(warp.locations[0]), float(warp.scales[0]))
+    start = np.array([float(warp.locations[0]), math.log(float(warp.scales[0]))])
     best = minimize(
         lambda p: -reference.warp_log_likelihood(X[:, 0], y.tolist(), p[0], math.exp(p[1])), start, method="Nelder-Mead"
     )
@@ -97,15 +97,15 @@ def test_heavy_tails_are_bent_and_gaussians_are_not():
     rng = np.random.default_rng(0)
     y = np.arange(400) % 2
     X = np.stack((rng.normal(size=400), rng.standard_t(2, 400), -np.exp(rng.normal(size=400)), np.ones(400)), 1)
-    assert warp_of(X, y).bent.tolist() == [False, True, True, False]
+    assert warp_of(X, y).transformed.tolist() == [False, True, True, False]
 
 
 def test_few_different_values_stay_as_they_are():
     rng = np.random.default_rng(0)
     y = np.arange(200) % 2
     X = np.stack((rng.integers(0, 2, 200), np.where(y == 0, 0.1, 0.3), 5.0 ** rng.integers(0, 4, 200)), 1).astype(float)
-    assert warp_of(X, y).bent.tolist() == [False, False, False]
-    assert warp_of(np.stack((X[:, 0], 5.0 ** rng.integers(0, 6, 200)), 1), y).bent.tolist() == [False, True]
+    assert warp_of(X, y).transformed.tolist() == [False, False, False]
+    assert warp_of(np.stack((X[:, 0], 5.0 ** rng.integers(0, 6, 200)), 1), y).transformed.tolist() == [False, True]
 
 
 def test_a_value_that_many_rows_share_is_no_peak():
@@ -113,15 +113,15 @@ def test_a_value_that_many_rows_share_is_no_peak():
     y = np.arange(200) % 2
     X = np.where(rng.uniform(size=(200, 1)) < 0.6, 0.0, rng.exponential(size=(200, 1)))
     warp = warp_of(X, y)
-    assert float(warp.widths[0]) > 0.05
+    assert float(warp.scales[0]) > 0.05
 
 
 def test_weights_are_repeated_rows():
     X, y = skewed(60, 2)
     times = np.random.default_rng(0).integers(0, 3, 60)
     weighted, repeated = warp_of(X, y, times), warp_of(np.repeat(X, times, 0), np.repeat(y, times))
-    assert_close(weighted.places, repeated.places)
-    assert_close(weighted.widths[0], repeated.widths[0])
+    assert_close(weighted.locations, repeated.locations)
+    assert_close(weighted.scales[0], repeated.scales[0])
 
 
 # ---- models ------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_averages_bend_once(rows, tmp_path):
     X, y = rows
     base = MixtureClassifier(2, warp="johnson")
     averaged = AveragedMixtureClassifier(base, 3, combine="density", random_state=0).fit(X, y)
-    assert averaged.warp_.bent.tolist() == [True, False]
+    assert averaged.warp_.transformed.tolist() == [True, False]
     assert averaged.oob_score_ > 0.65
     for other in (averaged.to_mixture(), loaded(averaged, tmp_path)):
         assert_close(other.predict_joint_log_proba(X), averaged.predict_joint_log_proba(X))
@@ -229,8 +229,8 @@ def test_every_way_in_gives_the_same(rows, model, tmp_path):
     given = MixtureClassifier(warp=model.warp_, random_state=0).fit(X, y)
     assert_close(given.predict_joint_log_proba(X), joint)
     going_on = MixtureClassifier(warp="johnson", warm_start=True, random_state=0).fit(X, y)
-    first = going_on.warp_.widths
-    assert_close(going_on.fit(X[:100], y[:100]).warp_.widths[0], first[0])
+    first = going_on.warp_.scales
+    assert_close(going_on.fit(X[:100], y[:100]).warp_.scales[0], first[0])
 
 
 DEGENERATE = {
@@ -273,13 +273,14 @@ def test_mistakes(rows):
     )
     refused(
         lambda: MixtureClassifier(warp=Warp([0.0], [1.0])).fit(X, y),
-        "warp has 1 features, but X has 2; pass one place and width for each.",
+        "warp has 1 features, but X has 2. Pass one location and scale for each.",
     )
     refused(
         lambda: Warp([0.0, 1.0], [1.0]),
-        "places and widths must be one number per feature each; got shapes (2,) and (1,).",
+        "locations and scales must have one number per feature each; got shapes (2,) and (1,).",
     )
-    refused(lambda: Warp([math.inf], [1.0]), "places must be finite; got [inf].")
+    refused(lambda: Warp([math.inf], [1.0]), "locations must be finite; got [inf].")
     refused(
-        lambda: Warp([0.0], [0.0]), "widths must be above 0, infinite for features that stay as they are; got [0.0]."
+        lambda: Warp([0.0], [0.0]),
+        "scales must be above 0 (infinite for features that are not transformed); got [0.0].",
     )

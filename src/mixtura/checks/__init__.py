@@ -1,4 +1,4 @@
-"""Every check of user input and every message about it. Callers say `checks.rank(...)` whatever file holds it."""
+"""All checks of user input and their messages. Callers use `checks.rank(...)`, whichever file defines it."""
 
 from __future__ import annotations
 

@@ -16,51 +16,52 @@ def as_many_labels(labels: np.ndarray, n_rows: int) -> None:
     if labels.ndim > 0 and len(labels) != n_rows:
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one "
-            f"label for each of the {n_rows} rows of X."
+            f"label per sample of X."
         )
 
 
 def distinct(labels: np.ndarray) -> np.ndarray:
-    """The different labels, sorted."""
+    """The distinct labels, sorted."""
     try:
         return np.unique(labels)
     except TypeError as error:
         kinds = sorted({type(label).__name__ for label in labels})
         raise ValueError(
-            f"y holds labels of kinds that cannot be sorted together: {', '.join(kinds)}; make all of them text or "
-            "all numbers."
+            f"y holds labels of types that cannot be sorted together: {', '.join(kinds)}. Convert all labels to text, "
+            "or all to numbers."
         ) from error
 
 
 def finite_labels(values: np.ndarray) -> None:
-    """Labels that are numbers may not be infinite."""
+    """Check that numeric labels are not infinite."""
     if values.dtype.kind == "f" and np.isinf(values).any():
         raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
 
 def no_missing_labels(n_missing: int, takes_unlabeled: bool) -> None:
-    """Every row has a label, unless the user says that rows without one are meant."""
+    """Check that no label is missing."""
     if n_missing:
-        cure = "Pass unlabeled=np.nan to use them as unlabeled samples, or leave them out."
+        fix = "Pass unlabeled=np.nan to use them as unlabeled samples, or remove them."
         if not takes_unlabeled:
-            cure = "Leave these rows out; MixtureClassifier(unlabeled=np.nan) can use unlabeled samples."
-        raise ValueError(f"Input y contains NaN or another missing label in {n_missing} rows. {cure}")
+            fix = "Remove them, or use MixtureClassifier(unlabeled=np.nan), which supports unlabeled samples."
+        raise ValueError(f"Input y contains NaN or another missing label for {n_missing} samples. {fix}")
 
 
 def soft_labels(values: np.ndarray) -> np.ndarray:
-    """Rows of shares that are non-negative and sum to one, or NaN throughout."""
+    """Check that rows of soft labels are non-negative and sum to one, or are all NaN."""
     try:
         shares = np.array(values, dtype=float)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"y with several columns means soft labels, which are numbers; {error}. Pass one label per row instead."
+            f"y with several columns means soft labels, which must be numbers; {error}. Pass one label per sample "
+            "instead."
         ) from error
     missing = np.isnan(shares)
     partly = missing.any(1) & ~missing.all(1)
     if partly.any():
         raise ValueError(
-            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; a row must be NaN throughout (unlabeled) "
-            "or not at all."
+            f"Row {int(partly.argmax())} of the soft labels y is partly NaN; either all of its values must be NaN "
+            "(unlabeled) or none."
         )
     sums = np.where(missing.all(1), 1.0, shares.sum(1))
     bad = (shares < 0).any(1) | ~np.isclose(sums, 1, atol=1e-6)
@@ -69,62 +70,62 @@ def soft_labels(values: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"y with several columns means soft labels: rows must be non-negative and sum to 1; row {row} is "
             f"{shares[row].tolist()}, which sums to {sums[row]:g}. Divide each row by its sum, or pass one label per "
-            "row."
+            "sample."
         )
     return shares
 
 
 def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
-    """Every column of soft labels has a share in some row."""
+    """Check that every column of soft labels has a positive entry."""
     empty = ~(np.nan_to_num(shares) > 0).any(0)
     if empty.any():
         column = int(empty.argmax())
         raise ValueError(
-            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has no share in any row; leave "
-            "the column out, or give it rows."
+            f"Class {_plain(classes[column])!r} (column {column} of the soft labels y) has probability 0 for every "
+            "sample. Remove the column, or add samples of that class."
         )
 
 
 def one_label(value: object) -> None:
-    """What `unlabeled` may be."""
+    """Check the argument `unlabeled`."""
     if np.ndim(value) != 0 or isinstance(value, Mapping | set):  # pyright: ignore[reportArgumentType]
         raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
 
 
 def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str, n_absent: int = 0) -> None:
-    """At least two classes among the rows of positive weight; so many others have weight zero."""
+    """Check that there are two classes among the samples of positive weight; `n_absent` others have weight zero."""
     if len(classes) == 0:
         raise ValueError(
-            f"{name} needs labeled rows, but all {n_unlabeled} rows are unlabeled; label some rows of every class, "
-            f"or use GaussianMixture, which needs no labels."
+            f"{name} needs labeled samples, but all {n_unlabeled} samples are unlabeled. Label some samples of every "
+            f"class, or use GaussianMixture, which needs no labels."
         )
     if len(classes) == 1:
-        holder, cure = "y holds", "Add rows of another class"
+        holder, fix = "y holds", "Add samples of another class"
         if n_absent:
-            holder = f"the rows of positive weight hold (the weights of {n_absent} rows are 0)"
-            cure = "Give rows of another class a positive weight"
+            holder = f"the samples of positive weight ({n_absent} others have weight 0) hold"
+            fix = "Give samples of another class a positive weight"
         raise ValueError(
-            f"{name} needs rows of at least two classes, but {holder} only one class: {_plain(classes[0])!r}. {cure}, "
-            "or use GaussianMixture for a density of one."
+            f"{name} needs samples of at least two classes, but {holder} only one class: {_plain(classes[0])!r}. "
+            f"{fix}, or use GaussianMixture to estimate the density of a single class."
         )
 
 
 def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
-    """Unlabeled rows need an objective that describes rows."""
+    """Check that the objective has a density if samples are unlabeled."""
     if n_unlabeled and not objective.has_density:
         raise ValueError(
-            f"{n_unlabeled} rows are unlabeled, but objective {objective.name!r} only separates classes and cannot use "
-            "them; use HybridMixtureClassifier, which also describes the rows, objective='joint', or leave them out."
+            f"{n_unlabeled} samples are unlabeled, but objective {objective.name!r} is purely discriminative and "
+            "cannot use them. Use HybridMixtureClassifier or objective='joint', or remove these samples."
         )
 
 
 def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
-    """Every class has a row of positive weight."""
+    """Check that every class has a sample of positive weight."""
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
     if empty:
         raise ValueError(
-            f"Class {classes[empty[0]]!r} has no row of positive weight (sample_weight times class_weight); give it a "
-            "positive weight, or leave its rows out."
+            f"Class {classes[empty[0]]!r} has no sample of positive weight (sample_weight times class_weight). Give it "
+            "a positive weight, or remove its samples."
         )
 
 
@@ -133,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
-    """Fixed class probabilities (C,), or None where they are learned."""
+    """Check fixed class probabilities (C,); None if they are learned."""
     n_classes = len(class_weights)
     if isinstance(value, str) or value is None:
         one_of("class_prior", value, ("empirical", "uniform"), " or an array with one probability per class")
@@ -155,6 +156,3 @@ def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
             f"class_prior must be positive and sum to 1; got {prior.tolist()}, summing to {float(prior.sum()):g}."
         )
     return prior / prior.sum()
-
-
-# ---- models without a density ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the parts of a model must be, before they are saved and after they are loaded."""
+"""Checks of the parts of a model, before they are saved and after they are loaded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# A matrix whose correlations miss positive definiteness by less than this is repaired where it is factored.
+# Correlation matrices that fail to be positive definite by less than this are repaired when they are factored.
 ROUNDING = 1e-6
-PROBABILITY_ERROR = 1e-3  # of single precision, summed
+PROBABILITY_ERROR = 1e-3  # of sums of single-precision probabilities
 
 
 def positive_numbers(name: str, values: Tensor) -> None:
-    """Raise a ValueError unless all numbers are positive and finite, and there are some."""
+    """Raise a ValueError unless values are positive, finite and not empty."""
     if not values.is_floating_point() or values.numel() == 0:
         raise ValueError(f"{name} is not a number")
     if not bool(((values > 0) & values.isfinite()).all()):
@@ -33,7 +33,7 @@ def definite(name: str, correlations: Tensor) -> None:
 
 
 def class_numbers(class_of: Tensor, n_components: int) -> None:
-    """Raise a ValueError unless components have the numbers of their classes, sorted, and every class has some."""
+    """Raise a ValueError unless class numbers of components are sorted and every class has a component."""
     if class_of.dtype != torch.int64 or class_of.shape != (n_components,) or n_components == 0:
         raise ValueError("components need one class number each")
     steps = class_of.diff(prepend=class_of.new_zeros(1))
@@ -50,9 +50,9 @@ def numbers(name: str, values: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
 
 
 def positions(name: str, values: Tensor, n_places: int, lowest: int = 0) -> None:
-    """Raise a ValueError unless these are whole numbers (n,) from `lowest` to below `n_places`."""
+    """Raise a ValueError unless these are integers (n,) from `lowest` to below `n_places`."""
     if values.ndim != 1 or values.dtype != torch.int64:
-        raise ValueError(f"{name} {tuple(values.shape)} of type {values.dtype} are not a list of whole numbers")
+        raise ValueError(f"{name} {tuple(values.shape)} of type {values.dtype} are not a list of integers")
     if bool(((values < lowest) | (values >= n_places)).any()):
         raise ValueError(f"{name} are not from {lowest} to {n_places - 1}")
 
@@ -70,7 +70,7 @@ def same_size(name: str, size: int, expected: int) -> None:
 
 
 def fitted_basics(estimator: Any) -> None:
-    """What every fitted estimator has."""
+    """Check the attributes that every fitted estimator has."""
     for name in ("n_iter_", "n_features_in_"):
         is_kind(name, getattr(estimator, name), Integral)
     is_kind("converged_", estimator.converged_, bool)
@@ -83,7 +83,7 @@ def fitted_basics(estimator: Any) -> None:
 
 
 def fitted_classes(estimator: Any, n_classes: int) -> None:
-    """One label for each class of the model."""
+    """Check that there is one label for each class of the model."""
     is_kind("classes_", estimator.classes_, np.ndarray)
     labels = estimator.classes_.tolist()
     same_size("classes_", len(set(labels)) if estimator.classes_.ndim == 1 else 0, n_classes)
@@ -91,7 +91,7 @@ def fitted_classes(estimator: Any, n_classes: int) -> None:
 
 
 def fitted_prior(estimator: Any) -> None:
-    """One probability for each class."""
+    """Check that there is one probability for each class."""
     is_kind("class_prior_", estimator.class_prior_, np.ndarray)
     numbers("class_prior_", torch.from_numpy(estimator.class_prior_), estimator.classes_.shape)
     if (

@@ -10,44 +10,46 @@ from torch import Tensor
 
 
 def concentration(value: object) -> float:
-    """Of a Dirichlet prior on weights."""
+    """Check the concentration of a Dirichlet prior on weights."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < float("inf"):
         raise ValueError(
-            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior is infinite where a "
-            "weight is zero, and there is no maximum to find; 1 leaves the weights alone."
+            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior density is infinite at a "
+            "weight of zero and has no maximum; 1 is a flat prior."
         )
     return float(value)
 
 
 def scale_matrix(name: str, value: Any) -> Tensor:
-    """Variances (D,) or a positive definite matrix (D, D), in double precision."""
-    found = _numbers(name, value)
-    if found.ndim not in (1, 2) or not found.numel() or (found.ndim == 2 and found.shape[0] != found.shape[1]):
-        raise ValueError(f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(found)}.")
-    if found.ndim == 1:
-        if not bool((found > 0).all()):
-            raise ValueError(f"{name} must be above 0; the smallest is {float(found.min()):g}.")
-        return found
-    if not torch.allclose(found, found.T, rtol=1e-6, atol=0.0):
+    """Check variances (D,) or a positive definite matrix (D, D); returned in double precision."""
+    values = _numbers(name, value)
+    if values.ndim not in (1, 2) or not values.numel() or (values.ndim == 2 and values.shape[0] != values.shape[1]):
+        raise ValueError(
+            f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(values)}."
+        )
+    if values.ndim == 1:
+        if not bool((values > 0).all()):
+            raise ValueError(f"{name} must be above 0; the smallest is {float(values.min()):g}.")
+        return values
+    if not torch.allclose(values, values.T, rtol=1e-6, atol=0.0):
         raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
-    smallest = float(torch.linalg.eigvalsh(found)[0])
+    smallest = float(torch.linalg.eigvalsh(values)[0])
     if not smallest > 0:
         raise ValueError(
-            f"{name} must be a positive definite matrix; its smallest eigenvalue is {smallest:g}. Pass the variances "
-            "alone, (D,), or add to the diagonal."
+            f"{name} must be a positive definite matrix; its smallest eigenvalue is {smallest:g}. Pass variances (D,) "
+            "only, or add to the diagonal."
         )
-    return found
+    return values
 
 
 def _numbers(name: str, value: Any) -> Tensor:
-    """Finite numbers, in double precision."""
+    """Check that values are finite numbers; returned in double precision."""
     try:
-        found = torch.as_tensor(value).detach().to(torch.float64)
+        values = torch.as_tensor(value).detach().to(torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must hold numbers; it could not be read as such: {error}.") from error
-    if not bool(found.isfinite().all()):
-        raise ValueError(f"{name} must be finite; got {found.flatten()[~found.flatten().isfinite()][0].item()}.")
-    return found
+        raise ValueError(f"{name} must hold numbers; it could not be converted: {error}.") from error
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"{name} must be finite; got {values.flatten()[~values.flatten().isfinite()][0].item()}.")
+    return values
 
 
 def _shape(values: Tensor) -> tuple[int, ...]:
@@ -55,41 +57,40 @@ def _shape(values: Tensor) -> tuple[int, ...]:
 
 
 def prior_mean(value: Any, variances: Tensor, mean_strength: float) -> Tensor | None:
-    """A place (D,) for all means, or one for each, (K, D); None where means are free."""
+    """Check a prior mean (D,) for all components, or (K, D) one for each; None if the means have no prior."""
     if value is None:
         if mean_strength > 0:
             raise ValueError(
-                f"mean_strength={mean_strength:g} shrinks the means, but mean is not given; pass mean, or use "
-                "Shrinkage, which takes the means of the classes."
+                f"mean_strength={mean_strength:g} needs mean, which is None. Pass mean, or use Shrinkage, which "
+                "shrinks to the class means."
             )
         return None
-    found = _numbers("mean", value)
-    if found.ndim not in (1, 2) or found.shape[-1] != len(variances):
+    values = _numbers("mean", value)
+    if values.ndim not in (1, 2) or values.shape[-1] != len(variances):
         raise ValueError(
-            f"mean must have one number for each of the {len(variances)} features of variances, (D,) or (K, D); got "
-            f"shape {_shape(found)}."
+            f"mean must have shape (D,) or (K, D) with D = {len(variances)}, the number of features of variances; got "
+            f"shape {_shape(values)}."
         )
-    return found
+    return values
 
 
 def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> None:
-    """A Wishart prior must have covariances that it prefers."""
+    """Check that the mode of a Wishart prior exists."""
     if not count > 0:
         raise ValueError(
             f"alpha must be above {'(D + 1) / 2' if eta > 0 else 'D / 2'} = {(n_features + (eta > 0)) / 2:g} for "
-            f"{n_features} features and eta={eta:g}; got {alpha:g}. Below that the prior has no covariance to "
-            "shrink to."
+            f"{n_features} features and eta={eta:g}; got {alpha:g}. Otherwise the prior has no mode to shrink to."
         )
 
 
 def prior_fits(pseudo: Any, n_features: int, n_components: int) -> None:
-    """The parts of a prior must have the sizes of the mixture."""
+    """Check that a prior has the numbers of features and components of the mixture."""
     sizes = pseudo.scatter.shape[-1], pseudo.mean.shape[-1]
     if sizes != (n_features, n_features):
         wrong = next(size for size in sizes if size != n_features)
-        raise ValueError(f"The prior is for {wrong} features, but X has {n_features}; make one of that size.")
+        raise ValueError(f"The prior has {wrong} features, but X has {n_features}. Pass a prior with {n_features}.")
     if pseudo.mean.ndim == 2 and len(pseudo.mean) != n_components:
         raise ValueError(
-            f"The prior has {len(pseudo.mean)} means for {n_components} components; give one mean (D,) for all, or use "
-            "Shrinkage, which takes the means of the classes."
+            f"The prior has {len(pseudo.mean)} means, but the mixture has {n_components} components. Pass one mean "
+            "(D,) for all, or use Shrinkage, which shrinks to the class means."
         )

@@ -1,4 +1,4 @@
-"""Checks of warps."""
+"""Checks of feature transforms."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import torch
 from torch import Tensor
 
 
-def curves(places: Any, widths: Any) -> tuple[Tensor, Tensor]:
-    """A place and a width for every feature, in double precision."""
-    places, widths = (torch.as_tensor(part, dtype=torch.float64) for part in (places, widths))
-    if places.ndim != 1 or places.shape != widths.shape:
+def warp_parameters(locations: Any, scales: Any) -> tuple[Tensor, Tensor]:
+    """Check the location and scale of every feature; returned in double precision."""
+    locations, scales = (torch.as_tensor(part, dtype=torch.float64) for part in (locations, scales))
+    if locations.ndim != 1 or locations.shape != scales.shape:
         raise ValueError(
-            f"places and widths must be one number per feature each; got shapes {tuple(places.shape)} and "
-            f"{tuple(widths.shape)}."
+            f"locations and scales must have one number per feature each; got shapes {tuple(locations.shape)} and "
+            f"{tuple(scales.shape)}."
         )
-    if not bool(places.isfinite().all()):
-        raise ValueError(f"places must be finite; got {places.tolist()}.")
-    if not bool((widths > 0).all()):
-        raise ValueError(f"widths must be above 0, infinite for features that stay as they are; got {widths.tolist()}.")
-    return places, widths
+    if not bool(locations.isfinite().all()):
+        raise ValueError(f"locations must be finite; got {locations.tolist()}.")
+    if not bool((scales > 0).all()):
+        raise ValueError(
+            f"scales must be above 0 (infinite for features that are not transformed); got {scales.tolist()}."
+        )
+    return locations, scales
 
 
 def warped_features(n_warped: int, n_features: int) -> None:
-    """A warp must be one of the features that there are."""
+    """Check that a transform has the features of X."""
     if n_warped != n_features:
-        raise ValueError(f"warp has {n_warped} features, but X has {n_features}; pass one place and width for each.")
+        raise ValueError(f"warp has {n_warped} features, but X has {n_features}. Pass one location and scale for each.")

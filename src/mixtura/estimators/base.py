@@ -134,7 +134,7 @@ class MixtureEstimator(Savable, BaseEstimator):
         checks.is_kind("warp_", self.warp_, Warp | None)
         n_features = self.mixture_.n_features
         checks.same_size("n_features_in_", self.n_features_in_, n_features)
-        checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.places), n_features)
+        checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -302,11 +302,11 @@ class MixtureClassifier(DensityClassifier):
         if self.warp is None:
             return [None]
         if isinstance(self.warp, Warp):
-            checks.warped_features(len(self.warp.places), len(description.within))
+            checks.warped_features(len(self.warp.locations), len(description.within))
             return [self.warp]
         name = checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
         warp = fit_warp(description)
-        if not bool(warp.bent.any()):
+        if not bool(warp.transformed.any()):
             return [None]
         return [warp] if name == "johnson" else [None, warp]
 

@@ -1,4 +1,4 @@
-"""The Johnson transform of each feature under which the classes are most nearly Gaussian."""
+"""Maximum-likelihood Johnson transform of each feature, for classes that are Gaussian after the transform."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from torch import Tensor
 from mixtura.init.description import Description
 from mixtura.model.warp import Warp
 
-# Rows that the curves are fitted to: two numbers a feature need no more.
+# Number of samples the transforms are fitted to; two parameters per feature need no more.
 FITTED_ROWS = 5_000
-# Where the search for a curve begins: quantiles of the feature, and widths in units of its spread. The smallest width
-# keeps a value that many rows share, such as zero, from being taken for a peak of infinite height.
+# Initial grid: quantiles of the feature as locations, and scales relative to its spread. The smallest scale prevents
+# a value that many samples share, such as zero, from becoming a peak of infinite density.
 QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
-WIDTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 SPREAD = (0.05, 0.95)  # quantiles whose distance is the spread
-FEWEST_VALUES = 5  # of a feature that is bent: place, width, mean and scale fit any four
-ZOOMS = 6  # times that the steps around the best place and width are halved
+FEWEST_VALUES = 5  # distinct values of a feature: location, scale, mean and variance fit any four exactly
+ZOOMS = 6  # times that the grid around the best location and scale is halved
 
 
 def fit_warp(description: Description) -> Warp:
-    """The curve of each feature under which the classes are most nearly Gaussian (warp-likelihood):
+    """Maximise the log-likelihood of Gaussian classes over the transform of each feature (warp-likelihood):
 
-        -W/2 log V(g) + sum_n w_n log g'(x_n),  V the variance of g(x) about the class means, W the weight of the rows.
+        -W/2 log V(g) + sum_n w_n log g'(x_n),  V the variance of g(x) about the class means, W the total weight.
 
-    A feature is bent only where that gains more than log W, the price of two parameters in BIC; else it stays as it is,
-    as does one of few different values, for which all curves are as good.
+    A feature is transformed only if the log-likelihood rises by more than log W, the BIC penalty of two parameters.
+    Features with few distinct values are never transformed, because every transform fits them equally well.
     """
     columns = _Columns.of(description)
     low, high = (columns.quantile(q) for q in SPREAD)
     spread = torch.where(high > low, high - low, description.within.sqrt())
     plain = columns.log_likelihood(torch.zeros_like(spread), torch.full_like(spread, torch.inf))
-    starts = [(columns.quantile(q), width * spread) for q in QUANTILES for width in WIDTHS]
-    places, widths, best = columns.best(starts)
+    starts = [(columns.quantile(q), scale * spread) for q in QUANTILES for scale in SCALES]
+    locations, scales, best = columns.best(starts)
     for zoom in range(ZOOMS):
         step = 0.5**zoom
         near = [
-            (places + across * step * widths, (widths * 2.0 ** (up * step)).clamp_min(WIDTHS[0] * spread))
+            (locations + across * step * scales, (scales * 2.0 ** (up * step)).clamp_min(SCALES[0] * spread))
             for across in (-1, 0, 1)
             for up in (-1, 0, 1)
         ]
-        places, widths, best = columns.best(near)
+        locations, scales, best = columns.best(near)
     better = (columns.n_values >= FEWEST_VALUES) & (best - plain > columns.weight.clamp_min(1.0).log())
-    return Warp(torch.where(better, places, 0.0), torch.where(better, widths, torch.inf))
+    return Warp(torch.where(better, locations, 0.0), torch.where(better, scales, torch.inf))
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Labeled rows, class by class: cells (n, D), zero where missing, their weights (n, D) and the classes (n,)."""
+    """Labeled rows, class by class: values (n, D), zero where missing, their weights (n, D) and the classes (n,)."""
 
-    cells: Tensor
+    values: Tensor
     weights: Tensor
     labels: Tensor
     n_classes: int
@@ -68,38 +68,38 @@ class _Columns:
 
     @property
     def weight(self) -> Tensor:
-        """Of the observed cells, (D,)."""
+        """Total weight of the observed values of each feature, (D,)."""
         return self.weights.sum(0)
 
     @property
     def n_values(self) -> Tensor:
-        """How many different values there are, (D,)."""
-        cells = torch.where(self.weights > 0, self.cells, torch.inf).sort(0).values
-        return ((cells.diff(dim=0) > 0) & cells[1:].isfinite()).sum(0) + 1
+        """Number of distinct values of each feature, (D,)."""
+        ordered = torch.where(self.weights > 0, self.values, torch.inf).sort(0).values
+        return ((ordered.diff(dim=0) > 0) & ordered[1:].isfinite()).sum(0) + 1
 
     def quantile(self, share: float) -> Tensor:
         """The smallest value with at least this share of the weight at or below it, (D,)."""
-        cells, order = torch.where(self.weights > 0, self.cells, torch.inf).sort(0)
-        cumulated = self.weights.gather(0, order).cumsum(0) / self.weight.clamp_min(1e-300)
-        found = (cumulated < share - 1e-12).sum(0).clamp_max((self.weights > 0).sum(0) - 1).clamp_min(0)
-        return cells.gather(0, found.unsqueeze(0))[0].nan_to_num(posinf=0.0)
+        ordered, order = torch.where(self.weights > 0, self.values, torch.inf).sort(0)
+        cumulative = self.weights.gather(0, order).cumsum(0) / self.weight.clamp_min(1e-300)
+        rank = (cumulative < share - 1e-12).sum(0).clamp_max((self.weights > 0).sum(0) - 1).clamp_min(0)
+        return ordered.gather(0, rank.unsqueeze(0))[0].nan_to_num(posinf=0.0)
 
     def best(self, candidates: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-        """The most likely place and width of each feature, and the log-likelihood; all (D,)."""
-        scores = torch.stack([self.log_likelihood(places, widths) for places, widths in candidates])  # (G, D)
+        """The most likely location and scale of each feature, and the log-likelihood; all (D,)."""
+        scores = torch.stack([self.log_likelihood(locations, scales) for locations, scales in candidates])  # (G, D)
         best = scores.argmax(0, keepdim=True)
-        places, widths = (torch.stack(part).gather(0, best)[0] for part in zip(*candidates, strict=True))
-        return places, widths, scores.gather(0, best)[0]
+        locations, scales = (torch.stack(part).gather(0, best)[0] for part in zip(*candidates, strict=True))
+        return locations, scales, scores.gather(0, best)[0]
 
-    def log_likelihood(self, places: Tensor, widths: Tensor) -> Tensor:
-        """Of each feature, warped so, up to a constant that does not depend on the warp, (D,) (warp-likelihood)."""
-        warp = Warp(places, widths)
-        off, _ = warp._scaled(self.cells)
-        values = warp.forward(self.cells)
-        totals = torch.zeros(self.n_classes, self.cells.shape[1], dtype=values.dtype, device=values.device)
+    def log_likelihood(self, locations: Tensor, scales: Tensor) -> Tensor:
+        """Log-likelihood of each feature under this transform, up to a constant, (D,) (warp-likelihood)."""
+        warp = Warp(locations, scales)
+        standardised, _ = warp._standardised(self.values)
+        values = warp.forward(self.values)
+        totals = torch.zeros(self.n_classes, self.values.shape[1], dtype=values.dtype, device=values.device)
         sums = totals.index_add(0, self.labels, self.weights * values)
         means = sums / totals.index_add(0, self.labels, self.weights).clamp_min(1e-300)
         scatter = (self.weights * (values - means[self.labels]).square()).sum(0)
-        slopes = torch.where(warp.bent, -0.5 * off.square().log1p(), 0.0)
+        slopes = torch.where(warp.transformed, -0.5 * standardised.square().log1p(), 0.0)
         variances = (scatter / self.weight.clamp_min(1e-300)).clamp_min(1e-300)
         return (self.weights * slopes).sum(0) - 0.5 * self.weight * variances.log()

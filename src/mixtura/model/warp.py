@@ -1,8 +1,7 @@
-"""Features that are skewed or heavy-tailed, bent until Gaussians describe them (warp).
+"""Transforms of skewed or heavy-tailed features towards normality: Johnson's (1949) S_U family (warp).
 
-A mixture of Gaussians in the warped features is a density of the rows themselves, once the slopes of the warp are
-multiplied in. Johnson's (1949) S_U curves are the warp: each has a place and a width, is smooth and increasing, maps
-the real line onto itself, and is the identity where the width is infinite.
+A mixture of the transformed features, times the derivative of the transform, is a density of the features themselves.
+Each transform is smooth, increasing and maps the real line onto itself; an infinite scale is the identity.
 """
 
 from __future__ import annotations
@@ -20,57 +19,109 @@ from mixtura.values.storable import storable
 @storable("warp")
 @dataclass(frozen=True, eq=False)
 class Warp:
-    """g(x) = place + width asinh((x - place) / width) in every feature (warp).
+    """Johnson transform of each feature, g(x) = location + scale * asinh((x - location) / scale) (warp).
 
-    Far from its place, in units of the width, it is a logarithm, and near to it the identity.
+    Close to its location, in units of the scale, it is the identity; far away it is logarithmic.
 
-    Arguments:
-        places: where it is steepest, with the slope one, (D,).
-        widths: (D,), infinite where a feature stays as it is.
+    Parameters
+    ----------
+    locations : array-like of shape (n_features,)
+        Where the transform is steepest, with slope one.
+    scales : array-like of shape (n_features,)
+        Width of the linear region; infinite for features that are not transformed.
 
-    Examples:
-        >>> import math, torch
-        >>> from mixtura.model.warp import Warp
-        >>> warp = Warp([0.0, 0.0], [1.0, math.inf])
-        >>> warp.forward(torch.tensor([[math.sinh(2.0), 5.0]]))
-        tensor([[2., 5.]])
+    Examples
+    --------
+    >>> import math, torch
+    >>> from mixtura.model.warp import Warp
+    >>> warp = Warp([0.0, 0.0], [1.0, math.inf])
+    >>> warp.forward(torch.tensor([[math.sinh(2.0), 5.0]]))
+    tensor([[2., 5.]])
     """
 
-    places: Any
-    widths: Any
+    locations: Any
+    scales: Any
 
     def __post_init__(self) -> None:
-        for name, value in zip(("places", "widths"), checks.curves(self.places, self.widths), strict=True):
+        checked = checks.warp_parameters(self.locations, self.scales)
+        for name, value in zip(("locations", "scales"), checked, strict=True):
             object.__setattr__(self, name, value)
 
     def to(self, device: torch.device | str) -> Warp:
-        return Warp(self.places.to(device), self.widths.to(device))
+        """Copy the transform to a device.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            Target device.
+
+        Returns
+        -------
+        warp : Warp
+        """
+        return Warp(self.locations.to(device), self.scales.to(device))
 
     @property
-    def bent(self) -> Tensor:
-        """The features that do not stay as they are, (D,)."""
-        return self.widths.isfinite()
+    def transformed(self) -> Tensor:
+        """Mask of the features that are transformed, of shape (n_features,)."""
+        return self.scales.isfinite()
 
     @property
     def n_parameters(self) -> int:
-        """A place and a width of every feature that is bent."""
-        return 2 * int(self.bent.sum())
+        """Number of parameters: a location and a scale for each transformed feature."""
+        return 2 * int(self.transformed.sum())
 
     def forward(self, rows: Tensor) -> Tensor:
-        """g of each cell, (n, D); missing cells stay missing."""
-        off, widths = self._scaled(rows)
-        return torch.where(self.bent, self.places + widths * off.asinh(), rows.double()).to(rows.dtype)
+        """Transform features; missing values stay missing.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        values : Tensor of shape (n_samples, n_features)
+        """
+        standardised, scales = self._standardised(rows)
+        values = self.locations + scales * standardised.asinh()
+        return torch.where(self.transformed, values, rows.double()).to(rows.dtype)
 
     def backward(self, values: Tensor) -> Tensor:
-        """The rows that have these values."""
-        off, widths = self._scaled(values)
-        return torch.where(self.bent, self.places + widths * off.sinh(), values.double()).to(values.dtype)
+        """Invert the transform.
+
+        Parameters
+        ----------
+        values : Tensor of shape (n_samples, n_features)
+            Transformed features.
+
+        Returns
+        -------
+        rows : Tensor of shape (n_samples, n_features)
+        """
+        standardised, scales = self._standardised(values)
+        rows = self.locations + scales * standardised.sinh()
+        return torch.where(self.transformed, rows, values.double()).to(values.dtype)
 
     def log_slopes(self, rows: Tensor) -> Tensor:
-        """log |dg/dx| of the observed cells of each row, (n,): log p(x) = log p(g(x)) + this."""
-        off, _ = self._scaled(rows)
-        return torch.where(self.bent, -0.5 * off.square().log1p(), 0.0).nan_to_num(nan=0.0).sum(1).to(rows.dtype)
+        """Compute the log derivative, log |dg/dx|, summed over the observed features of each sample.
 
-    def _scaled(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        widths = torch.where(self.bent, self.widths, 1.0)
-        return (rows.double() - self.places) / widths, widths
+        The density of the original features is log p(x) = log p(g(x)) + log |dg/dx|.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_samples, n_features)
+            Features.
+
+        Returns
+        -------
+        log_slopes : Tensor of shape (n_samples,)
+        """
+        standardised, _ = self._standardised(rows)
+        log_slopes = torch.where(self.transformed, -0.5 * standardised.square().log1p(), 0.0)
+        return log_slopes.nan_to_num(nan=0.0).sum(1).to(rows.dtype)
+
+    def _standardised(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(x - location) / scale, and the scales; 1 for features that are not transformed."""
+        scales = torch.where(self.transformed, self.scales, 1.0)
+        return (rows.double() - self.locations) / scales, scales

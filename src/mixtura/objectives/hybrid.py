@@ -1,4 +1,4 @@
-"""Hybrids: a likelihood and a discriminative objective, weighted (RPTP18)."""
+"""Hybrid objective: a weighted sum of a likelihood and a discriminative objective (RPTP18)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,30 @@ from mixtura.values.targets import Evaluation, Targets
 @storable("hybrid")
 @dataclass(frozen=True)
 class Hybrid:
-    """tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective).
+    """Hybrid objective, tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective).
 
-    The likelihood is log p(x, c) of a labeled row and unlabeled_weight * log p(x) of an unlabeled one.
+    The likelihood is log p(x, c) for a labeled sample and unlabeled_weight * log p(x) for an unlabeled one.
 
-    Arguments:
-        tradeoff: lambda; 1 is the likelihood alone, 0 the discriminative objective alone.
-        discriminative: any objective, such as `Margin(50)` or `Conditional()`.
-        unlabeled_weight: u. The kappa of RPTP18 is u = (1 - kappa) / kappa, with lambda rescaled.
+    Parameters
+    ----------
+    tradeoff : float, default=0.5
+        Weight of the likelihood: 1 is generative, 0 discriminative.
+    discriminative : Objective, default=Margin()
+        Any objective, such as `Margin(50)` or `Conditional()`.
+    unlabeled_weight : float, default=1.0
+        Weight of an unlabeled sample relative to a labeled one. The kappa of [1]_ is
+        unlabeled_weight = (1 - kappa) / kappa, with lambda rescaled.
+
+    References
+    ----------
+    .. [1] Roth, Peharz, Tschiatschek and Pernkopf (2018). Hybrid generative-discriminative training of Gaussian
+       mixture models. Pattern Recognition Letters 112.
+
+    Examples
+    --------
+    >>> from mixtura.objectives import Conditional, Hybrid
+    >>> Hybrid(0.1, Conditional()).has_density
+    True
     """
 
     tradeoff: float = 0.5
@@ -34,15 +50,18 @@ class Hybrid:
 
     @property
     def own_class_only(self) -> bool:
-        # Grouped by label, rows no longer say whether they had one: only a weight of one allows that.
+        """Whether a labeled sample needs the components of its own class only."""
+        # Rows grouped by label no longer tell labeled from unlabeled ones, so both must have weight one.
         return self.tradeoff == 1 and self.unlabeled_weight == 1
 
     @property
     def needs_denominator(self) -> bool:
+        """Whether signed responsibilities have a denominator."""
         return self.tradeoff < 1 and self.discriminative.needs_denominator
 
     @property
     def has_density(self) -> bool:
+        """Whether the objective contains log p(x), so that unlabeled samples contribute."""
         return self.tradeoff > 0
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
@@ -58,7 +77,7 @@ class Hybrid:
         return Evaluation(values + rest * other.values, numerator + rest * other.numerator, denominator)
 
     def _likelihood_weights(self, targets: Targets, like: Tensor) -> Tensor:
-        """One for a labeled row, unlabeled_weight for another, (n,)."""
+        """1 for a labeled row, unlabeled_weight for an unlabeled one, (n,)."""
         weight = torch.full_like(like, self.unlabeled_weight)
         if targets.shares is not None:
             return torch.where(targets.shares[:, 0].isnan(), weight, 1.0)

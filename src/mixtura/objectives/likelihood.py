@@ -1,4 +1,4 @@
-"""Joint, marginal and conditional likelihood, with their signed responsibilities."""
+"""Joint, marginal and conditional log-likelihood, with their signed responsibilities."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ from mixtura.values.targets import Evaluation, Targets
 
 
 def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """log sum_k exp a_k, and its gradient, the posterior over components, (K, n): the one log-sum-exp of the library.
+    """Compute log sum_k exp a_k over components and its gradient, the posterior probabilities.
 
-    A row whose log joints are all -inf has zeros, not NaN.
+    All learners use this log-sum-exp. A sample whose log joints are all -inf has posteriors of zero, not NaN.
+
+    Parameters
+    ----------
+    log_joint : Tensor of shape (n_components, n_samples)
+        Log joints.
+    dim : int, default=0
+        Dimension of the components.
+
+    Returns
+    -------
+    log_sums : Tensor of shape (n_samples,)
+    posteriors : Tensor of shape (n_components, n_samples)
     """
     largest = log_joint.detach().amax(dim, keepdim=True).clamp_min(torch.finfo(log_joint.dtype).min)
     powers = (log_joint - largest).exp_()
@@ -29,7 +41,7 @@ def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
 
-    A class whose log joints are all -inf gets zero posteriors, not NaN. Nothing waits for the device.
+    A class whose log joints are all -inf has posteriors of zero, not NaN. No operation waits for the device.
     """
     class_of, n_rows = targets.class_of, log_joint.shape[1]
     lowest = log_joint.new_full((targets.n_classes, n_rows), torch.finfo(log_joint.dtype).min)
@@ -43,9 +55,20 @@ def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tenso
 
 
 def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
-    """log p(x, c) of classes from the log joints of components sorted by class, sizes of each: (K, n) -> (C, n).
+    """Compute log p(x, c) of each class from the log joints of its components.
 
-    The one class log-sum-exp of the library.
+    All learners and heads use this log-sum-exp over classes.
+
+    Parameters
+    ----------
+    log_joint : Tensor of shape (n_components, n_samples)
+        Log joints, with components sorted by class.
+    sizes : sequence of int
+        Number of components of each class.
+
+    Returns
+    -------
+    class_log_joint : Tensor of shape (n_classes, n_samples)
     """
     if len(sizes) == len(log_joint):
         return log_joint
@@ -57,7 +80,7 @@ def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
 def _own_class(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of each row and the posterior over the components of its class (numerator).
 
-    An unlabeled row has all components in its numerator: log p(x). A soft row means sum_c y_c log p(x, c).
+    For an unlabeled row it is log p(x), with all components in the numerator; for a soft one sum_c y_c log p(x, c).
     """
     if targets.shares is not None:
         return _soft_class(log_joint, targets.shares, targets.class_of)
@@ -78,16 +101,16 @@ def _soft_class(log_joint: Tensor, shares: Tensor, class_of: Tensor) -> tuple[Te
         values += torch.where(share > 0, share * class_values, 0.0)
         numerator[own] = share * class_posteriors
     if bool(unlabeled.any()):
-        marginals, everywhere = posteriors(log_joint[:, unlabeled])
+        marginals, all_posteriors = posteriors(log_joint[:, unlabeled])
         values[unlabeled] = marginals
-        numerator[:, unlabeled] = everywhere
+        numerator[:, unlabeled] = all_posteriors
     return values, numerator
 
 
 @storable("joint")
 @dataclass(frozen=True)
 class Joint:
-    """log p(x, c) of labeled rows, log p(x) of unlabeled ones (joint-likelihood)."""
+    """Joint log-likelihood: log p(x, c) of labeled samples, log p(x) of unlabeled ones (joint-likelihood)."""
 
     name = "joint"
     own_class_only = True
@@ -101,7 +124,7 @@ class Joint:
 @storable("marginal")
 @dataclass(frozen=True)
 class Marginal:
-    """log p(x), whatever the labels (marginal-likelihood)."""
+    """Marginal log-likelihood, log p(x); labels are ignored (marginal-likelihood)."""
 
     name = "marginal"
     own_class_only = False
@@ -112,13 +135,16 @@ class Marginal:
         return Evaluation(*posteriors(log_joint))
 
 
-# A row whose class has less than this power of the smallest number of the posterior has lost digits of it; near that
-# number itself reciprocals, and with them gradients, would be infinite.
+# A class probability below this power of the smallest normal number has lost digits; near the smallest number itself
+# its reciprocal, and with it the gradient, overflows.
 SMALLEST_POWER = 2 / 3
 
 
 def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> Evaluation | None:
-    """log p(c | x) without a second exponential, as long as no row has lost its class (asking costs a GPU a wait)."""
+    """log p(c | x) without a second exponential; None if the probability of a class underflows.
+
+    The check waits for the device, so it is for the CPU only.
+    """
     own = labels == class_of.unsqueeze(-1)  # (K, n)
     if bool((labels < 0).any()):
         own |= labels < 0
@@ -132,7 +158,7 @@ def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> E
 @storable("conditional")
 @dataclass(frozen=True)
 class Conditional:
-    """log p(c | x); an unlabeled row contributes nothing (conditional-likelihood)."""
+    """Conditional log-likelihood, log p(c | x); unlabeled samples contribute nothing (conditional-likelihood)."""
 
     name = "conditional"
     own_class_only = False
@@ -142,16 +168,16 @@ class Conditional:
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         marginals, denominator = posteriors(log_joint)
         if targets.labels is not None and targets.shares is None and log_joint.device.type == "cpu":
-            found = _from_posteriors(denominator, targets.labels, targets.class_of)
-            if found is not None:
-                return found
+            evaluation = _from_posteriors(denominator, targets.labels, targets.class_of)
+            if evaluation is not None:
+                return evaluation
         values, numerator = _own_class(log_joint, targets)
         return Evaluation(values - marginals, numerator, denominator)
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """No likelihood, but responsibilities that are given: labels or shares name components. For starts."""
+    """Given responsibilities instead of a likelihood, for initialisation: labels or shares refer to components."""
 
     name = "assigned"
     own_class_only = False

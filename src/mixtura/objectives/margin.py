@@ -1,4 +1,4 @@
-"""The large margin: how far log p(x, c) is ahead of the best other class, up to a wanted distance (RPTP18)."""
+"""Large-margin objective: the lead of log p(x, c) over the best other class, up to a margin (RPTP18)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ from mixtura.values.targets import Evaluation, Targets
 @storable("margin")
 @dataclass(frozen=True)
 class Margin:
-    """-max(0, margin - beta), beta = log p(x, c) - smax over c' != c of log p(x, c') (large-margin).
+    """Large-margin objective, -max(0, margin - beta) (large-margin).
 
-    smax(v) = log sum exp(sharpness v) / sharpness is at least the largest v, and at most log(C - 1) / sharpness above
-    it. Rows that have the margin contribute nothing, nor do unlabeled ones. A soft row means sum_c y_c (...).
+    beta = log p(x, c) - smax over c' != c of log p(x, c') is the lead of the true class. The soft maximum
+    smax(v) = log sum exp(sharpness v) / sharpness exceeds the largest v by at most log(C - 1) / sharpness. Samples that
+    reach the margin, and unlabeled ones, contribute nothing. For soft labels the objective is sum_c y_c (...).
 
-    Arguments:
-        margin: gamma, the wanted distance in units of log p.
-        sharpness: nu, of the smoothed maximum.
+    Parameters
+    ----------
+    margin : float, default=1.0
+        Required lead (gamma of [1]_), in units of the log density.
+    sharpness : float, default=10.0
+        Sharpness of the soft maximum (nu of [1]_).
+
+    References
+    ----------
+    .. [1] Roth, Peharz, Tschiatschek and Pernkopf (2018). Hybrid generative-discriminative training of Gaussian
+       mixture models. Pattern Recognition Letters 112.
     """
 
     margin: float = 1.0
@@ -36,15 +45,15 @@ class Margin:
         scores, within = class_posteriors(log_joint, targets)  # (C, n), (K, n)
         values, numerator, denominator = torch.zeros_like(scores[0]), torch.zeros_like(scores), torch.zeros_like(scores)
         for own, share in self._known(targets, scores):
-            found, active, rivals = self._of_class(scores, own)
-            values = values + torch.where(share > 0, share * found, 0.0)
+            own_values, active, rivals = self._of_class(scores, own)
+            values = values + torch.where(share > 0, share * own_values, 0.0)
             numerator = numerator + share * active * own
             denominator = denominator + share * active * rivals
         class_of = targets.class_of
         return Evaluation(values, numerator[class_of] * within, denominator[class_of] * within)
 
     def _known(self, targets: Targets, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Classes to be ahead, as masks (C, n), with the share of every row in them, (n,)."""
+        """True classes as masks (C, n), with the share of each row in them, (n,)."""
         numbers = torch.arange(len(scores), device=scores.device).unsqueeze(-1)
         if targets.shares is not None:
             shares = torch.nan_to_num(targets.shares, nan=0.0).to(scores.dtype)
@@ -54,8 +63,8 @@ class Margin:
         return [(numbers == targets.labels, (targets.labels >= 0).to(scores.dtype))]
 
     def _of_class(self, scores: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Values (n,), which rows lack the margin (n,), and the posterior over the classes in the way, (C, n)."""
-        ahead = scores.masked_fill(~own, -torch.inf).amax(0)  # of an unlabeled row minus infinity, with share zero
+        """Values (n,), the rows that violate the margin (n,), and the posterior over the other classes, (C, n)."""
+        ahead = scores.masked_fill(~own, -torch.inf).amax(0)  # minus infinity for an unlabeled row, whose share is zero
         smoothed, rivals = posteriors(self.sharpness * scores.masked_fill(own, -torch.inf))
         shortfall = self.margin - ahead + smoothed / self.sharpness
         return -shortfall.clamp_min(0), (shortfall > 0).to(scores.dtype), rivals

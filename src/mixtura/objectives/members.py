@@ -1,4 +1,4 @@
-"""The likelihoods of several mixtures of the same rows, side by side."""
+"""The likelihoods of several mixtures (ensemble members) on the same rows, evaluated together."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from mixtura.values.targets import Evaluation, Targets
 
 @dataclass(frozen=True)
 class Members:
-    """Every member's log p_b(x, c), counted as often as it has seen the row (members):
+    """Log-likelihoods of all ensemble members, weighted by how often each member uses a sample (members).
 
-        values (2 B, n): counts_nb log p_b(x_n, c_n), then log p_b(x_n, c_n) of the rows that the member has not seen;
-        numerator (K, n): counts_nb times the posterior among the member's own components.
+        values (2 B, n): counts_nb log p_b(x_n, c_n), then log p_b(x_n, c_n) of the samples that member b does not use;
+        numerator (K, n): counts_nb times the posterior among the components of member b.
 
-    Arguments:
-        member_of: the member that each component belongs to, (K,); the components of a class are sorted by it.
-        columns: which columns of the counts of the rows the members have; without counts every row is seen once.
+    Parameters
+    ----------
+    member_of : Tensor of shape (n_components,)
+        Member of each component; the components of a class are sorted by it.
+    columns : Tensor of shape (n_members,)
+        Columns of the sample counts that belong to the members; without counts every sample counts once.
     """
 
     member_of: Tensor
@@ -52,25 +55,25 @@ class Members:
         parts = [slice(b, b + size) for b in range(0, len(log_joint), size)] if parts is None else parts
         values, numerator = log_joint.new_empty(len(parts), log_joint.shape[1]), torch.empty_like(log_joint)
         for b, part in enumerate(parts):
-            found = Joint().evaluate(log_joint[part], replace(targets, class_of=targets.class_of[part]))
-            values[b] = found.values
-            numerator[part] = found.numerator if counts is None else found.numerator * counts[b]
+            member = Joint().evaluate(log_joint[part], replace(targets, class_of=targets.class_of[part]))
+            values[b] = member.values
+            numerator[part] = member.numerator if counts is None else member.numerator * counts[b]
         return values, numerator
 
     def _parts(self, components: slice) -> list[slice | Tensor] | None:
-        """The places of each member among these components; None where all have as many, one after the other."""
+        """The positions of each member among these components; None if members have equal sizes and are contiguous."""
         key = (components.start, components.stop)
         if key not in self._layouts:
             members = self.member_of[components]
             sizes = members.bincount(minlength=len(self.columns)).tolist()
             if bool((members.diff() < 0).any()):
-                found: list[slice | Tensor] | None = [(members == b).nonzero()[:, 0] for b in range(len(sizes))]
+                layout: list[slice | Tensor] | None = [(members == b).nonzero()[:, 0] for b in range(len(sizes))]
             elif len(set(sizes)) == 1:
-                found = None
+                layout = None
             else:
                 ends = [0, *itertools.accumulate(sizes)]
-                found = [slice(first, last) for first, last in itertools.pairwise(ends)]
-            self._layouts[key] = found
+                layout = [slice(first, last) for first, last in itertools.pairwise(ends)]
+            self._layouts[key] = layout
         return self._layouts[key]
 
 

@@ -20,27 +20,41 @@ TARGETS = ("expected", "pooled", "covariance")
 @storable("conjugate")
 @dataclass(frozen=True)
 class Conjugate:
-    """Shrinks covariances towards a given one, means towards a given one, and weights towards equal ones:
+    """Conjugate (Dirichlet-normal-Wishart) prior of a Gaussian mixture.
+
+    It shrinks covariances and means towards given ones, and weights towards equal ones:
 
         Sigma_k = (S_k + strength * diag(variances)) / (counts_k + strength),
         mean_k = (sum_n A_nk x_n + mean_strength * mean) / (counts_k + mean_strength),
-        weight_k ~ counts_k + concentration - 1  (conjugate-prior);
+        weight_k ~ counts_k + concentration - 1  (conjugate-prior).
 
-    where the means are shrunk, their distance from `mean` widens Sigma_k as well (map-update).
+    With `mean_strength` above 0, the deviation of mean_k from `mean` adds to Sigma_k as well (map-update).
 
-    Arguments:
-        strength: pseudo-rows behind the covariances.
-        variances: what to shrink covariances to: variances (D,), or a matrix (D, D).
-        concentration: of the Dirichlet prior on the weights; 1 is flat.
-        mean: what to shrink means to, (D,), or (K, D) for a place of its own for every component.
-        mean_strength: pseudo-rows behind the mean; 0 leaves the means free.
+    Parameters
+    ----------
+    strength : float
+        Number of pseudo-observations of the covariances.
+    variances : array-like of shape (n_features,) or (n_features, n_features)
+        Variances, or a covariance matrix, to shrink the covariances to.
+    concentration : float, default=1.0
+        Concentration of the Dirichlet prior on the weights, at least 1; 1 is flat.
+    mean : array-like of shape (n_features,) or (n_components, n_features), optional
+        Mean to shrink the means to, common to all components or one for each.
+    mean_strength : float, default=0.0
+        Number of pseudo-observations of the means; 0 is a flat prior on the means.
 
-    Examples:
-        >>> from mixtura import GaussianMixture
-        >>> from mixtura.priors import Conjugate
-        >>> model = GaussianMixture(prior=Conjugate(4.0, [1.0, 1.0])).fit([[0.0, 0.0], [4.0, 2.0]])
-        >>> model.covariances_[0].diagonal()  # (8 + 4 * 1) / (2 + 4), (2 + 4 * 1) / (2 + 4)
-        array([2., 1.])
+    References
+    ----------
+    .. [1] Ormoneit and Tresp (1995). Improved Gaussian mixture density estimates using Bayesian penalty terms and
+       network averaging. NIPS 8.
+
+    Examples
+    --------
+    >>> from mixtura import GaussianMixture
+    >>> from mixtura.priors import Conjugate
+    >>> model = GaussianMixture(prior=Conjugate(4.0, [1.0, 1.0])).fit([[0.0, 0.0], [4.0, 2.0]])
+    >>> model.covariances_[0].diagonal()  # (8 + 4 * 1) / (2 + 4), (2 + 4 * 1) / (2 + 4)
+    array([2., 1.])
     """
 
     strength: float
@@ -50,25 +64,40 @@ class Conjugate:
     mean_strength: float = 0.0
 
     def __post_init__(self) -> None:
-        known = {
+        checked = {
             "strength": checks.positive("strength", self.strength),
             "variances": checks.scale_matrix("variances", self.variances),
             "concentration": checks.concentration(self.concentration),
             "mean_strength": checks.non_negative("mean_strength", self.mean_strength),
         }
-        known["mean"] = checks.prior_mean(self.mean, known["variances"], known["mean_strength"])
-        for name, value in known.items():
+        checked["mean"] = checks.prior_mean(self.mean, checked["variances"], checked["mean_strength"])
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def wishart(cls, alpha: float, beta: Any, gamma: float = 1.0, mean: Any = None, eta: float = 0.0) -> Conjugate:
-        """The prior by the names of OT95: Dirichlet(gamma), N(mean, Sigma_k / eta), Wishart(alpha, beta).
+        """Create the prior in the parametrisation of Ormoneit and Tresp (1995).
 
-        Their update (7) divides by counts_k + 2 alpha - D, for eta = 0 too, where one of those counts comes from a
-        prior on the means that is improper and not flat. So does this one.
+        The prior is Dirichlet(gamma), N(mean, Sigma_k / eta), Wishart(alpha, beta). As in their update (7), the
+        divisor is counts_k + 2 alpha - D, for eta = 0 as well: there one of the counts stems from a prior on the
+        means that is improper, but not flat.
 
-        Arguments:
-            beta: variances (D,) or a matrix (D, D).
+        Parameters
+        ----------
+        alpha : float
+            Degrees of freedom of the Wishart prior, in units of one half.
+        beta : array-like of shape (n_features,) or (n_features, n_features)
+            Scale of the Wishart prior: variances or a matrix.
+        gamma : float, default=1.0
+            Concentration of the Dirichlet prior.
+        mean : array-like, optional
+            Mean of the normal prior.
+        eta : float, default=0.0
+            Number of pseudo-observations of the means.
+
+        Returns
+        -------
+        prior : Conjugate
         """
         scale = checks.scale_matrix("beta", beta)
         count = 2 * checks.positive("alpha", alpha) - len(scale) - (checks.non_negative("eta", eta) > 0)
@@ -77,16 +106,51 @@ class Conjugate:
 
     @classmethod
     def penalty(cls, beta: float, n_features: int) -> Conjugate:
-        """The penalty of the experiments of OT95, beta I alone: Sigma_k = (S_k + 2 beta I) / (counts_k + 1)."""
+        """Create the penalty of the experiments of Ormoneit and Tresp (1995).
+
+        It is the Wishart part with scale beta I alone: Sigma_k = (S_k + 2 beta I) / (counts_k + 1).
+
+        Parameters
+        ----------
+        beta : float
+            Penalty, in squared units of the features.
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        prior : Conjugate
+        """
         scale = checks.positive("beta", beta) * torch.ones(checks.count("n_features", n_features), dtype=torch.float64)
         return cls.wishart((n_features + 1) / 2, scale)
 
     def to(self, device: torch.device | str) -> Conjugate:
-        """The same prior on another device."""
+        """Copy the prior to a device.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            Target device.
+
+        Returns
+        -------
+        prior : Conjugate
+        """
         mean = None if self.mean is None else self.mean.to(device)
         return replace(self, variances=self.variances.to(device), mean=mean)
 
     def pseudo_moments(self, n_features: int) -> PseudoMoments:
+        """Return the pseudo-moments that the prior adds before the M-step (map-update).
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features of the data.
+
+        Returns
+        -------
+        pseudo_moments : PseudoMoments
+        """
         return self._pseudo
 
     @cached_property
@@ -101,18 +165,40 @@ class Conjugate:
         )
 
     def log_density(self, parameters: Parameters) -> Tensor:
-        """Up to a constant; see `log_terms`."""
+        """Compute the log density of the parameters of a mixture, up to a constant.
+
+        Parameters
+        ----------
+        parameters : Parameters
+            A mixture, or the parameters of an optimiser.
+
+        Returns
+        -------
+        log_density : Tensor of shape ()
+        """
         of_components, of_matrices = log_terms(self._pseudo, parameters)
         return of_components.sum() + of_matrices.sum()
 
 
 def log_terms(pseudo: PseudoMoments, parameters: Parameters) -> tuple[Tensor, Tensor]:
-    """Log density of the conjugate prior with these pseudo-moments, up to a constant (conjugate-prior):
+    """Compute the terms of the log density of a conjugate prior, up to a constant (conjugate-prior).
 
         of components (K,)  weight_count log w_k - 1/2 [log |Sigma_k| + mean_count (mean_k - mean)' Sigma_k^-1 (.)],
         of matrices (G,)    -1/2 [covariance_count log |Sigma_g| + tr Sigma_g^-1 scatter],
 
-    the bracket of the first line only where mean_count > 0. A tied covariance meets its part of the prior once.
+    The bracket of the first line is present only if mean_count > 0. A tied covariance is counted once.
+
+    Parameters
+    ----------
+    pseudo : PseudoMoments
+        Pseudo-moments of the prior.
+    parameters : Parameters
+        A mixture, or the parameters of an optimiser.
+
+    Returns
+    -------
+    of_components : Tensor of shape (n_components,)
+    of_matrices : Tensor of shape (n_distinct_covariances,)
     """
     log_weights, means = parameters.log_weights, parameters.means
     of_matrices = pseudo.covariance_count * parameters.distinct_log_determinants + parameters.traces(pseudo.scatter)
@@ -126,36 +212,53 @@ def log_terms(pseudo: PseudoMoments, parameters: Parameters) -> tuple[Tensor, Te
     return of_components, -0.5 * of_matrices
 
 
-# Pseudo-rows per feature; benchmarks/results/default_prior.md has the held-out log-losses behind it (default-strength).
+# Pseudo-observations per feature; held-out log-losses: benchmarks/results/default_prior.md (default-strength).
 DEFAULT_STRENGTH_PER_FEATURE = 2.0
 
 
 def default_strength(n_features: int) -> float:
-    """Pseudo-rows of the default prior for this many features."""
+    """Return the number of pseudo-observations of the default prior.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of features.
+
+    Returns
+    -------
+    strength : float
+    """
     return max(2.0, DEFAULT_STRENGTH_PER_FEATURE * n_features)
 
 
 @storable("shrinkage")
 @dataclass(frozen=True)
 class Shrinkage:
-    """A conjugate prior in the units of the rows, whatever they will be (shrinkage).
+    """Conjugate prior whose target is estimated from the data, so that it has no units (shrinkage).
 
-    Arguments:
-        strength: pseudo-rows behind the covariances; None is `default_strength(D)`.
-        scale: covariances are shrunk to this multiple of the variances.
-        variances: "expected", those that components may be expected to have (default-prior); "pooled", those of the
-            rows about their class means; or "covariance", the whole covariance matrix of the rows about their class
-            means, as much smaller as the components are parts of a class.
-        mean_strength: pseudo-rows behind the mean of the class, which means are shrunk to; 0 leaves them free.
-        concentration: of the Dirichlet prior on the weights; 1 is flat.
+    Parameters
+    ----------
+    strength : float or None, default=None
+        Number of pseudo-observations of the covariances; None means `default_strength(n_features)`.
+    scale : float, default=1.0
+        Factor of the variances that covariances are shrunk to.
+    variances : {"expected", "pooled", "covariance"}, default="expected"
+        Variances to shrink to: those expected of a component, which is narrower than its class (default-prior); the
+        pooled within-class variances; or the pooled within-class covariance matrix, reduced by the same factor as
+        the expected variances.
+    mean_strength : float, default=0.0
+        Number of pseudo-observations of the means, which are shrunk to the class means; 0 is a flat prior.
+    concentration : float, default=1.0
+        Concentration of the Dirichlet prior on the weights, at least 1; 1 is flat.
 
-    Examples:
-        >>> from mixtura import MixtureClassifier, datasets
-        >>> from mixtura.priors import Shrinkage
-        >>> X, y = datasets.make_ripley(50, random_state=0)
-        >>> wide = Shrinkage(scale=3.0, variances="pooled", mean_strength=5.0)
-        >>> bool(MixtureClassifier(2, prior=wide, random_state=0).fit(X, y).score(X, y) > 0.8)
-        True
+    Examples
+    --------
+    >>> from mixtura import MixtureClassifier, datasets
+    >>> from mixtura.priors import Shrinkage
+    >>> X, y = datasets.make_ripley(50, random_state=0)
+    >>> wide = Shrinkage(scale=3.0, variances="pooled", mean_strength=5.0)
+    >>> bool(MixtureClassifier(2, prior=wide, random_state=0).fit(X, y).score(X, y) > 0.8)
+    True
     """
 
     strength: float | None = None
@@ -173,7 +276,7 @@ class Shrinkage:
         checks.concentration(self.concentration)
 
     def __str__(self) -> str:
-        """In a few words, for tables and legends."""
+        """A short description, for tables and legends."""
         rows = "default strength" if self.strength is None else f"{self.strength:g} rows"
         words = [rows, f"{self.scale:g} x {self.variances}"]
         if self.mean_strength:
@@ -183,7 +286,17 @@ class Shrinkage:
         return ", ".join(words)
 
     def prior(self, outlook: Outlook) -> Conjugate:
-        """The prior for rows that look like this."""
+        """Create the conjugate prior for a data set.
+
+        Parameters
+        ----------
+        outlook : Outlook
+            Estimates from the data: class means, pooled and expected variances.
+
+        Returns
+        -------
+        prior : Conjugate
+        """
         strength = default_strength(len(outlook.pooled)) if self.strength is None else self.strength
         targets = {"expected": lambda: outlook.expected, "pooled": lambda: outlook.pooled}
         variances = self.scale * targets.get(self.variances, outlook.covariance)()
