@@ -74,7 +74,7 @@ class Chunk:
 
 def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: int, n_threads: int) -> list[Chunk]:
     """The rows of a block in equal parts, so that the scratch of all threads stays within the limit."""
-    mixture, found = evaluator.mixture, []
+    mixture, chunks = evaluator.mixture, []
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, evaluator.n_components) if own is None else own
@@ -84,11 +84,11 @@ def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: 
             most = min(most, _rows_in_cache(evaluator, group, scratch))
         n_chunks = -(-group.n_rows // (most * n_threads)) * n_threads  # as many for every thread
         size = max(1, -(-group.n_rows // max(1, n_chunks)), min(most, FEWEST_ROWS))
-        found += [
+        chunks += [
             Chunk(block, group, slice(start, min(start + size, group.n_rows)), components)
             for start in range(0, group.n_rows, size)
         ]
-    return found
+    return chunks
 
 
 def _scratch(evaluator: Evaluator, n_components: int, group: Group) -> int:
@@ -169,8 +169,8 @@ class _Total:
         self.sums = self.sums or Sums(evaluator.coefficients.zeros())
         loaded = chunk.load(evaluator.dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
-        found = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
-        values, signed, denominator = found.values, found.numerator, found.denominator
+        evaluation = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
+        values, signed, denominator = evaluation.values, evaluation.numerator, evaluation.denominator
         weights = chunk.weights(loaded)
         if denominator is not None:
             signed = signed - denominator

@@ -24,13 +24,13 @@ from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extent
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of a block that are treated alike: one label (None: mixed), with or without missing cells."""
+    """Rows of a block that are treated alike: one label (None: mixed), with or without missing values."""
 
     label: int | None
     missing: bool
     index: Tensor | None  # None: all rows of the block, in order
     n_rows: int
-    largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed cells
+    largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed values
 
 
 @dataclass
@@ -43,12 +43,12 @@ class Block:
     weights: Tensor | None = None  # (n,)
     start: int = 0  # position of the first row among all rows of the source
     counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
-    complete: bool = False  # whether it is known that no cell is missing
+    complete: bool = False  # whether it is known that no value is missing
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _n_missing(self) -> Tensor | None:
-        """Missing cells per row, or None where there are none at all."""
+        """Missing values per row, or None where there are none at all."""
         if self.complete:
             return None
         if not bool(self.rows.sum().isnan()):  # one cheap look; a sum that is NaN for inf - inf only costs the next
@@ -57,7 +57,7 @@ class Block:
         return counts if bool(counts.any()) else None
 
     def groups(self, by_label: bool) -> list[Group]:
-        """Rows with and without missing cells apart, and by label where asked."""
+        """Rows with and without missing values apart, and by label where asked."""
         if by_label not in self._groups:
             self._groups[by_label] = self._grouped(self.labels if by_label else None)
         return self._groups[by_label]
@@ -68,26 +68,26 @@ class Block:
             return [Group(None, False, None, n_rows)]
         key = torch.zeros(n_rows, dtype=torch.int64, device=self.rows.device)
         width = 1
-        if counts is not None:  # sorted by missing cells, so that a chunk meets few different numbers of them
+        if counts is not None:  # sorted by missing values, so that a chunk meets few different numbers of them
             key, width = counts, self.rows.shape[1] + 1
         if labels is not None:
             key = key + (labels + 1) * width
         order = self._by_pattern()
         order = order[key[order].argsort(stable=True)]
         parts = key[order]
-        found: dict[tuple[int | None, bool], list[tuple[int, Tensor]]] = {}
+        groups: dict[tuple[int | None, bool], list[tuple[int, Tensor]]] = {}
         values, sizes = parts.unique_consecutive(return_counts=True)
         for value, index in zip(values.tolist(), order.split(sizes.tolist()), strict=True):
             label = None if labels is None else value // width - 1
             n_missing = value % width
-            found.setdefault((label, n_missing > 0), []).append((min(n_missing, width - 1 - n_missing), index))
-        return [_group(label, missing, parts) for (label, missing), parts in found.items()]
+            groups.setdefault((label, n_missing > 0), []).append((min(n_missing, width - 1 - n_missing), index))
+        return [_group(label, missing, parts) for (label, missing), parts in groups.items()]
 
     def _by_pattern(self) -> Tensor:
-        """An order in which rows with the same missing cells are adjacent, so that they can share their algebra."""
+        """An order in which rows with the same missing values are adjacent, so that they can share their algebra."""
         if self._n_missing is None:
             return torch.arange(len(self.rows), device=self.rows.device)
-        # Any code will do that rarely gives two patterns the same number: neighbours are compared cell by cell later.
+        # Any code will do that rarely gives two patterns the same number: neighbours are compared in full later.
         generator = torch.Generator().manual_seed(0)
         codes = torch.randint(2**62, (self.rows.shape[1],), generator=generator).to(self.rows.device)
         return torch.where(self.rows.isnan(), codes, 0).sum(1).argsort(stable=True)
@@ -344,7 +344,7 @@ class WarpedSource:
 
 
 def locate(source: Source) -> Frame:
-    """Centre and radii of the observed cells, from their smallest and largest values."""
+    """Centre and radii of the observed values, from their smallest and largest values."""
     extents = source.extents or source.total(_extents)
     return framed(extents.low.to(source.device), extents.high.to(source.device))
 

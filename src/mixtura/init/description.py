@@ -1,4 +1,4 @@
-"""One look at the rows: where they lie, how they vary, and a sample of every class."""
+"""One pass over the rows before a fit: extents, class means and variances, and a sample of every class."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from mixtura.roles import Outlook
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents
 from mixtura.values.row_samples import RowSample, uniform_keys
 
-# Rows of a class that a start looks at: k-means needs no more to place K centres, and memory stays bounded.
+# Rows of a class used for initialisation: k-means needs no more, and memory stays bounded.
 SAMPLED_ROWS = 20_000
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a first look at the rows tells: where they lie, how they vary, and a sample of every class.
+    """Statistics of the rows: extents, class means and variances, and a sample of every class.
 
-    `samples` holds (rows, weights) of each class, and of the unlabeled rows last. `within` are the variances about
-    the class means, pooled; `total` those about the common mean. A column that does not vary has the average of the
-    others.
+    `samples` holds (rows, weights) of each class, then of the unlabeled rows. `within` holds the pooled within-class
+    variances, `total` the variances about the common mean. A constant column gets the average variance of the others.
     """
 
     frame: Frame
@@ -41,16 +40,17 @@ class Description:
 
     @property
     def weight(self) -> float:
-        """Of all rows."""
+        """Total weight of all rows."""
         return float(self.class_weights.sum()) + self.unlabeled_weight
 
     def spread(self, n_components: float) -> Tensor:
-        """Variances that the components of a class may be expected to have, (D,) (default-prior):
+        """Expected variances of the components of a class, (D,) (default-prior):
 
             sqrt(m4 / 3) * n_components^(-2 / D),
 
-        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so this is V where tails are Gaussian
-        and more where they are heavy; a class cut into n_components parts of equal volume has parts that much narrower.
+        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so the first factor is V for Gaussian
+        tails and more for heavy ones. The second is the reduction of variance when a class is cut into n_components
+        parts of equal volume.
         """
         scales = self.within.sqrt()
         fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
@@ -58,13 +58,13 @@ class Description:
             deviations = (rows - mean) / scales
             weight += weights @ (~rows.isnan()).double()
             fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
-        # At least 1 by Jensen's inequality; less only where all rows of a class are equal and `within` is not theirs.
+        # At least 1 by Jensen's inequality, except where all rows of a class are equal and `within` is not theirs.
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
 
     def outlook(self, n_components: Sequence[int]) -> Outlook:
-        """What a prior may know of classes of this many components."""
+        """The statistics that a prior may use, for classes with this many components."""
         counts = torch.tensor(list(n_components), device=self.within.device)
         per_class = sum(n_components) / len(n_components)
         return Outlook(
@@ -76,10 +76,10 @@ class Description:
 
     @cached_property
     def covariance(self) -> Tensor:
-        """The covariance about the class means, pooled, (D, D): its variances are `within`.
+        """The pooled within-class covariance, (D, D), with variances `within`.
 
-        Correlations are those of cells that are observed together, made a little smaller where rows are few or pairs of
-        cells rare, so that the matrix is positive definite.
+        Correlations are pairwise: from rows in which both values are observed. They are shrunk where rows or pairs are
+        few, so that the matrix is positive definite.
         """
         scales, size = self.within.sqrt(), len(self.within)
         products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
@@ -94,12 +94,12 @@ class Description:
         roots = moments.diagonal().clamp_min(1e-300).sqrt()
         correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
         lowest = float(torch.linalg.eigvalsh(correlations)[0])
-        kept = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
-        return (kept * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
+        shrinkage = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
+        return (shrinkage * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
-    """One look at all rows, in bounded memory; soft labels count by their shares."""
+    """Describe all rows in one pass, in bounded memory; soft labels count by their shares."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return source.total(partial(_looked, n_classes, seed, source.extents)).description()
 
@@ -112,7 +112,7 @@ def _looked(n_classes: int, seed: int, extents: Extents | None, source: Source) 
 
 
 class _Look:
-    """Accumulates counts, means and variances of observed cells by class, and samples of rows. Looks add.
+    """Accumulates counts, means and variances of observed values by class, and samples of rows; instances add.
 
     Arguments:
         extents: of all rows, where they are known: sums are then about the same reference wherever rows lie.
@@ -193,20 +193,20 @@ class _Look:
         return shares
 
     def description(self) -> Description:
-        known = self.counts[:-1]
-        means = self.firsts[:-1] / known.clamp_min(1e-300)
-        scatter = (self.seconds[:-1] - known * means.square()).clamp_min(0)
+        counts = self.counts[:-1]
+        means = self.firsts[:-1] / counts.clamp_min(1e-300)
+        scatter = (self.seconds[:-1] - counts * means.square()).clamp_min(0)
         all_counts = self.counts.sum(0).clamp_min(1e-300)
         all_means = self.firsts.sum(0) / all_counts
         total = (self.seconds.sum(0) / all_counts - all_means.square()).clamp_min(0)
-        within = scatter.sum(0) / known.sum(0).clamp_min(1e-300)
+        within = scatter.sum(0) / counts.sum(0).clamp_min(1e-300)
         reference = self.reference if self.reference is not None else torch.zeros_like(self.extents.low)
         frame = framed(self.extents.low, self.extents.high)
-        # Below the rounding of the sums about the reference a variance is nothing but rounding.
+        # A variance below the rounding error of the sums about the reference is rounding error only.
         noise = 1e-13 * (frame.radii.square() + 1e-300)
         varies = total > noise
         within = torch.where(within > noise, within, total)
-        means = torch.where(known > 0, means, all_means)
+        means = torch.where(counts > 0, means, all_means)
         return Description(
             frame=frame,
             class_weights=self.row_weights[:-1],

@@ -1,4 +1,4 @@
-"""Labels that spread from labeled rows to others along nearest neighbours (Zhou et al. 2004): starts for few labels."""
+"""Label spreading along nearest neighbours (Zhou et al. 2004), for initialisation with few labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The usual number of neighbours, and how much of a row's share comes from them.
+# The usual number of neighbours, and the weight of the neighbours against the label of a row itself (alpha).
 N_NEIGHBOURS = 10
 REACH = 0.99
-# A residual that no longer changes which share is largest, and steps that suffice for it at a reach up to 0.999.
+# Relative residual that does not change the largest share, and enough steps to reach it for a reach of up to 0.999.
 TOLERANCE, MOST_STEPS = 1e-4, 500
 
 
@@ -41,48 +41,45 @@ def graph_of(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> Graph:
 
 def _neighbours(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Squared distances (n, count) to the nearest other rows, and which they are."""
-    squares, found = rows.square().sum(1), []
+    squares, nearest = rows.square().sum(1), []
     everyone = torch.arange(len(rows), device=rows.device)
     for part in everyone.split(max(1, 2**25 // len(rows))):
         distances = torch.addmm(squares.unsqueeze(0), rows[part], rows.T, alpha=-2).add_(squares[part].unsqueeze(1))
         distances[everyone[: len(part)], part] = torch.inf  # not the row itself
-        found.append(distances.topk(count, largest=False))
-    return torch.cat([f.values for f in found]).clamp_min(0), torch.cat([f.indices for f in found])
+        nearest.append(distances.topk(count, largest=False))
+    return torch.cat([part.values for part in nearest]).clamp_min(0), torch.cat([part.indices for part in nearest])
 
 
 def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REACH) -> Tensor:
-    """A label for every row that is reached from a labeled one, -1 for others (label-spreading):
+    """A label for every row connected to a labeled one, -1 for others (label-spreading):
 
         F = (1 - reach) (I - reach S)^-1 Y,
 
-    Y one for the class of a labeled row over the number of its labels; columns are scaled to `frequencies`.
-
-    Arguments:
-        labels: (n,), -1 where there is none.
-        frequencies: how frequent the classes are, (C,).
+    where column c of Y is 1 / n_c at the n_c rows labeled c. Columns of F are scaled to the class `frequencies` (C,).
+    `labels` (n,) has -1 for unlabeled rows.
     """
-    known = labels >= 0
-    given = graph.weights.new_zeros(graph.n_rows, len(frequencies))
-    given[known, labels[known]] = 1.0
-    given /= given.sum(0).clamp_min(1)
-    shares = _solved(graph, given, reach)
+    labeled = labels >= 0
+    seeds = graph.weights.new_zeros(graph.n_rows, len(frequencies))
+    seeds[labeled, labels[labeled]] = 1.0
+    seeds /= seeds.sum(0).clamp_min(1)
+    shares = _solved(graph, seeds, reach)
     shares = shares / shares.sum(0).clamp_min(1e-30) * frequencies.to(shares)
-    largest, found = shares.max(1)
-    return torch.where(known, labels, torch.where(largest > 0, found, -1))
+    largest, best_class = shares.max(1)
+    return torch.where(labeled, labels, torch.where(largest > 0, best_class, -1))
 
 
 def _solved(graph: Graph, right: Tensor, reach: float) -> Tensor:
     """(I - reach S)^-1 right, by conjugate gradients for all columns at once."""
     solution, residual = torch.zeros_like(right), right.clone()
     direction, squares = residual.clone(), residual.square().sum(0)
-    wanted = TOLERANCE**2 * squares
+    tolerances = TOLERANCE**2 * squares
     for _ in range(MOST_STEPS):
         image = direction - reach * (graph @ direction)
         step = squares / (direction * image).sum(0).clamp_min(1e-30)
         solution += step * direction
         residual -= step * image
         previous, squares = squares, residual.square().sum(0)
-        if bool((squares <= wanted).all()):
+        if bool((squares <= tolerances).all()):
             break
         direction = residual + squares / previous.clamp_min(1e-30) * direction
     return solution

@@ -1,4 +1,4 @@
-"""One more component where a class needs it most."""
+"""Splitting of the component that explains its class worst."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 
-SOME_ROWS = 2000  # of a class that are looked at: enough to see where it is predicted badly
-HALF = 0.8  # standard deviations from the mean of a Gaussian to that of either half: sqrt(2 / pi)
+SOME_ROWS = 2000  # rows of a class that are evaluated
+HALF = 0.8  # distance of the mean of a Gaussian from that of either half, in standard deviations: sqrt(2 / pi)
 
 
 def unexplained(mixture: Mixture, description: Description, own_class: int) -> Tensor:
     """Numerator minus denominator counts of the components of a class, over the rows of that class (unexplained).
 
-    Over all rows they are zero once the weights are trained, and tell nothing.
+    Over all rows the two counts are equal once the weights are trained, so only rows of the class are informative.
     """
     log_joint, weights, part = _log_joint(mixture, description, own_class)
     within = log_joint[:, part].softmax(1)
@@ -23,7 +23,7 @@ def unexplained(mixture: Mixture, description: Description, own_class: int) -> T
 
 
 def split(mixture: Mixture, description: Description, own_class: int, number: int) -> Mixture:
-    """With the component of this number in its class cut in two, along the principal axis of its rows."""
+    """Split a component of a class in two along the principal axis of its rows."""
     component = mixture.class_slices[own_class].start + number
     offset = HALF * _principal_axis(mixture, description, own_class, number)
     count = mixture.n_components
@@ -42,7 +42,7 @@ def _log_joint(mixture: Mixture, description: Description, own_class: int) -> tu
 
 
 def _principal_axis(mixture: Mixture, description: Description, own_class: int, number: int) -> Tensor:
-    """Where a component's rows spread most, in units of its variances, and as long as that spread, (D,)."""
+    """The principal axis of the rows of a component, in units of its scales, with the length of its spread, (D,)."""
     log_joint, weights, part = _log_joint(mixture, description, own_class)
     shares = weights * log_joint[:, part].softmax(1)[:, number]
     rows, _ = description.samples[own_class]
@@ -51,5 +51,5 @@ def _principal_axis(mixture: Mixture, description: Description, own_class: int, 
     deviations = torch.nan_to_num((rows[::every] - mixture.means[part.start + number]) / scales, nan=0.0)
     weighted = deviations * (shares / shares.sum().clamp_min(1e-300)).sqrt().unsqueeze(-1)
     _, spreads, axes = torch.linalg.svd(weighted, full_matrices=False)
-    largest = axes[0] * axes[0].sum().sign()  # the sign of an axis is the library's choice; this one is ours
+    largest = axes[0] * axes[0].sum().sign()  # the sign of a singular vector is arbitrary: fix it
     return spreads[0] * largest * scales

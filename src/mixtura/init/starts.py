@@ -1,4 +1,4 @@
-"""Starting mixtures: weighted k-means (k-means++ seeds) in every class, random rows, or rows that labels spread to."""
+"""Initial mixtures: weighted k-means (k-means++) in every class, random rows, or label spreading."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def starting_mixture(
     method: str,
     generator: torch.Generator,
 ) -> tuple[Mixture, list[tuple[Tensor, Tensor, Tensor]]]:
-    """A rough mixture, and the assigned rows (rows, weights, components) from which a first update makes a good one.
+    """An initial mixture, and the assigned rows (rows, weights, components) for its first M-step.
 
-    Arguments:
-        n_components: of each class.
-        method: "kmeans", "k-means++" (seeds alone), "random" (random rows as centres), or "spread" (k-means of the
-            rows to which the labels of a class spread along nearest neighbours).
+    `n_components` has one number per class. `method` is "kmeans", "k-means++" (seeds alone), "random" (random rows as
+    centres) or "spread" (k-means of the rows reached by label spreading).
     """
     scales, samples = description.within.sqrt(), description.samples
     if method == "spread":
@@ -36,13 +34,13 @@ def starting_mixture(
     means, weights, assigned, first = [], [], [], 0
     for c, count in enumerate(n_components):
         rows, row_weights = samples[c]
-        # About the class mean, so that distances keep their digits far from zero; a missing cell is at the mean.
+        # About the class mean, so that distances stay accurate far from zero; missing values are set to the mean.
         scaled = torch.nan_to_num((rows - description.class_means[c]) / scales, nan=0.0)
         seeds = cluster(scaled, row_weights, count, method, generator)
         components = nearest(scaled, seeds)
         sizes = torch.zeros(count, dtype=torch.float64, device=rows.device).index_add_(0, components, row_weights)
         means.append(description.class_means[c] + seeds * scales)
-        # Half a row for a centre that no row is nearest to, so that it can still win some.
+        # An empty cluster gets the weight of half a row, so that EM can still assign rows to it.
         weights.append(description.class_weights[c] * (sizes + 0.5) / (sizes + 0.5).sum())
         assigned.append((rows, row_weights, components + first))
         first += count
@@ -55,27 +53,27 @@ def starting_mixture(
 
 
 def spread_samples(description: Description) -> list[tuple[Tensor, Tensor]]:
-    """The sample of every class, with the unlabeled rows that its labels reach."""
-    *known, unlabeled = description.samples
+    """The sample of every class, plus the unlabeled rows that label spreading assigns to it."""
+    *labeled, unlabeled = description.samples
     if not len(unlabeled[0]):
-        return known
-    most = max(1, SAMPLED_ROWS // len(known))  # of a class: where labels are many, a part of them will do
-    seeds = [rows[:: -(-len(rows) // most) or 1] for rows, _ in known]
+        return labeled
+    most = max(1, SAMPLED_ROWS // len(labeled))  # labeled rows per class; a subset suffices where there are many
+    seeds = [rows[:: -(-len(rows) // most) or 1] for rows, _ in labeled]
     rows = torch.cat((*seeds, unlabeled[0]))
     scaled = torch.nan_to_num((rows - description.frame.centre) / description.within.sqrt(), nan=0.0)
     counts = torch.tensor([len(part) for part in seeds], device=rows.device)
     labels = torch.full_like(rows[:, 0], -1, dtype=torch.int64)
     labels[: int(counts.sum())] = torch.repeat_interleave(counts)
-    found = spread(graph_of(scaled), labels, description.class_weights)[int(counts.sum()) :]
-    reached = [tuple(part[found == c] for part in unlabeled) for c in range(len(known))]
-    return [(torch.cat((a, c)), torch.cat((b, d))) for (a, b), (c, d) in zip(known, reached, strict=True)]
+    spread_labels = spread(graph_of(scaled), labels, description.class_weights)[int(counts.sum()) :]
+    reached = [tuple(part[spread_labels == c] for part in unlabeled) for c in range(len(labeled))]
+    return [(torch.cat((a, c)), torch.cat((b, d))) for (a, b), (c, d) in zip(labeled, reached, strict=True)]
 
 
 def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows about the mean of their component, missing cells zero, and the components.
+    """Deviations of rows from the mean of their component, zero where missing, and the components.
 
-    Each is multiplied by the root of its weight over the average weight in the component, so that a row of weight 2
-    counts as two.
+    Each is multiplied by the square root of its weight over the average weight in the component, so that a row of
+    weight 2 counts as two rows.
     """
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
     totals = weights.new_zeros(2, len(means)).index_add_(

@@ -1,4 +1,4 @@
-"""The log-linear mixture as a frozen value, and the loops over its rows. It has class probabilities and no density."""
+"""The log-linear mixture, which has class probabilities but no density, and the loops over its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mixtura.values.features import gather, weigh
 from mixtura.values.sparse_rows import pick, row_slice, transposed
 from mixtura.values.storable import storable
 
-# Below this a probability of the own class is taken in logs: the quotient of two such numbers has lost its digits.
+# Class probabilities below this are computed in logs, because quotients of such numbers lose their digits.
 SMALLEST_PROBABILITY = 1e-290
 # Bytes of scratch for each row and basis: scores, gates, numerators and one intermediate.
 SCRATCH_PER_VALUE = 4 * 8
@@ -22,13 +22,12 @@ SCRATCH_PER_VALUE = 4 * 8
 @storable("log_linear_mixture", check=lambda mixture: mixture.check())
 @dataclass(frozen=True)
 class LogLinearMixture:
-    """Bases exp(theta_j . x) with a weight for each class that uses them (log-linear):
+    """A mixture of log-linear bases exp(theta_j . x) with a weight for each class that uses a basis (log-linear):
 
         a[n, k] = log W_k + theta_{basis_of[k]} . x_n,      p(c | x) = sum_{k: class_of[k] = c} e^a_k / sum_k e^a_k.
 
-    A component k is a pair of a class and a basis whose weight is not zero. Bases are private where each serves one
-    class. The weights are natural ones: multiplying all of them by a number changes no probability, so that they need
-    not sum to one; and nothing is normalised over x, so that there is no density.
+    A component k is a pair of a class and a basis with positive weight. Probabilities do not change when all weights
+    are multiplied by a number, so weights need not sum to one. Bases are not normalised over x: there is no density.
     """
 
     log_weights: Tensor  # (K,)
@@ -50,7 +49,7 @@ class LogLinearMixture:
 
     @property
     def n_components(self) -> int:
-        """Weights that are not zero."""
+        """Number of positive weights."""
         return len(self.log_weights)
 
     @property
@@ -83,7 +82,7 @@ class LogLinearMixture:
 
     @cached_property
     def shares(self) -> Tensor:
-        """What part of a basis is of a class, V_cj = W_cj / sum_c W_cj, (C, J): columns sum to one (basis-shares)."""
+        """Class shares of the bases, V_cj = W_cj / sum_c W_cj, (C, J); columns sum to one (basis-shares)."""
         dense = self.coefficients.new_zeros(self.n_classes, self.n_bases)
         dense[self.class_of, self.basis_of] = (self.log_weights - self.log_totals[self.basis_of]).exp()
         return dense
@@ -98,13 +97,13 @@ class LogLinearMixture:
         return log_shares(weigh(transposed(rows), self.coefficients, self.log_totals), self.shares)
 
     def kept(self, chosen: Tensor) -> LogLinearMixture:
-        """With the chosen components (K,) alone; bases that nothing uses leave too."""
+        """Keep the chosen components (K,) only, and drop bases without a component."""
         used, basis_of = self.basis_of[chosen].unique(return_inverse=True)
         log_weights, class_of = self.log_weights[chosen], self.class_of[chosen]
         return LogLinearMixture(log_weights, self.coefficients[used], class_of, basis_of, self.n_classes)
 
     def rescaled(self, scales: Tensor, shifts: Tensor) -> LogLinearMixture:
-        """The same probabilities for rows x that this mixture met as (x - shifts) / scales."""
+        """Convert a mixture of scaled rows, (x - shifts) / scales, to one of rows x with the same probabilities."""
         coefficients = self.coefficients / scales
         moved = self.log_weights - (coefficients @ shifts)[self.basis_of]
         return replace(self, log_weights=moved - moved.logsumexp(0), coefficients=coefficients)
@@ -181,7 +180,7 @@ class Posterior:
 
 
 def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
-    """Both sides at the mixture; where p_n is too small for the quotient they are taken in logs."""
+    """Numerators and gates at the mixture, computed in logs where p_n is too small for a quotient."""
     scores = chunk.scores(mixture)
     gates, own = scores.softmax(0), mixture.shares.T[:, chunk.labels]
     numerators = gates * own
@@ -199,7 +198,7 @@ def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the weights need of the rows: log-likelihood, numerator counts (C, J), denominator counts (J,)."""
+    """Sufficient statistics of the weights: log-likelihood, numerator counts (C, J), denominator counts (J,)."""
 
     value: float
     numerators: Tensor
@@ -210,30 +209,30 @@ class Counts:
         return Counts(self.value + other.value, numerators, self.denominators + other.denominators)
 
 
-def counts_of(mixture: LogLinearMixture, chunk: ClassChunk, found: Posterior) -> Counts:
+def counts_of(mixture: LogLinearMixture, chunk: ClassChunk, posterior: Posterior) -> Counts:
     """The counts of a chunk."""
-    numerators = chunk.by_class(found.numerators, mixture.n_classes)
-    return Counts(float(chunk.weights @ found.log_probabilities), numerators, found.gates @ chunk.weights)
+    numerators = chunk.by_class(posterior.numerators, mixture.n_classes)
+    return Counts(float(chunk.weights @ posterior.log_probabilities), numerators, posterior.gates @ chunk.weights)
 
 
-def sides(chunk: ClassChunk, found: Posterior) -> tuple[Tensor, Tensor]:
+def sides(chunk: ClassChunk, posterior: Posterior) -> tuple[Tensor, Tensor]:
     """sum_n r+_nj x_n and sum_n r-_nj x_n, (J, D) each (basis-moments)."""
-    numerator = gather(chunk.features, found.numerators * chunk.weights)
-    return numerator, gather(chunk.features, found.gates * chunk.weights)
+    numerator = gather(chunk.features, posterior.numerators * chunk.weights)
+    return numerator, gather(chunk.features, posterior.gates * chunk.weights)
 
 
-def net(chunk: ClassChunk, found: Posterior) -> Tensor:
+def net(chunk: ClassChunk, posterior: Posterior) -> Tensor:
     """sum_n (r+_nj - r-_nj) x_n, (J, D): the gradient by the coefficients, in one product."""
-    return gather(chunk.features, (found.numerators - found.gates) * chunk.weights)
+    return gather(chunk.features, (posterior.numerators - posterior.gates) * chunk.weights)
 
 
 def losses_without(mixture: LogLinearMixture, rows: LabeledRows) -> Tensor:
-    """An upper bound of what the log-likelihood loses when one weight becomes zero, (C, J) (weight-removal)."""
+    """An upper bound of the loss of log-likelihood when one weight becomes zero, (C, J) (weight-removal)."""
     losses = torch.zeros_like(mixture.shares)
     for chunk in rows.chunks:
-        found = posterior(mixture, chunk)
-        gone = -torch.log1p(-found.numerators.clamp_max(1 - 1e-15))
-        losses += chunk.by_class(gone, mixture.n_classes) - (found.gates @ chunk.weights) * mixture.shares
+        posteriors = posterior(mixture, chunk)
+        gone = -torch.log1p(-posteriors.numerators.clamp_max(1 - 1e-15))
+        losses += chunk.by_class(gone, mixture.n_classes) - (posteriors.gates @ chunk.weights) * mixture.shares
     return losses
 
 

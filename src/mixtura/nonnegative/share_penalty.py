@@ -1,4 +1,4 @@
-"""A sparse Dirichlet penalty on the class shares of bases: it pulls small shares to zero."""
+"""A sparse Dirichlet penalty on the class shares of bases, which drives small shares to zero."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Shares far below the corner cost next to nothing, those far above it the logarithm of a Dirichlet density.
+# The penalty is linear for shares far below the corner, and a Dirichlet log density far above it.
 CORNER = 0.01
 N_NEWTON = 60  # steps from below towards a root of a convex function; a handful is usual
 
@@ -20,9 +20,9 @@ class SparseShares:
         penalty(V) = strength sum_cj log(1 + V_cj / corner) / log(1 + 1 / corner).
 
     Above the corner it is, up to a constant, minus the log density of a Dirichlet distribution with exponents below
-    one, which favours few and large shares; the corner keeps it finite at zero, so that a share that is gone costs
-    nothing and a basis of one class costs `strength`. Shares do not change when all weights are multiplied, nor when
-    a basis is: unlike the sum of the weights (LZZ06, eq. 15) nothing escapes the penalty by a change of scale.
+    one, which favours few and large shares. The corner keeps it finite at zero: a share of zero costs nothing, and a
+    basis of a single class costs `strength`. Shares are invariant to the scale of the weights and of each basis, so
+    that, unlike the sum of the weights (LZZ06, eq. 15), the penalty cannot be evaded by a change of scale.
     """
 
     strength: float
@@ -30,7 +30,7 @@ class SparseShares:
 
     @property
     def unit(self) -> float:
-        """The strength of the logarithm."""
+        """Factor of the logarithms."""
         return self.strength / math.log1p(1 / self.corner)
 
     def value(self, shares: Tensor) -> float:
@@ -47,12 +47,12 @@ class SparseShares:
         return parts - shares * parts.sum(0)
 
     def savings(self, shares: Tensor) -> Tensor:
-        """By how much the penalty falls when one share becomes zero and the others of its column fill up, (C, J)."""
+        """Decrease of the penalty when one share becomes zero and its column is renormalised, (C, J)."""
         costs = (shares / self.corner).log1p()  # (C, J)
         left = (1 - shares).clamp_min(1e-300)  # (C, J), by the share that goes
         others = (shares.unsqueeze(1) / (left * self.corner)).log1p()  # (C, C, J): first the one that stays
         others = others.sum(0) - (shares / (left * self.corner)).log1p()
-        others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the last share of a basis leaves nothing behind
+        others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the only share of a basis: no others remain
         return self.unit * (costs.sum(0) - others)
 
     def maximised(self, counts: Tensor, shares: Tensor) -> Tensor:

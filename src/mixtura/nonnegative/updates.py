@@ -22,23 +22,23 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.roles import Step
 
-# A log ratio beyond this is cut: every point on the way to the maximum of the bound raises it, and numbers stay finite.
+# Log ratios are clipped here. A shorter step still raises the bound, and numbers stay finite.
 LARGEST_LOG_RATIO = 30.0
 SMALLEST_COUNT = 1e-300  # keeps logarithms of counts finite
-# Weights are removed only once the bases have parted: at a random start every one of them can be spared.
+# Weights are removed only after the bases have diverged: after a random start every one of them is redundant.
 FIRST_REMOVAL = 50  # plain steps
 REMOVAL_INTERVAL = 10
-# Plain steps before the accelerated ones: from a random start L-BFGS runs into poorer maxima than the plain rule.
+# Multiplicative steps before L-BFGS: from a random start L-BFGS converges to poorer maxima.
 N_PLAIN = 10
-FIRST_FAST_REMOVAL = 15  # as far as the plain rule gets in far more than 50
-N_PAIRS = 10  # remembered by the accelerated solver, as is usual
-SUFFICIENT = 1e-4  # the part of the rise that the slope promises which a step must reach (Armijo)
+FIRST_FAST_REMOVAL = 15  # L-BFGS steps; the multiplicative rule needs far more than 50 to get as far
+N_PAIRS = 10  # memory of L-BFGS
+SUFFICIENT = 1e-4  # sufficient increase, relative to the slope (Armijo condition)
 N_HALVINGS = 25
 
 
 @dataclass(frozen=True)
 class UpdateState:
-    """A mixture, and what the next step needs to know of the steps before it."""
+    """A mixture, and the memory of the solver."""
 
     mixture: LogLinearMixture
     iteration: int = 0
@@ -49,16 +49,21 @@ class UpdateState:
 
 @dataclass(frozen=True)
 class Multiplicative:
-    """Raises the conditional likelihood minus a penalty by alternating updates; never lowers it.
+    """Multiplicative updates, which never lower the conditional likelihood minus a penalty.
 
         W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
 
-    with the posteriors taken anew in between and s = 1 / max_n sum_u x_nu (multiplicative-update).
+    with posteriors recomputed in between and s = 1 / max_n sum_u x_nu (multiplicative-update).
 
-    Arguments:
-        penalty: on the class shares of bases; strength 0 is Saul & Lee's rule.
-        sum_penalty: the penalty of LZZ06 on the sum of the weights (eq. 16), kept for the record: it acts on the scale
-            of the weights alone (weight-scale).
+    Parameters
+    ----------
+    penalty : SparseShares, default=SparseShares(0)
+        Penalty on the class shares of bases; strength 0 is Saul and Lee's rule.
+    sum_penalty : float, default=0.0
+        Penalty of LZZ06 on the sum of the weights (eq. 16), for reproduction only: it changes nothing but the scale
+        of the weights (weight-scale).
+    first_removal : int, default=50
+        First iteration at which weights are removed.
     """
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
@@ -77,14 +82,14 @@ class Multiplicative:
         if removal_is_due(self, mixture.iteration):
             smaller = without_idle_weights(before, rows, self.penalty, value)
             if smaller.n_components < before.n_components:
-                # And an update of what is left: a step that only removes may rise too little for the loop.
+                # Update the remaining weights as well: removal alone may rise so little that the loop stops.
                 return after_removal(self, mixture, smaller, rows, value / rows.weight)
         after = self.with_weights(before, counts)
         after = with_coefficients(after, rows)
         return Step(replace(mixture, mixture=after, iteration=mixture.iteration + 1), value / rows.weight)
 
     def cost(self, mixture: LogLinearMixture) -> float:
-        """What the penalties take from the log-likelihood."""
+        """The sum of the penalties."""
         total = self.sum_penalty * float(mixture.log_weights.exp().sum()) if self.sum_penalty else 0.0
         return total + (self.penalty.value(mixture.shares) if self.penalty.strength else 0.0)
 
@@ -116,12 +121,12 @@ def with_coefficients(mixture: LogLinearMixture, rows: LabeledRows) -> LogLinear
         denominator += below
     ratios = (numerator.clamp_min(SMALLEST_COUNT) / denominator.clamp_min(SMALLEST_COUNT)).log()
     ratios = ratios.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
-    ratios = torch.where(denominator > 0, ratios, 0.0)  # a column without a positive cell says nothing
+    ratios = torch.where(denominator > 0, ratios, 0.0)  # a column of zeros carries no information
     return replace(mixture, coefficients=mixture.coefficients + ratios / max(rows.largest_sum, SMALLEST_COUNT))
 
 
 def removal_is_due(solver: Any, iteration: int) -> bool:
-    """Every few iterations, where the penalty can gain by it."""
+    """Whether weights are to be removed at this iteration."""
     late = iteration >= solver.first_removal and (iteration - solver.first_removal) % REMOVAL_INTERVAL == 0
     return late and solver.penalty.strength > 0
 
@@ -144,9 +149,9 @@ def finished(solver: Any, progress: UpdateState, rows: LabeledRows) -> LogLinear
 def without_idle_weights(
     mixture: LogLinearMixture, rows: LabeledRows, penalty: SparseShares, value: float
 ) -> LogLinearMixture:
-    """The mixture without the weights that cost more than they earn; never a lower objective (weight-removal).
+    """Remove the weights whose penalty exceeds their likelihood; never lowers the objective (weight-removal).
 
-    The bound of the loss is for one weight at a time: several are tried together, then half of them, and so on.
+    The bound holds for one weight at a time. All candidates are tried together, then half of them, and so on.
     """
     gains = (penalty.savings(mixture.shares) - losses_without(mixture, rows))[mixture.class_of, mixture.basis_of]
     order = gains.argsort(descending=True)
@@ -167,11 +172,11 @@ def without_idle_weights(
 
 @dataclass(frozen=True)
 class Accelerated:
-    """Maximises the same objective by L-BFGS on log weights and coefficients; a step that lowers it is never taken.
+    """L-BFGS on log weights and coefficients for the same objective, which it never lowers.
 
-    The first steps are plain ones, which choose the maximum; on USPS codes (48 shared bases) 14 steps more reach what
-    the plain rule reaches in 1000. The log weights are those at the mean row, log W_cj + theta_j . mean, so
-    that coefficients meet centred features.
+    The first 10 steps are multiplicative, which leads to a better maximum. On USPS codes (48 shared bases) 14 further
+    steps reach the objective of 1000 multiplicative ones. Log weights are taken at the mean row,
+    log W_cj + theta_j . mean, which centres the features.
     """
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
@@ -221,10 +226,10 @@ class Accelerated:
         counts: Counts | None = None
         by_coefficients = torch.zeros_like(mixture.coefficients)
         for chunk in rows.chunks:
-            found = posterior(mixture, chunk)
-            part = counts_of(mixture, chunk, found)
+            posteriors = posterior(mixture, chunk)
+            part = counts_of(mixture, chunk, posteriors)
             counts = part if counts is None else counts + part
-            by_coefficients += net(chunk, found)
+            by_coefficients += net(chunk, posteriors)
         assert counts is not None
         by_weights = counts.numerators - mixture.shares * counts.denominators  # (C, J)
         by_coefficients -= by_weights.sum(0).unsqueeze(1) * rows.means
@@ -251,22 +256,22 @@ def unpacked(mixture: LogLinearMixture, vector: Tensor, means: Tensor) -> LogLin
 
 
 def _parabola(value: float, slope: float, new_value: float, length: float) -> float:
-    """The factor of the step at which the parabola through both values is highest."""
+    """The factor of the step length that maximises the parabola through both values."""
     fall = value + slope * length - new_value
-    return slope * length / (2 * fall) if fall > 0 else 0.5  # also where the new value is not a number
+    return slope * length / (2 * fall) if fall > 0 else 0.5  # `fall > 0` is False for NaN: halve the step
 
 
 def _remembered(
     pairs: tuple[tuple[Tensor, Tensor], ...], step: Tensor, change: Tensor
 ) -> tuple[tuple[Tensor, Tensor], ...]:
-    """With one more pair, unless the objective is not concave along it."""
+    """Append a pair, unless the objective is not concave along it."""
     if float(step @ change) <= 1e-10 * float(step.norm() * change.norm()):
         return pairs
     return (*pairs, (step, change))[-N_PAIRS:]
 
 
 def _ascent(gradient: Tensor, pairs: tuple[tuple[Tensor, Tensor], ...]) -> Tensor:
-    """The inverse Hessian that the pairs suggest, times the gradient (Nocedal & Wright 2006, algorithm 7.4)."""
+    """The L-BFGS direction: the approximate inverse Hessian times the gradient (Nocedal & Wright 2006, alg. 7.4)."""
     direction, factors = gradient.clone(), []
     for step, change in reversed(pairs):
         factor = (step @ direction) / (step @ change)

@@ -1,1 +1,1 @@
-"""Linear algebra that does not fail, and other numerical tools."""
+"""Safe linear algebra and other numerical tools."""

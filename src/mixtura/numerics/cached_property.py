@@ -1,4 +1,4 @@
-"""Values of an object that are computed once."""
+"""A cached property without a lock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):  # noqa: N801 - as in functools
-    """functools.cached_property as it is from Python 3.12 on: without the lock of 3.11, behind which threads wait for
-    each other whatever the object, and which compilers cannot see through. Two threads may compute a value twice.
+    """functools.cached_property without its lock, as in Python 3.12.
+
+    The lock of 3.11 is shared by all objects, so that threads wait for each other, and torch.compile cannot trace it.
+    Without it two threads may compute a value twice.
     """
 
     def __init__(self, compute: Callable[[Any], T]):

@@ -1,4 +1,4 @@
-"""Factorisations that do not fail: safe Cholesky, triangular solves, inverses of many small matrices."""
+"""Safe factorisations: Cholesky with repair, triangular solves, inverses of many small matrices."""
 
 from __future__ import annotations
 
@@ -17,15 +17,23 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
 
     A matrix that is not positive definite gets the smallest sufficient multiple of its own diagonal added.
 
-    Arguments:
-        matrices: symmetric, (..., D, D).
-        out: memory for the factors and for 32-bit numbers (...), which are used unless a matrix had to be repaired.
+    Parameters
+    ----------
+    matrices : Tensor of shape (..., D, D)
+        Symmetric matrices.
+    out : tuple of Tensor, optional
+        Memory for the factors and for 32-bit integers (...); used unless a matrix has to be repaired.
 
-    Returns:
-        The factors (..., D, D) and a boolean mask (...) of the repaired ones.
+    Returns
+    -------
+    factors : Tensor of shape (..., D, D)
+    repaired : Tensor of shape (...)
+        Mask of the repaired matrices.
 
-    Raises:
-        FloatingPointError: a matrix has a non-finite entry or a diagonal that is not positive.
+    Raises
+    ------
+    FloatingPointError
+        If a matrix has a non-finite entry or a diagonal that is not positive.
     """
     factors, info = torch.linalg.cholesky_ex(matrices, out=out)
     repaired = info > 0
@@ -68,7 +76,7 @@ def precisions(factors: Tensor) -> Tensor:
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
 
 
-# LAPACK, called once a matrix, overtakes the vectorised sweep at about this size.
+# Above about this size LAPACK, called once per matrix, is faster than the vectorised sweep.
 LARGEST_SWEEP = 24
 
 
@@ -78,11 +86,15 @@ def invert_many(stack: Tensor) -> tuple[Tensor, Tensor]:
     Gauss-Jordan sweeps, vectorised over the trailing axes: no pivoting is needed for positive definite matrices,
     and no library call is made per matrix.
 
-    Arguments:
-        stack: (M, M, ...), one matrix for every position of the trailing axes.
+    Parameters
+    ----------
+    stack : Tensor of shape (M, M, ...)
+        One matrix for every position of the trailing axes.
 
-    Returns:
-        The inverses, as stack; the log-determinants (...).
+    Returns
+    -------
+    inverses : Tensor of shape (M, M, ...)
+    log_determinants : Tensor of shape (...)
     """
     size = stack.shape[0]
     if size > LARGEST_SWEEP:
@@ -109,7 +121,7 @@ def _invert_by_cholesky(stack: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inverse_softplus(values: Tensor) -> Tensor:
-    """x with log(1 + exp x) = values, which are kept at least 1e-8."""
+    """x with log(1 + exp x) = values; values below 1e-8 count as 1e-8."""
     values = values.clamp_min(1e-8)
     return values + torch.log(-torch.expm1(-values))
 

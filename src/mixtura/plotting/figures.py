@@ -267,8 +267,8 @@ def _draw_surface(ax: Axes, model: Any, box: np.ndarray) -> None:
 def _leads(probabilities: np.ndarray) -> list[np.ndarray]:
     """The lead of each class over the best other class; with two classes, the first lead suffices."""
     n_classes = probabilities.shape[1]
-    wanted = range(1) if n_classes == 2 else range(n_classes)
-    return [probabilities[:, c] - np.delete(probabilities, c, 1).max(1) for c in wanted]
+    classes = range(1) if n_classes == 2 else range(n_classes)
+    return [probabilities[:, c] - np.delete(probabilities, c, 1).max(1) for c in classes]
 
 
 def _draw_components(ax: Axes, mixture: Mixture, warp: Warp | None) -> None:

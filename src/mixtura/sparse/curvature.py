@@ -19,7 +19,7 @@ from mixtura.values.features import gather, weigh
 
 @dataclass(frozen=True)
 class Share:
-    """Posteriors (K, N) at the mode; with responsibilities (K, N) the exact Hessian is meant, else the complete one."""
+    """Posteriors (K, N) at the mode; with responsibilities (K, N) for the exact Hessian, else the complete one."""
 
     posteriors: Tensor
     responsibilities: Tensor | None = None
@@ -49,7 +49,7 @@ class Factored(Protocol):
 
 
 class Curvature(Protocol):
-    """Log joints from the values of pairs, and their gradients and Hessians; of use as long as the pairs stay."""
+    """Log joints, gradients and Hessians with respect to the values of pairs; valid while the pairs are the same."""
 
     components: Tensor  # (P,), of the pairs
 
@@ -65,7 +65,7 @@ class Curvature(Protocol):
 
 
 class DirectCurvature:
-    """In the space of the pairs: one row and column for each."""
+    """Curvature in the space of the pairs, with one row and column for each."""
 
     def __init__(self, mixture: SparseMixture, columns: Tensor, weights: Tensor):
         self.components, self.columns = mixture.components, columns  # (P,), (P, N)
@@ -106,7 +106,7 @@ class DirectFactored:
         self.precisions = precisions
         whole = matrix
         whole.diagonal().add_(precisions)
-        self.factor, info = torch.linalg.cholesky_ex(whole)  # of the lower half: rounding of the other does not count
+        self.factor, info = torch.linalg.cholesky_ex(whole)  # reads the lower half only
         self.is_positive = int(info) == 0
         if not self.is_positive:
             self.factor, _ = safe_cholesky(whole + torch.diag((-whole.diagonal()).clamp_min(0) + 1e-12))
@@ -127,7 +127,7 @@ class DirectFactored:
 
 
 class FeatureCurvature:
-    """In the space of the features, for components that have pairs: A^-1 by the matrix inversion lemma."""
+    """Curvature in the space of the features, for components with pairs: A^-1 by the matrix inversion lemma."""
 
     def __init__(self, mixture: SparseMixture, features: Tensor, maps: Tensor, weights: Tensor):
         self.components, self.members = mixture.components, mixture.members
@@ -209,13 +209,13 @@ class FeatureFactored:
 
     @property
     def determined(self) -> Tensor:
-        """u' T u / precision: no difference of nearly equal numbers."""
+        """u' T u / precision, which avoids a difference of nearly equal numbers."""
         n_live, size = len(self.curvature.live), len(self.curvature.features)
         inner = torch.linalg.lu_solve(self.factors, self.pivots, self.matrix)
         blocks = inner.view(n_live, size, n_live, size).diagonal(dim1=0, dim2=2)  # (R, R, K')
         maps, parts = self.curvature.maps, self.curvature.parts
-        found = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
-        return torch.cat(found) / self.precisions
+        quadratics = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
+        return torch.cat(quadratics) / self.precisions
 
     def covariance(self) -> Tensor:
-        raise NotImplementedError  # the posterior is asked for when few pairs are left, in their own space
+        raise NotImplementedError  # the posterior covariance is computed by DirectCurvature, once few pairs are left

@@ -1,7 +1,7 @@
-"""Functions of a row that a log-linear mixture weighs: monomials, or kernels at points of the data and a constant.
+"""Basis functions of a log-linear mixture: monomials, or kernels at training points and a constant.
 
-Columns of a basis at rows are maps' features(rows) (feature-form): where a kernel has few features - polynomials by
-their monomials, any kernel by the rank of its Gram matrix - thousands of columns cost no more than these.
+The columns of a basis at rows are maps' features(rows) (feature-form). A kernel of few features (a polynomial, or a
+Gram matrix of low rank) makes thousands of columns as cheap as these features.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.values.storable import storable
 
-# What a pivoted Cholesky factor may leave of a Gram matrix, relative to its largest diagonal entry.
+# Residue of a pivoted Cholesky factor of a Gram matrix, relative to its largest diagonal entry.
 GRAM_RESIDUE = 1e-11
-# A kernel is called not positive definite when more than this is left; rounding of well-behaved kernels leaves 1e-10.
+# Residue above which a kernel counts as indefinite; rounding errors of well-behaved kernels are 1e-10.
 INDEFINITE = 1e-6
 
 
@@ -38,7 +38,7 @@ class Scaling:
         return (rows.double() - self.centre) / self.scale
 
     def check(self) -> None:
-        """Raise a ValueError unless rows can be scaled so."""
+        """Raise a ValueError unless centres and scales are valid."""
         checks.numbers("centres of the scaling", self.centre, (self.centre.numel(),))
         checks.numbers("scales", self.scale, self.centre.shape)
         checks.positive_numbers("a scale", self.scale)
@@ -46,7 +46,7 @@ class Scaling:
 
 
 def standard_scaling(rows: Tensor, weights: Tensor) -> Scaling:
-    """Z-scores divided by sqrt(D), so that squared lengths average one; a constant column becomes zero."""
+    """Z-scores divided by sqrt(D), so that the mean squared length is one; a constant column becomes zero."""
     rows = rows.double()
     first = rows[:1]
     total = weights.sum()
@@ -77,11 +77,11 @@ def _products(n_columns: int, size: int) -> list[tuple[int, ...]]:
 
 
 def monomial_names(names: list[str], degree: int) -> list[str]:
-    """What the monomials are called, such as 1, x0, x0 x1."""
-    found = ["1"]
+    """Names of the monomials, such as 1, x0, x0 x1."""
+    labels = ["1"]
     for size in range(1, degree + 1):
-        found.extend(" ".join(names[i] for i in product) for product in _products(len(names), size))
-    return found
+        labels.extend(" ".join(names[i] for i in product) for product in _products(len(names), size))
+    return labels
 
 
 @runtime_checkable
@@ -93,11 +93,11 @@ class Kernel(Protocol):
         ...
 
     def largest(self, rows: Tensor) -> Tensor:
-        """What the values that each row has a part in are bounded by, (n, 1)."""
+        """An upper bound of the kernel values of each row, (n, 1)."""
         ...
 
     def n_features(self, n_columns: int) -> int | None:
-        """How many features reproduce the kernel, or None where there are no finitely many."""
+        """The number of features that reproduce the kernel, or None if it is infinite."""
         ...
 
     def features(self, rows: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ class Custom:
         return torch.from_numpy(values).to(left.device)
 
     def largest(self, rows: Tensor) -> Tensor:
-        return torch.zeros_like(rows[:, :1])  # the function answers for its values
+        return torch.zeros_like(rows[:, :1])  # unknown: the values themselves are checked
 
     def n_features(self, n_columns: int) -> int | None:
         return None
@@ -195,13 +195,13 @@ class MonomialBasis:
 @storable("kernel_columns")
 @dataclass(frozen=True)
 class KernelColumns:
-    """A constant (number -1) and kernels at rows of the data, by their numbers there.
+    """A constant (number -1) and kernels at training rows, given by their indices.
 
-    `points` holds these rows, and is None for a precomputed kernel, whose columns are the kernel values themselves.
+    `points` holds these rows; it is None for a precomputed kernel, whose columns are the kernel values themselves.
     """
 
     kernel: Kernel | None
-    points: Tensor | None  # (H, D); the row of a constant is not looked at
+    points: Tensor | None  # (H, D); the row of the constant is unused
     numbers: Tensor  # (H,), -1 for the constant
 
     def evaluate(self, rows: Tensor) -> Tensor:
@@ -223,8 +223,7 @@ Basis = MonomialBasis | KernelColumns
 def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Features (R, N) and maps (R, 1 + H) of a constant and kernels at the points; rows[n] equals points[places[n]].
 
-    Raises:
-        ValueError: the kernel is not positive definite.
+    Raises a ValueError if the kernel is not positive definite.
     """
     n_features = kernel.n_features(rows.shape[1])
     if n_features is not None and n_features < len(points):
@@ -241,17 +240,16 @@ def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -
 
 
 def gram_factor(gram: Tensor) -> Tensor:
-    """F with F F' = gram, of as few columns as its rank (gram-rank): (H, H) -> (H, R), by pivoted Cholesky.
+    """F with F F' = gram and R = rank columns (gram-rank): (H, H) -> (H, R), by pivoted Cholesky.
 
-    Raises:
-        ValueError: gram is not symmetric and positive semidefinite.
+    Raises a ValueError if gram is not symmetric and positive semidefinite.
     """
     matrix = gram.cpu().numpy()
     checks.symmetric_gram(matrix)
     largest = float(np.abs(np.diag(matrix)).max())
     factor, pivots, rank, _ = lapack.dpstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)  # pyright: ignore
     lower = np.tril(factor)[:, :rank]
-    found = np.empty_like(lower)
-    found[pivots - 1] = lower
-    checks.positive_definite(matrix, float(np.abs(matrix - found @ found.T).max()), INDEFINITE * largest)
-    return torch.from_numpy(found).to(gram.device)
+    factors = np.empty_like(lower)
+    factors[pivots - 1] = lower
+    checks.positive_definite(matrix, float(np.abs(matrix - factors @ factors.T).max()), INDEFINITE * largest)
+    return torch.from_numpy(factors).to(gram.device)

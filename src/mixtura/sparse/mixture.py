@@ -1,4 +1,4 @@
-"""The sparse mixture as a frozen value: log-linear in a basis, few weights, class probabilities and no density."""
+"""The sparse mixture: log-linear in a basis, with few weights; it has class probabilities but no density."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mixtura.values.storable import storable
 class SparseMixture:
     """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (sparse-mixture), HU21 eq. 1.
 
-    A pair is a component and a column of the basis; what is not a pair is zero. Weights sum to one within a class: the
-    class prior lives in the constant column. Components and pairs are sorted by class and by component.
+    A pair is a component and a column of the basis; all other coefficients are zero. Weights sum to one within a class,
+    and the constant column carries the class prior. Components are sorted by class, pairs by component.
     """
 
     log_weights: Tensor  # (K,)
@@ -30,7 +30,7 @@ class SparseMixture:
     precisions: Tensor  # (P,), of the prior of each value
 
     def check(self) -> None:
-        """Raise a ValueError unless the parts fit together; of the columns only the basis knows."""
+        """Raise a ValueError unless the parts fit together; the basis checks the columns."""
         checks.class_numbers(self.class_of, self.n_components)
         checks.numbers("log weights", self.log_weights, (self.n_components,))
         checks.positions("components of the values", self.components, self.n_components)

@@ -1,7 +1,7 @@
 """Sparse Bayesian learning of log-linear mixtures (HU21): Newton to the mode, Laplace evidence, precision updates.
 
 One step is one update of the precisions: the mode of the values given precisions and weights (EM over the components,
-Newton inside), the curvature there, new precisions, new weights; then pairs and components that are not needed leave.
+Newton inside), the curvature there, new precisions, new weights. Pairs and components of no relevance are removed.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from mixtura.sparse.curvature import Curvature, DirectCurvature, Factored, Featu
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.relevance import Relevance
 
-# As in the authors' code: the norm of the gradient, and the mean change of responsibilities, at which loops end.
+# Stopping thresholds of the authors' code: the norm of the gradient, and the mean change of responsibilities.
 GRADIENT_TOLERANCE = 1e-5
 RESPONSIBILITY_TOLERANCE = 1e-3
-# A Newton step that lowers the gradient by this factor leaves its curvature good enough for another.
+# After a Newton step that lowers the gradient by this factor, the curvature is reused for the next.
 STILL_GOOD = 1e-2
-# Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits rounding is all that moves.
+# Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits only rounding errors change.
 MOST_NEWTON_STEPS = 100
 MOST_ROUNDS = 200
-# A component of less weight within its class leaves.
+# A component of less weight within its class is removed.
 LOG_SMALLEST_WEIGHT = math.log(1e-5)
-# Components of a class whose log joints differ by less than this at every row are one; looked at now and then.
+# Components of a class whose log joints differ by less than this at every row are merged, every few steps.
 EQUAL = 1e-2
 MERGE_INTERVAL = 20
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rows say: column h of the basis at the rows is maps[:, h] @ features; maps None means the identity."""
+    """The data: column h of the basis at the rows is maps[:, h] @ features; maps None means the identity."""
 
     features: Tensor  # (R, N)
     maps: Tensor | None  # (R, H)
@@ -64,7 +64,7 @@ class State:
 
 @dataclass(frozen=True)
 class Mode:
-    """Where Newton ended: values, log joints and posteriors there."""
+    """The mode: values, log joints and posteriors."""
 
     values: Tensor  # (P,)
     log_joint: Tensor  # (K, N)
@@ -105,11 +105,11 @@ class SparseNewton:
             curvature = _curvature(state.mixture, evidence)
         before = state.mixture
         mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, before.precisions, curvature)
+        factored = self._laplace(mode, responsibilities, before.precisions, curvature)
         likelihood = mode.log_likelihood(evidence.weights)
         penalty = self.prior.log_density(mode.values, before.precisions)
-        log_evidence = likelihood + penalty - 0.5 * found.log_determinant  # (laplace-evidence)
-        precisions = self.prior.updated(mode.values, before.precisions, found.determined)
+        log_evidence = likelihood + penalty - 0.5 * factored.log_determinant  # (laplace-evidence)
+        precisions = self.prior.updated(mode.values, before.precisions, factored.determined)
         moves = precisions - before.precisions
         change = float(moves @ moves)
         weights = _weights(responsibilities, evidence, before.class_of)
@@ -164,9 +164,9 @@ class SparseNewton:
 
     def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
         if self.exact:
-            found = curvature.factored(Share(mode.posteriors, responsibilities), precisions)
-            if found.is_positive:
-                return found
+            factored = curvature.factored(Share(mode.posteriors, responsibilities), precisions)
+            if factored.is_positive:
+                return factored
         return curvature.factored(Share(mode.posteriors), precisions)
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
@@ -176,7 +176,7 @@ class SparseNewton:
         return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
 
     def _shrunk(self, state: State, evidence: Evidence) -> State:
-        """Without pairs of the largest precision, components of no weight, and components that equal others."""
+        """Remove pairs of the largest precision, components of no weight, and components equal to others."""
         mixture = state.mixture
         if not self.prior.relevant(mixture.precisions.amax()):
             kept = self.prior.relevant(mixture.precisions)
@@ -193,9 +193,9 @@ class SparseNewton:
         """The state at its mode, and the log evidence there."""
         if state.mixture.n_pairs == 0:
             return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
-        moved, found, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
+        moved, factored, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
         penalty = self.prior.log_density(moved.mixture.values, moved.mixture.precisions)
-        return moved, float(likelihood + penalty - 0.5 * found.log_determinant)  # (laplace-evidence)
+        return moved, float(likelihood + penalty - 0.5 * factored.log_determinant)  # (laplace-evidence)
 
     def posterior(self, state: State, evidence: Evidence) -> tuple[State, Tensor]:
         """The state at its mode, and the covariance of its values (P, P)."""
@@ -203,19 +203,19 @@ class SparseNewton:
         if mixture.n_pairs == 0:
             return state, mixture.values.new_zeros(0, 0)
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
-        moved, found, _ = self._at_mode(state, evidence, direct)
-        return moved, found.covariance()
+        moved, factored, _ = self._at_mode(state, evidence, direct)
+        return moved, factored.covariance()
 
     def _at_mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[State, Factored, Tensor]:
         mode, responsibilities = self.mode(state, evidence, curvature)
-        found = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
+        factored = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
         mixture = replace(state.mixture, values=mode.values)
         likelihood = mode.log_likelihood(evidence.weights)
-        return replace(state, mixture=mixture, responsibilities=responsibilities), found, likelihood
+        return replace(state, mixture=mixture, responsibilities=responsibilities), factored, likelihood
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
-    """In the space of the features, unless the pairs are few: their Cholesky factor is quicker than an LU."""
+    """Curvature in the space of the features, or of the pairs if these are few: Cholesky is faster than LU."""
     n_live = int((mixture.members.sum(0) > 0).sum())
     if evidence.maps is None or mixture.n_pairs <= 1.5 * n_live * len(evidence.maps):
         return DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
@@ -246,7 +246,7 @@ def with_pairs(mixture: SparseMixture, kept: Tensor) -> SparseMixture:
 
 
 def without_components(state: State, gone: Tensor, evidence: Evidence) -> State:
-    """The state without some components, their rows shared among the others of the class."""
+    """Remove components; their responsibilities go to the other components of the class."""
     mixture = with_pairs(state.mixture, ~gone[state.mixture.components])
     numbers = (~gone).cumsum(0) - 1
     class_of = mixture.class_of[~gone]
@@ -268,7 +268,7 @@ def normalised(log_weights: Tensor, class_of: Tensor) -> Tensor:
 
 
 def merged_empty(state: State) -> State:
-    """Components of a class that have lost all their pairs are the same function: one of them stays."""
+    """Merge the components of a class that have no pairs, since they are the same function."""
     mixture = state.mixture
     empty = mixture.members.sum(0) == 0
     if int(empty.sum()) < 2:
@@ -281,7 +281,7 @@ def merged_empty(state: State) -> State:
 
 
 def merged_equal(state: State, evidence: Evidence) -> State:
-    """Components of a class that differ by less than EQUAL at every row become one."""
+    """Merge the components of a class that differ by less than EQUAL at every row."""
     mixture = state.mixture
     predictors = (mixture.values.unsqueeze(1) * mixture.members).T @ evidence.columns(mixture.columns)  # (K, N)
     target = torch.arange(mixture.n_components, device=predictors.device)
@@ -295,7 +295,7 @@ def merged_equal(state: State, evidence: Evidence) -> State:
 
 
 def merged(state: State, target: Tensor) -> State:
-    """Every component joins its target: weights and responsibilities add, the pairs of the target stay."""
+    """Merge every component into its target: weights and responsibilities add, the pairs of the target remain."""
     stays = target == torch.arange(len(target), device=target.device)
     if bool(stays.all()):
         return state

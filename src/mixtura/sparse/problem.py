@@ -1,4 +1,4 @@
-"""From checked input to what the sparse solvers need: bases, evidence, starts."""
+"""The input of the sparse solvers: bases, evidence and initial responsibilities."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from mixtura.sparse.kernels import (
 from mixtura.sparse.newton import Evidence, State
 from mixtura.sparse.working_set import Candidates, WorkingState
 
-# Beyond this many rows of a Hessian a start with all columns takes ten seconds and more, and columns are added as the
-# evidence asks for them, which takes less than one (reproduce/results/sparse_settings.md).
+# For larger Hessians a fit that starts with all columns takes ten seconds and more. Columns are then added one by one
+# while the evidence rises, which takes less than a second (reproduce/results/sparse_settings.md).
 LARGEST_HESSIAN = 1000
 KERNELS = ("polynomial", "rbf", "precomputed")
 
 
 def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
-    """The kernel that arguments ask for; None for monomials and for precomputed values."""
+    """The kernel given by the arguments; None for monomials and for precomputed values."""
     if name == "polynomial":
         kernel = Polynomial(
             checks.count("degree", degree), checks.positive("gamma", gamma), checks.non_negative("coef0", coef0)
@@ -49,10 +49,10 @@ def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None
 
 @dataclass(frozen=True)
 class SparseProblem:
-    """What a fit is about, once the input is checked; rows of weight zero are left out.
+    """The checked input of a fit, without rows of weight zero.
 
-    Kernels stand at distinct rows only: equal rows are equal columns, and would share one weight among copies. One
-    column stands for all of them if it starts at their common precision (equal-columns).
+    Kernels are placed at distinct rows only, because equal rows give equal columns. One column replaces its copies
+    exactly if it starts at their common precision (equal-columns).
     """
 
     rows: Tensor  # (N, D), scaled; for a precomputed kernel the values themselves
@@ -78,18 +78,18 @@ class SparseProblem:
 
     @property
     def rows_only(self) -> Evidence:
-        """Labels and weights without columns, which a working set brings itself."""
+        """Labels and weights without columns, for a working set."""
         return Evidence(self.rows.new_zeros(0, len(self.rows)), None, self.labels, self.weights)
 
     def candidates(self) -> Candidates:
         return Candidates(self.basis, self.rows, self.precisions, self.start_variance)
 
-    def settled(self, found: Any) -> tuple[State, Evidence, Basis]:
-        """A solver's result with the evidence and the basis that its columns are numbers of."""
-        if isinstance(found, WorkingState):
-            return found.state, replace(self.rows_only, features=found.features), self.basis.select(found.columns)
+    def settled(self, result: Any) -> tuple[State, Evidence, Basis]:
+        """The result of a solver, with the evidence and the basis that its column indices refer to."""
+        if isinstance(result, WorkingState):
+            return result.state, replace(self.rows_only, features=result.features), self.basis.select(result.columns)
         assert self.evidence is not None
-        return found, self.evidence, self.basis
+        return result, self.evidence, self.basis
 
 
 def make_problem(
@@ -109,14 +109,14 @@ def make_problem(
     present = ((weights > 0) & (numbers >= 0)).nonzero()[:, 0]
     weights, labels = weights[present].to(values.device), numbers[present].to(values.device)
     rows = scaling(values)[present.to(values.device)]
-    given = values[present.to(values.device)]
+    unscaled = values[present.to(values.device)]
     n_live = sum(n_components) - 1
     precisions = None
     if primal_degree is not None:
         columns = monomials(rows, primal_degree)  # (N, H)
-        checks.bounded_features(columns, given, rows)
+        checks.bounded_features(columns, unscaled, rows)
         basis: Basis = MonomialBasis(primal_degree, torch.arange(columns.shape[1], device=rows.device))
-        if columns.shape[1] > len(rows):  # more monomials than rows: the rows themselves span the columns
+        if columns.shape[1] > len(rows):  # more monomials than rows: N features span the columns
             evidence = Evidence(torch.eye(len(rows), dtype=rows.dtype, device=rows.device), columns, labels, weights)
         else:
             evidence = Evidence(columns.T.contiguous(), None, labels, weights)
@@ -129,7 +129,7 @@ def make_problem(
         evidence = Evidence(torch.cat((ones, factor), 1).T.contiguous(), maps.T.contiguous(), labels, weights)
         basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
     else:
-        checks.bounded_features(kernel.largest(rows), given, rows)
+        checks.bounded_features(kernel.largest(rows), unscaled, rows)
         points, places, first = _distinct(rows)
         copies = weights.new_zeros(len(points)).index_add_(0, places, weights)
         precisions = torch.cat((copies.new_ones(1), 1 / copies.clamp_min(1)))  # (equal-columns)
@@ -150,7 +150,7 @@ def make_problem(
 
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct rows (H, D), which of them each row is (N,), and where each stands first (H,)."""
+    """Distinct rows (H, D), the index of each row among them (N,), and the first occurrence of each (H,)."""
     points, places = torch.unique(rows, dim=0, return_inverse=True)
     first = torch.full((len(points),), len(rows), device=rows.device)
     first = first.scatter_reduce(0, places, torch.arange(len(rows), device=rows.device), "amin")
@@ -158,16 +158,18 @@ def _distinct(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def starting_responsibilities(problem: SparseProblem, generator: torch.Generator) -> Tensor:
-    """Every row belongs to its nearest k-means centre within its class, (K, N).
+    """Assign every row to the nearest k-means centre of its class, (K, N).
 
     For a precomputed kernel the rows of the kernel matrix serve as coordinates.
     """
-    found = torch.zeros(sum(problem.n_components), len(problem.rows), dtype=torch.float64, device=problem.rows.device)
+    responsibilities = torch.zeros(
+        sum(problem.n_components), len(problem.rows), dtype=torch.float64, device=problem.rows.device
+    )
     first = 0
     for c, count in enumerate(problem.n_components):
         members = (problem.labels == c).nonzero()[:, 0]
         rows = problem.rows[members]
         centres = cluster(rows, problem.weights[members], count, "kmeans", generator)
-        found[first + nearest(rows, centres), members] = 1
+        responsibilities[first + nearest(rows, centres), members] = 1
         first += count
-    return found
+    return responsibilities

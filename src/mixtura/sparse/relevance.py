@@ -1,4 +1,4 @@
-"""The prior of sparse Bayesian learning: every value has a precision of its own, which the evidence sets."""
+"""The prior of sparse Bayesian learning: every weight has a precision of its own, set by maximising the evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A value of which rows determine less than this share, and whose precision is this large, is all but gone.
+# A weight that the data determine by less than this share, and whose precision exceeds this, is negligible.
 DETERMINED, NEGLIGIBLE = 0.01, 1e3
 
 
@@ -15,10 +15,14 @@ DETERMINED, NEGLIGIBLE = 0.01, 1e3
 class Relevance:
     """value_i ~ N(0, variance_i) with variance_i = 1 / precision_i (relevance-prior), HU21 eq. 9.
 
-    Arguments:
-        largest: a value whose precision reaches this is zero and leaves the model.
-        smallest: bounds the precisions of values that separable classes would drive to infinity.
-        rate: variance_i has the density rate * exp(-rate * variance_i) (variance-prior); 0: all are as probable.
+    Parameters
+    ----------
+    largest : float, default=1e5
+        Weights whose precision reaches this are removed.
+    smallest : float, default=1e-6
+        Lower limit of the precisions; separable classes would drive weights to infinity.
+    rate : float, default=0.0
+        Rate of the exponential hyperprior on the variances (variance-prior); 0 is a flat hyperprior.
     """
 
     largest: float = 1e5
@@ -26,15 +30,15 @@ class Relevance:
     rate: float = 0.0
 
     def log_density(self, values: Tensor, precisions: Tensor) -> Tensor:
-        """Up to the terms in log(precisions), which the evidence shares with its determinant, and in log(rate)."""
-        found = -0.5 * (precisions * values.square()).sum()
-        return found - self.rate * precisions.reciprocal().sum() if self.rate else found
+        """Log density without the terms in log(precisions), which cancel in the evidence, and in log(rate)."""
+        log_density = -0.5 * (precisions * values.square()).sum()
+        return log_density - self.rate * precisions.reciprocal().sum() if self.rate else log_density
 
     def updated(self, values: Tensor, precisions: Tensor, determined: Tensor) -> Tensor:
         """determined_i / value_i^2 (precision-update), HU21 eq. 17 with the square that print lost, if rate is 0.
 
         determined_i = 1 - precision_i * posterior variance_i, between 0 (the prior decides) and 1 (the data decide).
-        Where rounding leaves none of it, the precision stays. The precision solves
+        If rounding makes it zero, the precision stays. With a rate, the precision solves
         precision value^2 = determined + 2 rate / precision.
         """
         squares, known = values.square().clamp_min(1e-300), determined
@@ -44,10 +48,9 @@ class Relevance:
         return moved.masked_fill_(self._negligible(values, precisions, known), self.largest) if self.rate else moved
 
     def _negligible(self, values: Tensor, precisions: Tensor, determined: Tensor) -> Tensor:
-        """Values that are all but gone, where their best precision is no smaller (variance-prior).
+        """Negligible values, whose best precision is large as well (variance-prior).
 
-        What is left of such a value adds less than determined^2 / 4 to the log evidence; to be rid of it may take
-        thousands of updates.
+        Such a value adds less than determined^2 / 4 to the log evidence, but its removal may take thousands of updates.
         """
         curvatures = precisions * determined / (1 - determined)
         _, best = self.gains((precisions * values / (1 - determined)).square(), curvatures)
@@ -58,7 +61,7 @@ class Relevance:
         return precisions < self.largest
 
     def gains(self, squared_gradients: Tensor, curvatures: Tensor) -> tuple[Tensor, Tensor]:
-        """Most that new values add to the log evidence, and the precisions at which they do (column-gain).
+        """The largest gain of log evidence by new values, and the precisions that attain it (column-gain).
 
         With Q^2, S and u = 1 + S variance a value adds [Q^2 (1 - 1 / u) / S - log u] / 2 - rate * variance, most at
         u = 2 Q^2 / (S + sqrt(S^2 + 8 rate Q^2)), which is Q^2 / S if rate is 0 (Faul & Tipping 2002).

@@ -1,4 +1,4 @@
-"""Sparse Bayesian learning with a working set: columns are added as the evidence asks for them, and leave again.
+"""Sparse Bayesian learning with a working set: columns are added while they raise the evidence, and removed again.
 
 Memory is rows x columns in use, never rows x rows (working-set).
 """
@@ -18,23 +18,23 @@ from mixtura.sparse.kernels import Basis
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 
-# Enough to tell the components of a class apart. This and LEAST_GAIN have nearly the smallest mean log-loss of held-out
-# training rows (reproduce/results/sparse_settings.md), with the fewest weights; the evidence would prefer more.
+# Enough to distinguish the components of a class. This and LEAST_GAIN give nearly the smallest log-loss on held-out
+# training rows with the fewest weights (reproduce/results/sparse_settings.md); the evidence would prefer more columns.
 COLUMNS_AT_START = 5
-# Precision updates between two looks for new columns, and columns added at a look.
+# Precision updates between two searches for new columns, and columns added at a search.
 STEPS_BETWEEN = 10
 MOST_ADDED = 10
 # A column must raise the log evidence by this much to be added.
 LEAST_GAIN = 0.5
-# Of two candidates whose columns correlate more than this only the better one is added at a look.
+# Of two candidates whose columns correlate more than this, only the better one is added at a search.
 MOST_ALIKE = 0.9
-# Candidates that one look takes in; different ones each time, until all have been seen without a gain.
+# Candidates per search; different ones each time, until all have been evaluated without a gain.
 CANDIDATES_PER_LOOK = 2000
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Columns of a basis at rows, made when asked for."""
+    """Columns of a basis at rows, computed on demand."""
 
     basis: Basis
     rows: Tensor
@@ -76,7 +76,7 @@ class WorkingState:
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """Steps of an inner solver over a few columns, and between them looks for columns that would raise the evidence."""
+    """Steps of an inner solver over a few columns, alternating with searches for columns that raise the evidence."""
 
     inner: SparseNewton
     candidates: Candidates
@@ -85,7 +85,7 @@ class WorkingSet:
     name = "working set"
 
     def start(self, class_of: Tensor, responsibilities: Tensor) -> WorkingState:
-        """The constant and columns by chance: with constants alone EM would make all components of a class one."""
+        """The constant and random columns: with the constant alone all components of a class would be equal."""
         device = class_of.device
         order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
@@ -112,7 +112,7 @@ class WorkingSet:
         return Step(replace(working, n_seen=n_seen, order=order), inner.value, converged=over)
 
     def _compact(self, working: WorkingState) -> WorkingState:
-        """Columns that no pair uses any more leave memory."""
+        """Remove the columns that no pair uses."""
         used, numbers = working.mixture.columns.unique(return_inverse=True)
         if len(used) == len(working.columns):
             return working
@@ -148,7 +148,7 @@ class WorkingSet:
         in_use = mixture.coefficients(len(working.columns)) != 0
         for place, number in enumerate(working.columns.tolist()):
             gain[:, index == number] *= ~in_use[:, place].unsqueeze(1)
-        gain[-1] = 0  # the reference: a column of every component is a column of none
+        gain[-1] = 0  # the reference component has no columns
         return gain, torch.cat(precisions, 1), index
 
     def _curvature_left(
@@ -172,7 +172,7 @@ class WorkingSet:
         return (own - explained.square().sum(0)).clamp_min(1e-12)
 
     def _grown(self, working: WorkingState, gains: Tensor, precisions: Tensor, index: Tensor) -> WorkingState:
-        """With the best candidates, none much like a better one of the same component."""
+        """Add the best candidates, without those that correlate with a better one of the same component."""
         best, order = gains.flatten().sort(descending=True)
         order = order[: min(20 * MOST_ADDED, int((best > LEAST_GAIN).sum()))]
         chosen: list[tuple[int, int]] = []
@@ -188,7 +188,7 @@ class WorkingSet:
         return self._with(working, chosen, precisions, index)
 
     def _n_at_once(self, working: WorkingState) -> int:
-        """Candidates whose columns, and what is computed from them, fit in memory."""
+        """Number of candidates whose columns and temporaries fit in memory."""
         return max(1, self.memory_limit // (64 * working.features.shape[1]))
 
     def _with(
@@ -196,11 +196,11 @@ class WorkingSet:
     ) -> WorkingState:
         components = torch.tensor([k for k, _ in chosen], device=index.device)
         places = torch.tensor([place for _, place in chosen], device=index.device)
-        wanted, numbers = index[places].unique(return_inverse=True)
-        fresh = wanted[~torch.isin(wanted, working.columns)]
+        new_columns, numbers = index[places].unique(return_inverse=True)
+        fresh = new_columns[~torch.isin(new_columns, working.columns)]
         columns = torch.cat((working.columns, fresh))
         features = torch.cat((working.features, self.candidates.at(fresh))) if len(fresh) else working.features
-        position = (columns == wanted.unsqueeze(1)).double().argmax(1)[numbers]
+        position = (columns == new_columns.unsqueeze(1)).double().argmax(1)[numbers]
         old = working.mixture
         joined = torch.cat((old.components, components))
         order = joined.argsort(stable=True)

@@ -213,10 +213,10 @@ class Decoder:
         return float(text)
 
     def _list(self, code: Any) -> list[Any]:
-        found = self.decode(code)
-        if not isinstance(found, list):
-            raise ValueError(f"it has a {type(found).__name__} in place of a list")
-        return found
+        items = self.decode(code)
+        if not isinstance(items, list):
+            raise ValueError(f"it has a {type(items).__name__} in place of a list")
+        return items
 
     def _numbers(self, name: str, dtype: torch.dtype) -> list[Any]:
         values = self.take(name)
@@ -239,10 +239,10 @@ class Decoder:
             raise ValueError(f"it has an array of {dtype} that is not one")
         if not all(type(n) is int and 0 <= n <= len(entries) for n in shape) or math.prod(shape) != len(entries):
             raise ValueError(f"it has an array of {len(entries)} entries and shape {shape}")
-        found = np.empty(len(entries), dtype=kind)
+        array = np.empty(len(entries), dtype=kind)
         for i, item in enumerate(entries):  # lists among objects stay lists
-            found[i] = item
-        return found.reshape(shape)
+            array[i] = item
+        return array.reshape(shape)
 
     def _scalar(self, code: Any, dtype: str) -> Any:
         kind, value = np.dtype(dtype), self.decode(code)

@@ -1,4 +1,4 @@
-"""Smallest and largest values of rows: one look that also tells of missing cells and of infinities."""
+"""Smallest and largest values of rows: one look that also tells of missing values and of infinities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Extents:
 
     low: Tensor
     high: Tensor
-    complete: bool  # whether no cell is missing
+    complete: bool  # whether no value is missing
 
     def __add__(self, other: Extents) -> Extents:
         """Of the rows of both."""
@@ -91,7 +91,7 @@ def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, n
             stretch = lines[start : start + step]
             smaller(low, smaller.reduce(stretch, 0), out=low)
             larger(high, larger.reduce(stretch, 0), out=high)
-        lows, highs = (np.concatenate((found.reshape(together, size), rows[even:])) for found in (low, high))
+        lows, highs = (np.concatenate((part.reshape(together, size), rows[even:])) for part in (low, high))
         return smaller.reduce(lows, 0), larger.reduce(highs, 0)
 
 
@@ -112,7 +112,7 @@ class Frame:
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
     """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
-    empty = smallest > largest  # a column without an observed cell
+    empty = smallest > largest  # a column without an observed value
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
     middle = 0.5 * smallest + 0.5 * largest
     rounded = middle.float().double()
