@@ -2,10 +2,13 @@
 #   make test                      lint, then the tests without the slow ones
 #   make test OPTIONS='-m slow'    any option of pytest, here the slow part alone
 #   make test WORKERS=2            spread over processes, one thread each
+#   make fuzz MINUTES=5            random fits, and the laws that they obey
 
 PYTHON ?= python3
 WORKERS ?=
 OPTIONS ?=
+CASES ?= 10000
+MINUTES ?= 60
 
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt
@@ -15,7 +18,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench fuzz clean
 .NOTPARALLEL:
 
 demo: .venv/installed-plot
@@ -32,6 +35,10 @@ lint: .venv/installed-dev
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Random estimators on random data; no case begins after MINUTES.
+fuzz: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases $(CASES) --minutes $(MINUTES)
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks

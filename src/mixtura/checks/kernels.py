@@ -85,3 +85,11 @@ def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
             f"X holds {float(rows[row, column]):g} in column {column}, too large for the kernel. Check the units of "
             "that column, or remove such values."
         )
+
+
+def ill_conditioned(name: str, error: Exception) -> str:
+    """The message about columns of a basis that no Hessian can be factored with."""
+    return (
+        f"{name} cannot be fitted: the columns that the kernel makes of X are too large or too similar ({error}). Use "
+        "scaling=True, a smaller degree, or kernel='rbf'."
+    )

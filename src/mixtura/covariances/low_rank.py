@@ -247,7 +247,7 @@ class LowRankCovariance:
     def check(self) -> None:
         """Raise a ValueError unless the diagonals are positive: the matrices are then positive definite."""
         checks.positive_numbers("a diagonal entry", self.diagonals)
-        if self.columns.ndim != 3 or self.columns.shape[:2] != self.diagonals.shape or self.columns.shape[2] == 0:
+        if self.columns.ndim != 3 or self.columns.shape[:2] != self.diagonals.shape:
             raise ValueError(f"columns {tuple(self.columns.shape)} do not fit {tuple(self.diagonals.shape)} diagonals")
         checks.numbers("columns", self.columns, self.columns.shape, self.diagonals.dtype)
         if not 0 <= self.smallest < math.inf:

@@ -4,12 +4,16 @@ torch spreads single operations over threads, which wait for each other at the e
 that takes far longer than a small operation does. Here operations run on the thread that calls them, and a pass starts
 threads of its own where it is long enough. OpenMP and MKL keep a number of threads for every calling thread: nothing
 that other threads see is changed, nor what threads that start meanwhile begin with.
+
+A process that was forked after OpenMP has started threads hangs in the first operation that wants several, also in
+torch alone. There torch is limited to one thread before anything is computed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +28,9 @@ from threadpoolctl import ThreadpoolController
 from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
 
 _outside = threading.local()  # .n_threads: what the calling thread had before it was limited
+_forked = threading.Event()  # set in a process that was forked
+if os.name == "posix":
+    os.register_at_fork(after_in_child=_forked.set)
 
 
 @functools.cache
@@ -39,6 +46,13 @@ def _mkl() -> Callable[[int], int] | None:
         return library.mkl_serv_set_num_threads_local
     except (OSError, AttributeError):
         return None
+
+
+def limit_after_fork() -> None:
+    """Let torch use one thread in a process that was forked; called before anything is computed."""
+    if _forked.is_set():
+        torch.set_num_threads(1)
+        _forked.clear()
 
 
 class OwnThreads:
@@ -69,6 +83,7 @@ class one_thread:  # noqa: N801 - a context, like those of torch
     """A context in which operations run on the calling thread alone; passes and `threads_for` know how many it had."""
 
     def __enter__(self) -> None:
+        limit_after_fork()
         self._outer = getattr(_outside, "n_threads", None)
         if self._outer is None:
             _outside.n_threads = torch.get_num_threads()

@@ -32,7 +32,7 @@ from mixtura.objectives import class_log_joint
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
-from mixtura.values.storable import storable
+from mixtura.values.storable import contiguous, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Rows whose scores by all members are held at a time.
@@ -118,10 +118,11 @@ class _Averaged(MixtureEstimator):
         return [max(group, key=lambda result: result.objective) for group in groups]
 
     def _keep(self, results: Sequence[FitResult], structure: Structure, max_iter: int, tol: float) -> None:
-        self.mixtures_ = [result.mixture for result in results]
+        self.mixtures_ = [contiguous(result.mixture) for result in results]
         stack = Stack.of(structure, self.mixtures_)
         self.member_of_ = stack.member_of
-        self.mixture_ = replace(stack.mixture, log_weights=stack.mixture.log_weights - math.log(len(results)))
+        log_weights = stack.mixture.log_weights - math.log(len(results))
+        self.mixture_ = contiguous(replace(stack.mixture, log_weights=log_weights))
         self.n_iter_ = max(len(result.history) for result in results)
         self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
         self.history_ = _mean_history([result.history for result in results])
@@ -472,7 +473,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     model: Any = clone(averaged._base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
-    model.mixture_, model.warp_ = mixture, averaged.warp_
+    model.mixture_, model.warp_ = contiguous(mixture), averaged.warp_
     model.n_features_in_, model.unobserved_ = averaged.n_features_in_, averaged.unobserved_
     if hasattr(averaged, "feature_names_in_"):
         model.feature_names_in_ = averaged.feature_names_in_

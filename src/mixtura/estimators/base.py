@@ -74,7 +74,9 @@ class MixtureEstimator(Savable, BaseEstimator):
         values = ends if rows.warp is None else rows.warp.to(ends.device).forward(ends)
         scales = mixture.covariance.variances().sqrt()  # (K, D)
         distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
-        checks.near_enough(self, ends, distances, computing_dtype(replace(rows, warp=None).source()))
+        # Tensors are answered in their own precision, which must hold the log density too.
+        dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
+        checks.near_enough(self, ends, distances, dtype)
 
     def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
@@ -119,8 +121,9 @@ class MixtureEstimator(Savable, BaseEstimator):
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
         _, generator = self._generator()
-        rows, components = mixture.to("cpu").sample(int(n_samples), generator)
-        return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
+        with computing():
+            rows, components = mixture.to("cpu").sample(int(n_samples), generator)
+            return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
 
     @property
     def n_parameters_(self) -> int:

@@ -49,7 +49,7 @@ from mixtura.selection.search import CRITERIA, Ground, choose, penalties
 from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import GradientState
 from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
-from mixtura.values.storable import storable
+from mixtura.values.storable import contiguous, storable
 
 # Solvers that can maximise an objective, the preferred one first.
 STARTS = ("kmeans", "k-means++", "random", "spread")
@@ -443,7 +443,7 @@ class MixtureClassifier(DensityClassifier):
 
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
-        self.mixture_, self.warp_ = result.mixture, problem.warp
+        self.mixture_, self.warp_ = contiguous(result.mixture), contiguous(problem.warp)
         self.classes_ = problem.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
         self.n_components_ = np.array([part.stop - part.start for part in result.mixture.class_slices])

@@ -46,7 +46,10 @@ from mixtura.roles import Covariance, Prior
 from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 from mixtura.solvers.problem import is_auto, make_prior
-from mixtura.values.storable import storable
+from mixtura.values.storable import contiguous, storable
+
+# Rows up to this size can be squared and summed in single precision.
+LARGEST_SINGLE = 1e15
 
 
 @storable("GaussianMixture", check=check_fitted)
@@ -314,6 +317,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         if self.init_params == "random":
             shares = torch.from_numpy(random_state.uniform(size=(n_rows, self.n_components))).to(device)
             return _Start(every, None, shares / shares.sum(1, keepdim=True), total)
+        if float(filled.abs().amax()) > LARGEST_SINGLE:
+            filled = filled.double()
         numpy_rows = filled.cpu().numpy()
         numpy_weights = None if weights is None else weights.cpu().numpy()
         if self.init_params == "kmeans":
@@ -341,7 +346,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return _Start(index, torch.arange(self.n_components, device=device), None, count)
 
     def _keep(self, result: FitResult) -> None:
-        self.mixture_ = result.mixture
+        self.mixture_ = contiguous(result.mixture)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.n_iter_ = len(result.history)
         self.lower_bound_ = result.objective

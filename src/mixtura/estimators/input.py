@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.sources import ArraySource, BatchSource, Block, Source, TensorSource, present, warped
+from mixtura.engine.threads import limit_after_fork
 from mixtura.model.warp import Warp
 from mixtura.values.extents import Extents, extents_of
 
@@ -75,6 +76,7 @@ class Rows:
 
 def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
+    limit_after_fork()
     checks.rows_of_something(X)
     # A model may have been fitted where there is a GPU, and predict where there is none.
     wanted_device = checks.device(estimator.device, required=reset)

@@ -252,7 +252,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 n_components, self._wants_working_set(), limit,
             )  # fmt: skip
             problem = replace(problem, start_variance=self.start_variance)
-            self._keep(self._fit_all(problem, solver), problem, solver)
+            try:
+                self._keep(self._fit_all(problem, solver), problem, solver)
+            except FloatingPointError as error:
+                raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
     def _solver(self) -> SparseNewton:

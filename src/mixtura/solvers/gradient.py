@@ -22,6 +22,7 @@ from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
 from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.optimisers import import_compiler
 from mixtura.objectives import Joint
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.roles import Objective, Prior, Step
@@ -165,6 +166,7 @@ class Training:
         return self.solver.optimiser == "lbfgs" or (self.solver.optimiser == "auto" and few)
 
     def _optimiser(self) -> torch.optim.Optimizer:
+        import_compiler()
         leaves, rate = list(self.free.leaves.values()), self.solver.learning_rate
         if self.lbfgs:
             return torch.optim.LBFGS(leaves, max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe")

@@ -182,7 +182,9 @@ class FeatureFactored:
         blocks = matrix.view(n_live * size, n_live, size).transpose(0, 1)  # (K', Q, R)
         product = (blocks @ self.spreads).transpose(0, 1).reshape(n_live * size, n_live * size)
         product.diagonal().add_(1)
-        self.factors, self.pivots = torch.linalg.lu_factor(product)
+        self.factors, self.pivots, info = torch.linalg.lu_factor_ex(product)
+        if int(info) > 0:
+            raise FloatingPointError("the Hessian is singular to rounding")
 
     @property
     def is_positive(self) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 Class = TypeVar("Class", bound=type)
 
@@ -45,3 +48,17 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
         return cls
 
     return register
+
+
+def contiguous(value: Any) -> Any:
+    """The same value with its tensors laid out as a file lays them out, so that a loaded model rounds as this one does.
+
+    Matrix products of the same numbers in another layout may differ in the last bit.
+    """
+    if isinstance(value, Tensor):
+        return value.contiguous()
+    if type(value) not in NAMES:
+        return value
+    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    changed = {name: laid_out for name, part in parts.items() if (laid_out := contiguous(part)) is not part}
+    return replace(value, **changed) if changed else value

@@ -1,0 +1,458 @@
+"""Random estimators on random data, and the laws that every fit obeys. `make fuzz` runs thousands of cases.
+
+A case is a number: `python tests/fuzz.py --first 1234 --cases 1 --verbose` repeats one. Laws:
+
+- a fit ends in a model, or in a ValueError or TypeError that this package (or scikit-learn's validation) raised;
+- probabilities are finite and sum to one; so are densities finite, for rows like those of the fit;
+- rows that are unlike them get finite answers or are refused with a ValueError;
+- the same seed and number of threads give the same bits;
+- cutting the rows into batches changes no probability by more than 1e-9;
+- a saved model gives the same bits, and no global setting changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import mixtura
+from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.checks import PriorWarning, RepairWarning
+from mixtura.engine import threads
+from mixtura.priors import Shrinkage
+
+OURS = (str(Path(mixtura.__file__).parent), f"{os.sep}sklearn{os.sep}utils{os.sep}")
+EXPECTED_WARNINGS = (ConvergenceWarning, PriorWarning, RepairWarning)
+COVARIANCES = ("full", "tied", "diag", "spherical", "low_rank", "low_rank_precision")
+LARGEST_SCALE = 100  # powers of ten
+
+
+@dataclass
+class Case:
+    """A model to fit, its data, rows to predict, and the number of threads."""
+
+    model: Any
+    X: Any
+    y: Any
+    weights: np.ndarray | None
+    test_rows: Any
+    strange_rows: Any
+    n_threads: int
+    is_single: bool  # float32
+
+
+# ---- making cases ---------------------------------------------------------------------------------------------------
+
+
+def make_case(number: int) -> Case:
+    rng = np.random.default_rng(number)
+    kind = KINDS[number % len(KINDS)]
+    model, takes_nan, takes_unlabeled, takes_soft, smallest = MAKERS[kind](rng)
+    n_rows, n_features, n_classes = int(rng.integers(2, 90)), int(rng.integers(1, 6)), int(rng.integers(2, 4))
+    if rng.random() < 0.03 and kind not in ("sparse", "relevance"):
+        n_rows = int(rng.integers(900, 1500))
+    labels = rng.integers(n_classes, size=n_rows)
+    X = make_rows(rng, n_rows, n_features, labels, non_negative=smallest == 0.0)
+    test_rows = make_rows(rng, 37, n_features, rng.integers(n_classes, size=37), non_negative=smallest == 0.0)
+    scales, offsets = make_units(rng, n_features, non_negative=smallest == 0.0)
+    X, test_rows = X * scales + offsets, test_rows * scales + offsets
+    if takes_nan and rng.random() < 0.5:
+        X, test_rows = remove(rng, X), remove(rng, test_rows)
+    y = make_labels(rng, labels, n_classes, takes_unlabeled, takes_soft, model)
+    is_single = bool(rng.random() < 0.15)
+    kind = str(rng.choice(["array", "array", "frame", "tensor", "fortran", "list"]))
+    rows, tests, strange = (
+        as_input(kind, part, is_single) for part in (X, test_rows, test_rows * 10.0 ** rng.uniform(-30, 30))
+    )
+    return Case(model, rows, y, make_weights(rng, n_rows), tests, strange, int(rng.integers(1, 3)), is_single)
+
+
+def make_rows(rng, n_rows, n_features, labels, non_negative):
+    shape = rng.choice(["clusters", "tails", "whole numbers", "copies", "collinear", "noise"])
+    X = rng.normal(size=(n_rows, n_features))
+    if shape in ("clusters", "collinear", "copies"):
+        X += rng.normal(scale=3, size=(4, n_features))[labels]
+    if shape == "tails":
+        X = np.exp(2 * X)
+    if shape == "whole numbers":
+        X = rng.poisson(1.5, size=(n_rows, n_features)).astype(float)
+    if shape == "copies":
+        X = X[rng.integers(max(1, n_rows // 4), size=n_rows)]
+    if shape == "collinear":
+        X[:, -1] = X[:, 0]
+    if rng.random() < 0.1:
+        X[:, rng.integers(n_features)] = 1.0
+    return np.abs(X) if non_negative else X
+
+
+def make_units(rng, n_features, non_negative):
+    kind = rng.choice(["plain", "one", "each"])
+    power = rng.choice([3, 30, LARGEST_SCALE])
+    scales = {
+        "plain": np.ones(n_features),
+        "one": np.full(n_features, 10.0 ** rng.uniform(-power, power)),
+        "each": 10.0 ** rng.uniform(-power, power, n_features),
+    }[kind]
+    offsets = scales * rng.normal(size=n_features) * rng.choice([0.0, 1.0, 1e3, 1e6])
+    return scales, np.abs(offsets) if non_negative else offsets
+
+
+def remove(rng, X):
+    X = X.copy()
+    X[rng.random(X.shape) < rng.choice([0.05, 0.3, 0.7])] = np.nan
+    if rng.random() < 0.2:
+        X[rng.integers(len(X))] = np.nan
+    if rng.random() < 0.05:
+        X[:, rng.integers(X.shape[1])] = np.nan
+    return X
+
+
+def make_labels(rng, labels, n_classes, takes_unlabeled, takes_soft, model):
+    chance = rng.random()
+    if takes_soft and chance < 0.15:
+        soft = rng.dirichlet(np.full(n_classes, 0.5), size=len(labels))
+        soft[rng.random(len(labels)) < 0.2] = np.nan
+        return soft
+    if takes_unlabeled and chance < 0.4:
+        y = labels.astype(float)
+        y[rng.random(len(y)) < 0.4] = np.nan
+        model.set_params(**{takes_unlabeled: np.nan})
+        return y
+    if chance < 0.6:
+        return np.array(["first", "second", "third", "fourth"])[labels]
+    return labels - 1  # -1 is a class
+
+
+def make_weights(rng, n_rows):
+    kind = rng.choice(["none", "none", "uniform", "zeros", "counts", "sizes", "small"])
+    weights = rng.uniform(0.1, 3.0, n_rows)
+    if kind == "none":
+        return None
+    if kind == "zeros":
+        weights[rng.random(n_rows) < 0.4] = 0.0
+    if kind == "counts":
+        weights = rng.integers(0, 4, n_rows).astype(float)
+    if kind == "sizes":
+        weights = 10.0 ** rng.uniform(-8, 8, n_rows)
+    if kind == "small":
+        weights *= 10.0 ** rng.uniform(-40, 40)
+    return weights
+
+
+def as_input(kind, X, is_single):
+    with np.errstate(over="ignore"):
+        X = X.astype(np.float32) if is_single else X
+    if kind == "frame":
+        return pd.DataFrame(X, columns=[f"feature {i}" for i in range(X.shape[1])])
+    if kind == "tensor":
+        return torch.from_numpy(X)
+    return X.tolist() if kind == "list" and not np.isnan(X).any() else np.asarray(X, order="F")
+
+
+def gaussian(rng):
+    return {
+        "covariance_type": str(rng.choice(COVARIANCES)),
+        "prior": [None, "default", "default", Shrinkage(4.0, 2.0)][rng.integers(4)],
+        "max_iter": int(rng.choice([0, 1, 5, 30])),
+        "n_init": int(rng.choice([1, 1, 2])),
+        "dtype": [None, None, "float32", "float64"][rng.integers(4)],
+    }
+
+
+def classifier(rng):
+    return gaussian(rng) | {
+        "n_components": int(rng.integers(1, 4)),
+        "class_prior": str(rng.choice(["empirical", "uniform"])),
+        "class_weight": [None, None, "balanced"][rng.integers(3)],
+        "init": str(rng.choice(["kmeans", "k-means++", "random"])),
+    }
+
+
+def make_density(rng):
+    init = str(rng.choice(["kmeans", "k-means++", "random", "random_from_data"]))
+    options = {**gaussian(rng), "covariance_type": str(rng.choice(COVARIANCES[:5]))}
+    options["max_iter"] = max(1, options["max_iter"])
+    return GaussianMixture(int(rng.integers(1, 5)), init_params=init, random_state=0, **options), True, "", False, None
+
+
+def make_joint(rng):
+    return MixtureClassifier(random_state=0, **classifier(rng)), True, "unlabeled", True, None
+
+
+def make_conditional(rng):
+    objective, solver = [("conditional", "auto"), ("conditional", "gradient"), ("margin", "gradient")][rng.integers(3)]
+    options = classifier(rng) | {"max_iter": int(rng.choice([0, 1, 5])), "n_init": 1}
+    return MixtureClassifier(objective=objective, solver=solver, random_state=0, **options), True, "", True, None
+
+
+def make_automatic(rng):
+    options = classifier(rng) | {"n_components": "auto", "init": "kmeans", "max_iter": 5}
+    if rng.random() < 0.5:
+        options["prior"] = "auto"
+    options["covariance_type"] = str(rng.choice(["full", "diag"]))
+    return MixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
+
+
+def make_discriminative(rng):
+    options = classifier(rng) | {"max_iter": 5, "covariance_type": str(rng.choice(COVARIANCES[:4]))}
+    if rng.random() < 0.3:
+        options |= {"prior": "auto", "cv": 2, "n_components": 1, "n_init": 1}
+    return DiscriminativeMixtureClassifier(random_state=0, **options), True, "", True, None
+
+
+def make_hybrid(rng):
+    options = classifier(rng) | {"max_iter": 5, "n_init": 1, "n_epochs": int(rng.integers(1, 3))}
+    options |= {"tradeoff": ["auto", 0.5, 0.0, 1.0][rng.integers(4)]}
+    options |= {"discriminative": str(rng.choice(["margin", "conditional"]))}
+    options["batch_size"] = int(rng.choice([10, 100]))
+    return HybridMixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
+
+
+def make_averaged_density(rng):
+    base = make_density(rng)[0].set_params(random_state=None, max_iter=5, prior="default")
+    resampling = str(rng.choice(["bootstrap", "subset", "none"]))
+    return AveragedMixture(base, 3, resampling=resampling, random_state=0), True, "", False, None
+
+
+def make_averaged(rng):
+    options = classifier(rng) | {"max_iter": 5}
+    names = {"resampling": str(rng.choice(["bootstrap", "subset", "none"]))}
+    names["combine"] = str(rng.choice(["posterior", "density"]))
+    model = AveragedMixtureClassifier(MixtureClassifier(**options), 3, random_state=0, **names)
+    return model, True, "estimator__unlabeled", True, None
+
+
+def sparse_options(rng):
+    return {
+        "kernel": [None, "polynomial", "rbf"][rng.integers(3)],
+        "degree": int(rng.integers(1, 3)),
+        "gamma": float(rng.choice([0.1, 1.0, 10.0])),
+        "hessian": str(rng.choice(["complete", "exact"])),
+        "max_iter": int(rng.choice([1, 5, 20])),
+        "working_set": ["auto", True, False][rng.integers(3)],
+        "scaling": bool(rng.random() < 0.8),
+    }
+
+
+def make_sparse(rng):
+    model = SparseMixtureClassifier(int(rng.integers(1, 3)), n_init=1, random_state=0, **sparse_options(rng))
+    return model, False, "", False, None
+
+
+def make_relevance(rng):
+    return RelevanceVectorClassifier(random_state=0, **sparse_options(rng)), False, "", False, None
+
+
+def make_nonnegative(rng):
+    model = NonnegativeMixtureClassifier(
+        int(rng.integers(1, 4)),
+        shared=bool(rng.random() < 0.4),
+        sparsity=float(rng.choice([0.0, 1.0, 10.0])),
+        solver=str(rng.choice(["multiplicative", "accelerated"])),
+        n_init=int(rng.integers(1, 3)),
+        max_iter=int(rng.choice([0, 5, 40])),
+        random_state=0,
+    )
+    return model, False, "", False, 0.0
+
+
+MAKERS = {
+    "density": make_density,
+    "joint": make_joint,
+    "conditional": make_conditional,
+    "automatic": make_automatic,
+    "discriminative": make_discriminative,
+    "hybrid": make_hybrid,
+    "averaged density": make_averaged_density,
+    "averaged": make_averaged,
+    "sparse": make_sparse,
+    "relevance": make_relevance,
+    "nonnegative": make_nonnegative,
+}
+KINDS = list(MAKERS)
+
+
+# ---- laws -----------------------------------------------------------------------------------------------------------
+
+
+def violations(case: Case) -> tuple[str, list[str]]:
+    """How a case ended ("fitted" or "refused"), and what is wrong with it."""
+    before, found = settings(), []
+    with using_threads(case.n_threads), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first = attempt(lambda: fit(case))
+        if isinstance(first, Exception):
+            found += unlike_ours(first, "fit")
+        else:
+            found += attempt_laws(case, first)
+    for warning in caught:
+        if not issubclass(warning.category, EXPECTED_WARNINGS):
+            found.append(f"{warning.category.__name__} of {warning.filename}:{warning.lineno}: {warning.message}")
+    after = settings()
+    found += [f"{name} changed" for name in before if before[name] != after[name]]
+    return ("refused" if isinstance(first, Exception) else "fitted"), sorted(set(found))
+
+
+def attempt_laws(case: Case, model: Any) -> list[str]:
+    found = []
+    answers = attempt(lambda: answers_of(model, case.test_rows))
+    if isinstance(answers, Exception):
+        return unlike_ours(answers, "predict")
+    tolerance = 1e-5 if case.is_single or getattr(model, "dtype", None) == "float32" else 1e-9
+    found += bad_answers(answers, tolerance)
+    found += unequal("batches", attempt(lambda: in_batches(model, case.test_rows)), answers, tolerance)
+    found += unequal("seed", attempt(lambda: answers_of(fit(case), case.test_rows)), answers, None)
+    found += unequal("file", attempt(lambda: answers_of(reloaded(model), case.test_rows)), answers, None)
+    strange = attempt(lambda: answers_of(model, case.strange_rows))
+    if isinstance(strange, Exception):
+        found += unlike_ours(strange, "predict strange rows")
+    else:
+        found += [f"strange rows: {text}" for text in bad_answers(strange, tolerance)]
+    return found
+
+
+def attempt(work: Any) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+def fit(case: Case) -> Any:
+    return clone(case.model).fit(case.X, case.y, sample_weight=case.weights)
+
+
+def answers_of(model: Any, rows: Any) -> dict[str, np.ndarray]:
+    names = [name for name in ("predict_proba", "score_samples", "responsibilities") if hasattr(model, name)]
+    return {name: np.asarray(getattr(model, name)(rows)) for name in names}
+
+
+def in_batches(model: Any, rows: Any) -> dict[str, np.ndarray]:
+    def part(start, stop):
+        return rows.iloc[start:stop] if isinstance(rows, pd.DataFrame) else rows[start:stop]
+
+    pieces = [answers_of(model, part(*ends)) for ends in ((0, 1), (1, 4), (4, 20), (20, 37))]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def reloaded(model: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        return mixtura.load(Path(folder) / "model")
+
+
+def bad_answers(answers: dict[str, np.ndarray], tolerance: float) -> list[str]:
+    found = [f"{name} is not finite" for name, values in answers.items() if not np.isfinite(values).all()]
+    sums = {name: values.sum(1) for name, values in answers.items() if values.ndim == 2}
+    return found + [
+        f"{name} sums to one but for {np.abs(total - 1).max():.1e}"
+        for name, total in sums.items()
+        if not np.allclose(total, 1.0, rtol=0, atol=tolerance) and f"{name} is not finite" not in found
+    ]
+
+
+def unequal(what: str, other: Any, answers: dict[str, np.ndarray], tolerance: float | None) -> list[str]:
+    if isinstance(other, Exception):
+        return [f"{what}: {type(other).__name__}: {other}"]
+    found = []
+    for name, values in answers.items():
+        if tolerance is None:
+            if not np.array_equal(values, other[name], equal_nan=True):
+                found.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name])):.1e}")
+        else:
+            size = np.maximum(1.0, np.abs(values)) if name == "score_samples" else 1.0
+            if not np.all(np.abs(values - other[name]) <= tolerance * size):
+                found.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name]) / size):.1e}")
+    return found
+
+
+def unlike_ours(error: Exception, what: str) -> list[str]:
+    """Nothing, where it is a ValueError or TypeError that our code or scikit-learn's validation raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, ValueError | TypeError) and any(place in frames[-1].filename for place in OURS):
+        return []
+    text = str(error).splitlines()[0] if str(error) else ""
+    return [f"{what}: {type(error).__name__} of {Path(frames[-1].filename).name}:{frames[-1].lineno}: {text}"]
+
+
+def settings() -> dict[str, Any]:
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "error state": np.geterr(),
+        "environment": dict(os.environ),
+        "torch's generator": torch.get_rng_state().numpy().tobytes(),
+        "NumPy's generator": np.random.get_state()[1].tobytes(),  # noqa: NPY002 - whether it was touched
+    }
+
+
+@contextmanager
+def using_threads(n_threads: int) -> Iterator[None]:
+    """So many threads, for passes of any size where there are several."""
+    before, smallest = torch.get_num_threads(), threads.SMALL_PASS
+    torch.set_num_threads(n_threads)
+    threads.SMALL_PASS = 0.0 if n_threads > 1 else smallest
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        threads.SMALL_PASS = smallest
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="no case begins after so many")
+    parser.add_argument("--verbose", action="store_true", help="show every case before it runs")
+    options = parser.parse_args()
+    end, outcomes, n_bad = time.monotonic() + 60 * options.minutes, Counter(), 0
+    for number in range(options.first, options.first + options.cases):
+        if time.monotonic() > end:
+            break
+        case = make_case(number)
+        if options.verbose:
+            print(number, case, flush=True)  # noqa: T201
+        outcome, found = violations(case)
+        outcomes[f"{KINDS[number % len(KINDS)]}, {outcome}"] += 1
+        if found:
+            n_bad += 1
+            print(f"case {number} ({type(case.model).__name__}): {'; '.join(found)}", flush=True)  # noqa: T201
+    for name, count in sorted(outcomes.items()):
+        print(f"{count:6d}  {name}")  # noqa: T201
+    print(f"{sum(outcomes.values())} cases, {n_bad} break a law")  # noqa: T201
+    return int(n_bad > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

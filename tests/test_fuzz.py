@@ -1,0 +1,58 @@
+"""A short part of `make fuzz`, and what it found once."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from fuzz import KINDS, make_case, violations
+from mixtura import AveragedMixture, GaussianMixture, MixtureClassifier, RelevanceVectorClassifier, load
+
+
+@pytest.mark.parametrize("number", range(4 * len(KINDS)))
+def test_random_fits_obey_the_laws(number):
+    assert violations(make_case(number))[1] == []
+
+
+def test_a_low_rank_of_one_feature_can_be_saved(rng, tmp_path):
+    X = rng.normal(size=(40, 1))
+    model = GaussianMixture(2, covariance_type="low_rank", random_state=0).fit(X)
+    model.save(tmp_path / "model")
+    assert np.array_equal(load(tmp_path / "model").score_samples(X), model.score_samples(X))
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag", "tied", "low_rank"])
+def test_a_model_in_a_file_rounds_as_the_one_in_memory(rng, covariance_type, tmp_path):
+    X = 1e8 * (rng.normal(size=4) + 1e-3 * rng.normal(size=(60, 4)))
+    model = MixtureClassifier(3, covariance_type=covariance_type, random_state=0).fit(X, np.arange(60) % 3)
+    model.save(tmp_path / "model")
+    assert np.array_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
+    parts = [model.mixture_.means, *model.mixture_.covariance.tensors().values()]
+    assert all(part.is_contiguous() for part in parts)
+
+
+def test_log_densities_that_single_precision_cannot_hold_are_refused(rng):
+    model = GaussianMixture(1, random_state=0).fit(rng.normal(size=(40, 2)))
+    far = torch.tensor([[1e20, 0.0]])
+    with pytest.raises(ValueError, match=r"X holds 1e\+20 in column 0, more than 1e\+15 standard deviations"):
+        model.score_samples(far)
+    assert bool(model.score_samples(far.double()).isfinite().all())
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data"])
+def test_starts_in_single_precision_do_not_overflow(rng, init_params):
+    X = (1e25 * rng.normal(size=(40, 2))).astype(np.float32)
+    base = GaussianMixture(2, prior="default", init_params=init_params, tol=10.0)
+    assert np.isfinite(AveragedMixture(base, 2, random_state=0).fit(X).score_samples(X)).all()
+
+
+def test_kernels_that_are_alike_to_rounding_are_refused_in_words(rng, monkeypatch):
+    monkeypatch.setattr(torch.linalg, "lu_factor_ex", lambda matrix: (matrix, matrix[0].int(), torch.tensor(3)))
+    model = RelevanceVectorClassifier(kernel="polynomial", degree=1, scaling=False, working_set=False)
+    text = (
+        "RelevanceVectorClassifier cannot be fitted: the columns that the kernel makes of X are too large or too "
+        "similar (the Hessian is singular to rounding). Use scaling=True, a smaller degree, or kernel='rbf'."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        model.fit(1e5 + rng.normal(size=(60, 2)), np.arange(60) % 2)
