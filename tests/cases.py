@@ -14,6 +14,7 @@ import torch
 from scipy.optimize import brentq
 
 import reference
+from chain import Chain
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.tuning import TOLERANCES
@@ -68,6 +69,17 @@ def spherical_tensors(rng, class_of, size):
 
 def diagonal_dense(tensors):
     return np.array([np.diag(entries) for entries in tensors["entries"]])
+
+
+def chain_tensors(rng, class_of, size):
+    return {
+        "entries": rng.uniform(0.6, 2.0, (len(class_of), size)),
+        "correlations": rng.uniform(-0.9, 0.9, (len(class_of), size - 1)),
+    }
+
+
+def chain_dense(t):
+    return np.array([reference.chain_matrix(v, r) for v, r in zip(t["entries"], t["correlations"], strict=True)])
 
 
 def low_rank_precision(rank: int) -> CovarianceCase:
@@ -137,6 +149,9 @@ DIAGONAL = CovarianceCase(
 SPHERICAL = CovarianceCase(
     Spherical(), spherical_tensors, diagonal_dense, lambda t: reference.as_spherical, lambda n, size: n
 )
+CHAIN = CovarianceCase(
+    Chain(), chain_tensors, chain_dense, lambda t: reference.as_chain, lambda n, size: n * (2 * size - 1)
+)
 
 COVARIANCES = {
     "full": FULL,
@@ -151,6 +166,8 @@ COVARIANCES = {
     "low_rank_2": low_rank(2),
     "low_rank_precision_1": low_rank_precision(1),
     "low_rank_precision_2": low_rank_precision(2),
+    "chain": CHAIN,
+    "tied_chain": tied(CHAIN),
 }
 every_covariance = pytest.mark.parametrize("case", COVARIANCES.values(), ids=COVARIANCES)
 # Those with a closed update, which EM needs.

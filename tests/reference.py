@@ -240,6 +240,31 @@ def as_spherical(matrices):
     return np.array([np.trace(matrix) / size * np.eye(size) for matrix in matrices])
 
 
+def chain_matrix(variances, correlations):
+    """Covariances of a Markov chain: the correlation of i and j is the product of those of the neighbours between."""
+    size = len(variances)
+    matrix = np.diag(variances)
+    for i in range(size):
+        for j in range(i + 1, size):
+            product = np.prod(correlations[i:j])
+            matrix[i, j] = matrix[j, i] = np.sqrt(variances[i] * variances[j]) * product
+    return matrix
+
+
+def as_chain(matrices):
+    """The best tridiagonal precision, a sum over pairs of neighbours: inverses of their blocks, less what is double."""
+    fitted = []
+    for matrix in matrices:
+        size = len(matrix)
+        precision = np.zeros((size, size))
+        for i in range(size - 1):
+            precision[i : i + 2, i : i + 2] += np.linalg.inv(matrix[i : i + 2, i : i + 2])
+        for i in range(1, size - 1):
+            precision[i, i] -= 1 / matrix[i, i]
+        fitted.append(np.linalg.inv(precision))
+    return np.array(fitted)
+
+
 def as_factors(uniquenesses, loadings):
     """One EM step of factor analysis from these uniquenesses (G, D) and loadings (G, D, R), by dense formulas."""
 

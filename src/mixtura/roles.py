@@ -11,17 +11,26 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mixtura.values.features import Coefficients
-from mixtura.values.moments import Form, Moments
+from mixtura import checks
+from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics.conditioning import DenseGaussians
+from mixtura.values.features import QUADRATICS, Coefficients
+from mixtura.values.moments import DenseForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import Structured
 from mixtura.values.targets import Evaluation, Targets
+
+DENSE = DenseForm()
 
 
 @dataclass(frozen=True)
@@ -36,12 +45,12 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Conditioned:
-    """Components conditioned on the observed cells of rows with missing cells.
+    """Components conditioned on the observed values of rows with missing values.
 
-    Deviations are from the component means, with the missing cells filled in by their conditional expectation.
+    Deviations are from the component means, with missing values at their conditional expectation.
     """
 
-    squared_distances: Tensor  # (K, n), of the observed cells
+    squared_distances: Tensor  # (K, n), of the observed values
     log_determinants: Tensor  # (K, n), of the observed blocks
     deviations: Tensor  # (K, n, D)
     state: Any  # what conditional_moments needs
@@ -60,128 +69,352 @@ class Quadratic:
     sign: float = 1.0
 
 
-@runtime_checkable
-class Covariance(Protocol):
-    """The covariances of K components in one structure: a frozen value."""
+class Marginals(Protocol):
+    """K components and n rows with missing values, all computed by matrix products (marginal-woodbury)."""
 
-    @property
-    def n_components(self) -> int: ...
-    @property
-    def n_features(self) -> int: ...
-    @property
-    def log_determinants(self) -> Tensor:
-        """(K,)"""
+    def solved(self) -> tuple[Tensor, Tensor]:
+        """Squared distances and log-determinants of the observed values, (K, n)."""
         ...
 
-    @property
-    def repaired(self) -> Tensor:
-        """Which components are not positive definite, or needed a repair to be, (K,)."""
+    def posterior(self, k: int) -> tuple[Tensor, Tensor]:
+        """Covariances (n, R, R) and means (n, R) of the factors of component k, given the observed values."""
         ...
+
+    def filled(self, k: int, factors: Tensor) -> Tensor:
+        """Deviations from mean k, with missing values at their conditional expectation, (n, D)."""
+        ...
+
+    def conditional_moments(self, k: int, inverse: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """sum_n weights Cov[x | observed values] of component k, in the form of the structure."""
+        ...
+
+
+class Structure(ABC):
+    """What a user asks for: a covariance structure without numbers. A frozen dataclass.
+
+    `name`, `start` and `from_tensors` must be written.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:
+        """Make a first covariance with these variances (K, D).
+
+        Rows (n, D) about the mean of their assigned component (n,) may refine it; class_of (K,) are the classes.
+        """
+
+    @abstractmethod
+    def from_tensors(self, tensors: dict[str, Tensor]) -> Covariance:
+        """Make a covariance of its parameters; the inverse of `Covariance.tensors`."""
+
+    @property
+    def has_update(self) -> bool:
+        """Whether `Covariance.updated` has a closed form; if not, EM fits the structure `for_em` instead."""
+        return True
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """Whether every positive definite matrix is of this structure."""
+        return False
+
+    @property
+    def shares_across_classes(self) -> bool:
+        """Whether components of different classes have one covariance."""
+        return False
+
+    def for_em(self, n_features: int) -> Structure:
+        """The structure that EM fits in place of this one."""
+        return self
+
+    def converted(self, covariance: Covariance) -> Covariance:
+        """A covariance that EM fitted, in this structure."""
+        return covariance
+
+    def concatenated(self, covariances: Sequence[Covariance]) -> Covariance:
+        """The components of several covariances of this structure, in order."""
+        parts = [covariance.tensors() for covariance in covariances]
+        return self.from_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+class Covariance(Structured):
+    """The covariances of K components in one structure: a frozen dataclass.
+
+    A new structure writes `structure`, `dense`, `tensors`, `updated`, and `unconstrained` with its inverse
+    `constrained`. Everything else follows from the dense matrices, and is overridden only for speed. `dense` and
+    `constrained` are differentiable, and neither repair a matrix nor wait for the device. `form` and `coefficients`
+    belong together: the moments of the feature map are those that `updated` gets.
+    """
+
+    # Values that are computed once and selected with the components.
+    _carried: ClassVar[tuple[str, ...]] = ("_factorised", "precisions")
+
+    # ---- to be written ----
+
+    @property
+    @abstractmethod
+    def structure(self) -> Structure:
+        """The structure whose `from_tensors` makes this covariance again."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """The matrices, (K, D, D)."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters by name, each (K, ...); the inverse of the structure's `from_tensors`."""
+
+    @abstractmethod
+    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Covariance:
+        """The covariance that maximises the expected log-likelihood plus log prior (map-update).
+
+        `unrestricted_update` gives the matrices that a covariance without structure would have.
+
+        Parameters
+        ----------
+        scatter : Moments
+            About the new means; its counts are the divisors. Components without a positive count stay as they are.
+        pseudo : PseudoMoments
+            Of the prior.
+        floor : Tensor of shape (D,)
+            The smallest variances.
+        """
+
+    @abstractmethod
+    def unconstrained(self) -> dict[str, Tensor]:
+        """The parameters as numbers of any size and sign, for optimisers; as many as are independent (free-form)."""
+
+    @abstractmethod
+    def constrained(self, free: dict[str, Tensor]) -> Covariance:
+        """The inverse of `unconstrained`: a covariance of the same structure."""
+
+    # ---- size and kind ----
+
+    @property
+    def n_components(self) -> int:
+        return self._matrices.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self._matrices.shape[-1]
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of free parameters."""
+        return sum(part.numel() for part in self.unconstrained().values())
+
+    @property
+    def is_diagonal(self) -> bool:
+        return False
+
+    @property
+    def has_one_scale(self) -> bool:
+        """Whether `scaled` needs the same scale for all features."""
+        return False
+
+    @property
+    def matrix_of(self) -> Tensor:
+        """The distinct matrix of each component, (K,): fewer than K where components share one."""
+        return torch.arange(self.n_components, device=self._matrices.device)
 
     @property
     def form(self) -> Form:
         """The form in which `updated` wants second moments."""
-        ...
+        return DENSE
+
+    # ---- matrices ----
+
+    @cached_property
+    def _matrices(self) -> Tensor:
+        return self.dense()
+
+    @cached_property
+    def _factorised(self) -> tuple[Tensor, Tensor]:
+        return linalg.safe_cholesky(self._matrices)
 
     @property
-    def n_parameters(self) -> int: ...
-    def dense(self) -> Tensor:
-        """The truth for tests and for views: (K, D, D)."""
-        ...
+    def factors(self) -> Tensor:
+        """Lower Cholesky factors of the matrices, (K, D, D)."""
+        return self._factorised[0]
+
+    @property
+    def repaired(self) -> Tensor:
+        """Which matrices are not positive definite, or needed a repair to be, (K,)."""
+        return self._factorised[1]
+
+    @cached_property
+    def precisions(self) -> Tensor:
+        """The inverse matrices, (K, D, D)."""
+        return linalg.precisions(self.factors)
+
+    @cached_property
+    def _log_determinants(self) -> Tensor:
+        return linalg.log_determinants(self.factors)
+
+    @property
+    def log_determinants(self) -> Tensor:
+        """log |Sigma_k|, (K,)."""
+        return self._log_determinants
+
+    @property
+    def distinct_log_determinants(self) -> Tensor:
+        """log |Sigma_g| of every distinct matrix, (G,)."""
+        return self.log_determinants
 
     def variances(self) -> Tensor:
         """The diagonals of the matrices, (K, D)."""
-        ...
-
-    def select(self, components: slice | Tensor) -> Covariance: ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters by name; the inverse of the structure's `from_tensors`."""
-        ...
-
-    def scaled(self, scales: Tensor) -> Covariance:
-        """The covariances of scales * x; scales (D,) are all equal where a structure has one variance for all."""
-        ...
-
-    def unconstrained(self) -> dict[str, Tensor]:
-        """The parameters as numbers of any size and sign, for optimisers (free-form)."""
-        ...
-
-    def constrained(self, free: dict[str, Tensor]) -> Covariance:
-        """The inverse of `unconstrained`: a covariance of the same structure."""
-        ...
-
-    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        """The precisions of `constrained(free)`, differentiable, without a check or a wait for the device."""
-        ...
-
-    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
-        """The feature map of complete rows; means (K, D) are about the centre of the rows, constants (K,) are added."""
-        ...
-
-    def squared_distances(self, deviations: Tensor) -> Tensor:
-        """d' Sigma^-1 d of deviations (K, n, D) from the means: (K, n)."""
-        ...
-
-    def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        """sum_n weights d d' in this form; deviations (K, n, D), weights (K, n)."""
-        ...
-
-    def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
-        """Condition on the observed cells (n, D); deviations (K, n, D) are zero in the missing ones."""
-        ...
-
-    def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
-        """sum_n weights Cov[x | observed cells] in this form (conditional-covariance); weights (K, n)."""
-        ...
-
-    def own_moments(self) -> tuple[Tensor, ...]:
-        """The model's own second moments about its means, in this form."""
-        ...
-
-    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Covariance:
-        """The covariances that maximise the expected log-likelihood.
-
-        scatter is about the new means, its counts are the divisors; floor (D,) is the smallest variance.
-        """
-        ...
-
-    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
-        """Which components `updated` would give a positive definite matrix without a repair, (K,).
-
-        Differences of moments need not be the moments of anything.
-        """
-        ...
-
-    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
-        """One zero-mean draw for each entry of components: (n,) -> (n, D)."""
-        ...
+        return self._matrices.diagonal(dim1=-2, dim2=-1)
 
     def penalty(self, scatter: Tensor) -> Tensor:
         """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,): the Wishart part of a conjugate prior.
 
         scatter is as in PseudoMoments.
         """
-        ...
+        return (self.precisions * image(DENSE, scatter, self.n_components)[0]).sum((-2, -1))
+
+    # ---- other covariances of the structure ----
+
+    def select(self, components: slice | Tensor) -> Covariance:
+        """The covariances of some components."""
+        chosen = self.structure.from_tensors({name: part[components] for name, part in self.tensors().items()})
+        for name in self._carried:  # what is computed already is not computed again
+            if name in vars(self):
+                value = vars(self)[name]
+                several = isinstance(value, tuple)
+                vars(chosen)[name] = tuple(v[components] for v in value) if several else value[components]
+        return chosen
+
+    def compacted(self) -> Covariance:
+        """Without matrices that no component has."""
+        return self
+
+    def to(self, device: torch.device | str) -> Covariance:
+        """The same covariances on another device."""
+        return self.structure.from_tensors({name: part.to(device) for name, part in self.tensors().items()})
+
+    def safe(self) -> Covariance:
+        """With matrices that rounding left without a Cholesky factor repaired."""
+        return self
+
+    def matched(self, scatter: Tensor) -> Covariance:
+        """The covariance of this structure for these variances (K, D) or matrices (K, D, D).
+
+        Matrices that components share stay as they are.
+        """
+        zeros = torch.zeros_like(scatter[:, 0] if scatter.ndim == 3 else scatter)  # (K, D)
+        moments = Moments(torch.ones_like(zeros[:, 0]), zeros, image(self.form, scatter, len(zeros)), self.form, zeros)
+        return self.updated(moments, PseudoMoments(0.0, 0.0, 0.0, zeros[0], zeros[0]), zeros[0])
+
+    def scaled(self, scales: Tensor) -> Covariance:
+        """The covariances of scales * x; scales (D,) are all equal where `has_one_scale`."""
+        return self.matched(self._matrices * (scales.unsqueeze(-1) * scales))
+
+    def with_smallest(self, smallest: float) -> Covariance:
+        """With a smallest diagonal entry for optimisers, where the structure has one."""
+        return self
+
+    def check(self) -> None:
+        """Raise a ValueError unless all matrices are finite and, up to rounding, positive definite."""
+        variances = self.variances()  # fails where there are not two dimensions
+        checks.positive_numbers("a variance", variances)
+        scales = variances.rsqrt()
+        checks.definite("a covariance", self._matrices * scales.unsqueeze(-1) * scales.unsqueeze(-2))
+
+    # ---- complete rows ----
+
+    def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
+        """The feature map of complete rows.
+
+        Parameters
+        ----------
+        means : Tensor of shape (K, D)
+            About the centre of the rows.
+        constants : Tensor of shape (K,)
+            Added to the log-densities.
+        """
+        precisions = self.precisions
+        linear = torch.bmm(precisions, means.unsqueeze(-1)).squeeze(-1)  # (K, D)
+        squared = (linear * means).sum(-1) + self.log_determinants + self.n_features * math.log(2 * math.pi)
+        weights = torch.cat((linear, QUADRATICS.pack(precisions)), 1)
+        return Coefficients(QUADRATICS, torch.sub(constants, squared, alpha=0.5), weights)
+
+    def squared_distances(self, deviations: Tensor) -> Tensor:
+        """d' Sigma^-1 d of deviations (K, n, D) from the means: (K, n)."""
+        return linalg.solve_lower(self.factors.to(deviations.dtype), deviations.mT).square().sum(1)
+
+    def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """sum_n weights d d' in the form of the structure; deviations (K, n, D), weights (K, n)."""
+        return self.form.matrix((deviations * weights.unsqueeze(-1)).mT @ deviations)
+
+    def own_moments(self) -> tuple[Tensor, ...]:
+        """The model's own second moments about its means, in the form of the structure."""
+        return self.form.matrix(self._matrices)
+
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw one zero-mean row for each entry of components: (n,) -> (n, D)."""
+        shape, dtype = (len(components), self.n_features), self._matrices.dtype
+        noise = torch.randn(*shape, generator=generator, dtype=dtype, device=generator.device).to(self._matrices.device)
+        draws = torch.empty_like(noise)
+        for k in components.unique().tolist():
+            chosen = components == k
+            draws[chosen] = noise[chosen] @ self.factors[k].T
+        return draws
+
+    # ---- rows with missing values ----
+
+    @cached_property
+    def _gaussians(self) -> DenseGaussians:
+        return DenseGaussians(self._matrices, self.precisions, self.log_determinants)
+
+    def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
+        """Condition on the observed values (n, D); deviations (K, n, D) are zero in the missing ones."""
+        return Conditioned(*self._gaussians.condition(deviations, observed))
+
+    def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
+        """sum_n weights Cov[x | observed values] in the form of the structure (conditional-covariance); weights (K, n)."""
+        return self.form.matrix(self._gaussians.conditional_covariances(conditioned.state, weights))
 
     @property
-    def distinct_log_determinants(self) -> Tensor:
-        """log |Sigma_g| of every distinct matrix, (G,): fewer than K where components share one."""
-        ...
+    def has_marginals(self) -> bool:
+        """Whether `marginals` computes rows with missing values by matrix products, faster than `condition`."""
+        return False
 
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+        """The marginal densities of the observed values of rows (n, D), zero in missing values.
 
-@runtime_checkable
-class Structure(Protocol):
-    """What a user asks for: a covariance structure without numbers."""
+        Rows and means (K, D) are about the same point.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no marginals by matrix products; use condition")
 
-    @property
-    def name(self) -> str: ...
+    # ---- learning ----
 
-    def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:
-        """A first covariance with these variances (K, D), refined by rows about their assigned component's mean."""
-        ...
+    def unrestricted_update(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Tensor:
+        """Matrices (K, D, D) that `updated` would give a covariance without structure (map-update).
 
-    def from_tensors(self, tensors: dict[str, Tensor]) -> Covariance: ...
+        Moments are in the dense form. The matrices of components without a positive count stay as they are.
+        """
+        divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
+        matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
+        if pseudo.has_scatter:
+            matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
+        matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self._matrices)
+        diagonals = matrices.diagonal(dim1=-2, dim2=-1)
+        torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
+        return matrices
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        """Which components `updated` would give a positive definite matrix without a repair, (K,).
+
+        Differences of moments need not be the moments of anything.
+        """
+        (prior,) = image(DENSE, pseudo.scatter, self.n_components)
+        failures = torch.linalg.cholesky_ex(scatter.seconds[0] + prior)[1]  # of the lower triangles
+        return (scatter.counts + pseudo.covariance_count > 0) & (failures == 0)
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        """The precisions of `constrained(free)`, differentiable, without a repair or a wait for the device."""
+        inverse, log_determinants = linalg.inverse_factors(self.constrained(free).dense())
+        return Quadratic(-log_determinants, None, inverse.mT)
 
 
 @runtime_checkable

@@ -113,7 +113,7 @@ def rank(value: object, n_features: int) -> int | None:
 
 def has_update(structure: Any) -> None:
     """A covariance structure that EM can fit."""
-    if hasattr(structure, "for_em"):
+    if not structure.has_update:
         raise ValueError(
             f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
             "classifier with solver='gradient'."

@@ -10,21 +10,21 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.numerics import linalg
-from mixtura.roles import Conditioned, Quadratic
+from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DiagonalForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.storable import storable
 
 DIAGONAL = DiagonalForm()
-# For optimisers, which meet columns of standard deviation one: a component is at most a thousand times as wide.
+# For optimisers, which work on columns of standard deviation one: a component is at most a thousand times as wide.
 SMALLEST_PRECISION = 1e-6
 
 
 @storable("diag")
 @dataclass(frozen=True)
-class Diagonal:
-    """A variance for every feature and component."""
+class Diagonal(Structure):
+    """One variance per feature and component."""
 
     name = "diag"
 
@@ -37,8 +37,8 @@ class Diagonal:
 
 @storable("spherical")
 @dataclass(frozen=True)
-class Spherical:
-    """One variance for every component."""
+class Spherical(Structure):
+    """One variance per component."""
 
     name = "spherical"
 
@@ -49,13 +49,30 @@ class Spherical:
         return DiagonalCovariance(tensors["entries"], spherical=True)
 
 
-@storable("diag_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
-class DiagonalCovariance:
-    """K vectors of variances, (K, D); spherical: all D equal."""
+class DiagonalCovariance(Covariance):
+    """Diagonal covariance matrices.
+
+    Parameters
+    ----------
+    entries : Tensor of shape (K, D)
+        The variances.
+    spherical : bool, default=False
+        Whether the variances of a component are all equal.
+    """
 
     entries: Tensor
     spherical: bool = False
+
+    @property
+    def structure(self) -> Diagonal | Spherical:
+        return Spherical() if self.spherical else Diagonal()
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.entries)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"entries": self.entries}
 
     @property
     def n_components(self) -> int:
@@ -66,12 +83,16 @@ class DiagonalCovariance:
         return self.entries.shape[-1]
 
     @property
-    def form(self) -> Form:
-        return DIAGONAL
+    def is_diagonal(self) -> bool:
+        return True
 
     @property
-    def n_parameters(self) -> int:
-        return self.n_components * (1 if self.spherical else self.n_features)
+    def has_one_scale(self) -> bool:
+        return self.spherical
+
+    @property
+    def form(self) -> Form:
+        return DIAGONAL
 
     @property
     def repaired(self) -> Tensor:
@@ -81,34 +102,34 @@ class DiagonalCovariance:
     def log_determinants(self) -> Tensor:
         return self.entries.log().sum(-1)
 
-    @property
-    def distinct_log_determinants(self) -> Tensor:
-        return self.log_determinants
+    def variances(self) -> Tensor:
+        return self.entries
 
     def penalty(self, scatter: Tensor) -> Tensor:
         (variances,) = image(DIAGONAL, scatter, self.n_components)
         return (variances / self.entries).sum(-1)
 
-    def dense(self) -> Tensor:
-        return torch.diag_embed(self.entries)
-
-    def variances(self) -> Tensor:
-        return self.entries
-
-    def select(self, components: slice | Tensor) -> DiagonalCovariance:
-        return replace(self, entries=self.entries[components])
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"entries": self.entries}
+    def scaled(self, scales: Tensor) -> DiagonalCovariance:
+        return replace(self, entries=self.entries * scales.square())
 
     def check(self) -> None:
-        """Raise a ValueError unless all variances are positive, and equal where they are to be."""
+        """Raise a ValueError unless all variances are positive, and those of spherical covariances equal."""
         checks.positive_numbers("a variance", self.entries)
         if self.entries.ndim != 2 or (self.spherical and bool((self.entries != self.entries[:, :1]).any())):
             raise ValueError("the variances of spherical covariances differ, or are not one row per component")
 
-    def scaled(self, scales: Tensor) -> DiagonalCovariance:
-        return replace(self, entries=self.entries * scales.square())
+    # ---- learning ----
+
+    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> DiagonalCovariance:
+        divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        entries = (scatter.seconds[0] + prior) / divisors.clamp_min(1e-300)
+        entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
+        return replace(self, entries=_averaged(entries) if self.spherical else entries)
+
+    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
+        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
+        return (scatter.counts + pseudo.covariance_count > 0) & (scatter.seconds[0] + prior > 0).all(-1)
 
     def unconstrained(self) -> dict[str, Tensor]:
         # Of the precisions, as in RPTP18; a spherical one has a single number.
@@ -116,15 +137,17 @@ class DiagonalCovariance:
         return {"precisions": linalg.inverse_softplus(precisions - SMALLEST_PRECISION)}
 
     def constrained(self, free: dict[str, Tensor]) -> DiagonalCovariance:
-        return replace(self, entries=1 / self._precisions(free))
+        return replace(self, entries=1 / self._precisions_of(free))
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        precisions = self._precisions(free)
+        precisions = self._precisions_of(free)
         return Quadratic(precisions.log().sum(-1), precisions, None)
 
-    def _precisions(self, free: dict[str, Tensor]) -> Tensor:
+    def _precisions_of(self, free: dict[str, Tensor]) -> Tensor:
         precisions = torch.nn.functional.softplus(free["precisions"]) + SMALLEST_PRECISION
         return precisions.expand(-1, self.n_features) if self.spherical else precisions
+
+    # ---- rows ----
 
     def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         linear = means / self.entries
@@ -141,31 +164,19 @@ class DiagonalCovariance:
     def own_moments(self) -> tuple[Tensor, ...]:
         return (self.entries,)
 
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        shape = (len(components), self.n_features)
+        noise = torch.randn(*shape, generator=generator, dtype=self.entries.dtype, device=generator.device)
+        return noise.to(self.entries.device) * self.entries.sqrt()[components]
+
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
-        # Independent features: the missing cells stay at the mean, a deviation of zero.
+        # Independent features: missing values stay at the mean, a deviation of zero.
         log_determinants = self.entries.log().to(deviations.dtype) @ observed.to(deviations.dtype).T
         return Conditioned(self.squared_distances(deviations), log_determinants, deviations, observed)
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
         missing = (~conditioned.state).to(weights.dtype)  # (n, D)
         return (self.entries.to(weights.dtype) * (weights @ missing),)
-
-    def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> DiagonalCovariance:
-        divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)
-        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
-        entries = (scatter.seconds[0] + prior) / divisors.clamp_min(1e-300)
-        entries = (torch.where(divisors > 0, entries, self.entries) + pseudo.ridge).maximum(floor)
-        return replace(self, entries=_averaged(entries) if self.spherical else entries)
-
-    def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
-        (prior,) = image(DIAGONAL, pseudo.scatter, self.n_components)
-        return (scatter.counts + pseudo.covariance_count > 0) & (scatter.seconds[0] + prior > 0).all(-1)
-
-    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(
-            len(components), self.n_features, generator=generator, dtype=self.entries.dtype, device=generator.device
-        ).to(self.entries.device)
-        return noise * self.entries.sqrt()[components]
 
 
 def _averaged(variances: Tensor) -> Tensor:

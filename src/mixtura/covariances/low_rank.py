@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -39,8 +40,14 @@ def automatic_rank(n_features: int) -> int:
 
 @storable("low_rank")
 @dataclass(frozen=True)
-class LowRank:
-    """Diagonal plus low rank; rank None chooses min(10, max(1, D // 2))."""
+class LowRank(Structure):
+    """Covariances that are diagonal plus low rank: Psi + S S'.
+
+    Parameters
+    ----------
+    rank : int, optional
+        Number of columns of S; None means min(10, max(1, D // 2)).
+    """
 
     rank: int | None = None
     name = "low_rank"
@@ -72,14 +79,23 @@ class LowRank:
 
 @storable("low_rank_precision")
 @dataclass(frozen=True)
-class LowRankPrecision:
+class LowRankPrecision(Structure):
     """Precisions that are diagonal plus low rank: few directions in which a component is narrow.
 
-    There is no closed M-step: EM fits another structure, and `converted` makes precisions of it.
+    There is no closed M-step: EM fits the structure `for_em`, and `converted` makes precisions of it.
+
+    Parameters
+    ----------
+    rank : int, optional
+        Number of these directions; None means min(10, max(1, D // 2)).
     """
 
     rank: int | None = None
     name = "low_rank_precision"
+
+    @property
+    def has_update(self) -> bool:
+        return False
 
     def for_em(self, n_features: int) -> Structure:
         """The structure that EM fits in place of this one."""
@@ -128,6 +144,14 @@ def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return left * scales.square(), columns * scales.unsqueeze(-1)
 
 
+@lru_cache(maxsize=16)
+def _upper_triangle(size: int, device: torch.device) -> Tensor:
+    """Where a matrix that is laid out row by row has the entries of its upper triangle."""
+    with torch.inference_mode(False):  # these may meet a gradient later
+        rows, columns = torch.triu_indices(size, size, device=device)
+        return rows * size + columns
+
+
 def _principal(rows: Tensor, rank: int) -> Tensor:
     """Principal directions of rows (n, D) times their scales: (D, rank), zero columns where rows are too few."""
     _, scales, directions = torch.linalg.svd(rows[:2000], full_matrices=False)
@@ -137,15 +161,29 @@ def _principal(rows: Tensor, rank: int) -> Tensor:
     return loadings
 
 
-@storable("low_rank_covariance", check=lambda covariance: covariance.check())
 @dataclass(frozen=True)
-class LowRankCovariance:
-    """Diagonals (K, D) and columns (K, D, R) of the covariances, or of the precisions."""
+class LowRankCovariance(Covariance):
+    """Covariances, or precisions, that are diagonal plus low rank.
+
+    Parameters
+    ----------
+    diagonals : Tensor of shape (K, D)
+    columns : Tensor of shape (K, D, R)
+    of_precision : bool, default=False
+        Whether diagonals and columns are those of the precisions.
+    smallest : float, default=1e-6
+        Smallest diagonal entry that an optimiser may reach (the epsilon of RPTP18).
+    """
 
     diagonals: Tensor
     columns: Tensor
     of_precision: bool = False
-    smallest: float = SMALLEST_UNIQUENESS  # of the diagonals, while an optimiser moves them (the epsilon of RPTP18)
+    smallest: float = SMALLEST_UNIQUENESS
+    _carried = ("_factors", "_other_columns", "_log_determinants")
+
+    @property
+    def structure(self) -> LowRank | LowRankPrecision:
+        return LowRankPrecision(self.rank) if self.of_precision else LowRank(self.rank)
 
     @property
     def n_components(self) -> int:
@@ -214,14 +252,6 @@ class LowRankCovariance:
     def _log_determinants(self) -> Tensor:
         return self.sign * (self.diagonals.log().sum(-1) + linalg.log_determinants(self._factors))
 
-    @property
-    def log_determinants(self) -> Tensor:
-        return self._log_determinants
-
-    @property
-    def distinct_log_determinants(self) -> Tensor:
-        return self.log_determinants
-
     def penalty(self, scatter: Tensor) -> Tensor:
         variances, projected = image(self.form, scatter, self.n_components)
         return (variances / self.uniquenesses).sum(-1) - self.sign * (self.projections * projected).sum((-2, -1))
@@ -231,13 +261,6 @@ class LowRankCovariance:
 
     def variances(self) -> Tensor:
         return self.uniquenesses + self.sign * self.loadings.square().sum(-1)
-
-    def select(self, components: slice | Tensor) -> LowRankCovariance:
-        chosen = replace(self, diagonals=self.diagonals[components], columns=self.columns[components])
-        for name in ("_factors", "_other_columns", "_log_determinants"):  # what is made already is not made again
-            if name in self.__dict__:
-                chosen.__dict__[name] = self.__dict__[name][components]
-        return chosen
 
     def tensors(self) -> dict[str, Tensor]:
         if self.of_precision:
@@ -250,8 +273,6 @@ class LowRankCovariance:
         if self.columns.ndim != 3 or self.columns.shape[:2] != self.diagonals.shape:
             raise ValueError(f"columns {tuple(self.columns.shape)} do not fit {tuple(self.diagonals.shape)} diagonals")
         checks.numbers("columns", self.columns, self.columns.shape, self.diagonals.dtype)
-        if not 0 <= self.smallest < math.inf:
-            raise ValueError("the smallest diagonal entry is not a number of at least 0")
 
     def scaled(self, scales: Tensor) -> LowRankCovariance:
         return self.rescaled(1 / scales if self.of_precision else scales)
@@ -260,26 +281,44 @@ class LowRankCovariance:
         """With diagonals and columns times factors, (D,) or (K, D)."""
         return replace(self, diagonals=self.diagonals * factors.square(), columns=self.columns * factors.unsqueeze(-1))
 
-    # What an optimiser moves (free-form).
+    def with_smallest(self, smallest: float) -> LowRankCovariance:
+        return replace(self, smallest=smallest)
+
+    # ---- for optimisers (free-form) ----
 
     def unconstrained(self) -> dict[str, Tensor]:
+        # A rotation of the columns changes no matrix: they are turned until their first R rows are a lower triangle.
+        turned = self.columns @ torch.linalg.qr(self.columns[:, : self.rank].mT)[0]
+        corners = turned[:, : self.rank].mT.flatten(1)[:, _upper_triangle(self.rank, turned.device)]
         # Columns one after the other, as the products of many components with rows want them.
-        diagonals = linalg.inverse_softplus(self.diagonals - self.smallest)
-        return {"diagonals": diagonals, "columns": self.columns.mT.contiguous()}  # (K, D), (K, R, D)
+        rest = turned[:, self.rank :].mT.contiguous()  # (K, R, D - R)
+        return {
+            "diagonals": linalg.inverse_softplus(self.diagonals - self.smallest),
+            "corners": corners,
+            "columns": rest,
+        }
 
     def constrained(self, free: dict[str, Tensor]) -> LowRankCovariance:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
-        return replace(self, diagonals=diagonals, columns=free["columns"].mT)
+        diagonals, columns = self._parts_of(free)
+        return replace(self, diagonals=diagonals, columns=columns)
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        diagonals = torch.nn.functional.softplus(free["diagonals"]) + self.smallest
-        columns, log_sum = free["columns"].mT, diagonals.log().sum(-1)
+        diagonals, columns = self._parts_of(free)
+        log_sum = diagonals.log().sum(-1)
         if self.of_precision:
             return Quadratic(log_sum + linalg.low_rank_log_determinants(diagonals, columns), diagonals, columns, 1.0)
         projections, log_inner = linalg.low_rank_inverse(diagonals, columns)
         return Quadratic(-log_sum - log_inner, 1 / diagonals, projections, -1.0)
 
-    # Complete rows.
+    def _parts_of(self, free: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Diagonals (K, D) and columns (K, D, R)."""
+        corners, rest, rank = free["corners"], free["columns"], self.rank
+        places = _upper_triangle(rank, corners.device)
+        flat = corners.new_zeros(len(corners), rank * rank).index_copy(1, places, corners)
+        columns = torch.cat((flat.unflatten(1, (rank, rank)), rest), -1).mT
+        return torch.nn.functional.softplus(free["diagonals"]) + self.smallest, columns
+
+    # ---- complete rows ----
 
     def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         linear, projections = means / self.uniquenesses, self.projections.mT
@@ -363,10 +402,14 @@ class LowRankCovariance:
                 draws[chosen] = draws[chosen] * self.uniquenesses[k] - (draws[chosen] @ loadings) @ loadings.T
         return draws
 
-    # Missing cells: drop their rows of uniquenesses and loadings, in either form.
+    # ---- rows with missing values: drop their rows of uniquenesses and loadings, in either form ----
+
+    @property
+    def has_marginals(self) -> bool:
+        return True
 
     def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
-        """The marginal densities of the observed cells of rows (n, D), zero in missing cells; means as the rows."""
+        """The marginal densities of the observed values of rows (n, D), zero in missing values; means as the rows."""
         uniquenesses, loadings, roots = (part.to(rows.dtype) for part in (self.uniquenesses, self.loadings, self.roots))
         return Marginals(uniquenesses, loadings, roots, means.to(rows.dtype), self.sign, rows, observed.to(rows.dtype))
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
+from mixtura.numerics.cached_property import cached_property
+from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -19,15 +19,32 @@ from mixtura.values.storable import storable
 
 @storable("tied")
 @dataclass(frozen=True)
-class Tied:
-    """One covariance of the inner structure for all components, or one per class."""
+class Tied(Structure):
+    """One covariance for all components, or one per class.
+
+    Parameters
+    ----------
+    inner : Structure
+        The structure of the shared covariance.
+    per_class : bool, default=False
+        Whether each class has a covariance of its own.
+    """
 
     inner: Structure
     per_class: bool = False
+    name = "tied"
 
     @property
-    def name(self) -> str:
-        return "tied"
+    def has_update(self) -> bool:
+        return self.inner.has_update
+
+    @property
+    def is_unrestricted(self) -> bool:
+        return self.inner.is_unrestricted
+
+    @property
+    def shares_across_classes(self) -> bool:
+        return not self.per_class
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> TiedCovariance:
         groups = class_of.clone() if self.per_class else torch.zeros_like(class_of)
@@ -42,14 +59,37 @@ class Tied:
         inner = {name: tensor for name, tensor in tensors.items() if name != "groups"}
         return TiedCovariance(self.inner.from_tensors(inner), tensors["groups"])
 
+    def concatenated(self, covariances: Sequence[Covariance]) -> TiedCovariance:
+        parts = [covariance for covariance in covariances if isinstance(covariance, TiedCovariance)]
+        firsts = torch.tensor([0, *(part.n_groups for part in parts[:-1])]).cumsum(0).tolist()
+        groups = torch.cat([part.groups + first for part, first in zip(parts, firsts, strict=True)])
+        return TiedCovariance(self.inner.concatenated([part.inner for part in parts]), groups)
 
-@storable("tied_covariance", check=lambda covariance: covariance.check())
+
 @dataclass(frozen=True)
-class TiedCovariance:
-    """G covariances; component k has number groups[k]."""
+class TiedCovariance(Covariance):
+    """G covariances, shared by K components.
+
+    Parameters
+    ----------
+    inner : Covariance
+        Of the G distinct matrices.
+    groups : Tensor of shape (K,)
+        The matrix of each component.
+    """
 
     inner: Covariance
-    groups: Tensor  # (K,)
+    groups: Tensor
+
+    @property
+    def structure(self) -> Tied:
+        return Tied(self.inner.structure)
+
+    def dense(self) -> Tensor:
+        return self.inner.dense()[self.groups]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {**self.inner.tensors(), "groups": self.groups}
 
     @property
     def n_components(self) -> int:
@@ -60,16 +100,28 @@ class TiedCovariance:
         return self.inner.n_features
 
     @property
+    def matrix_of(self) -> Tensor:
+        return self.groups
+
+    @property
     def n_groups(self) -> int:
         return self.inner.n_components
 
     @property
-    def form(self) -> Form:
-        return self._spread.form
-
-    @property
     def n_parameters(self) -> int:
         return self.inner.n_parameters
+
+    @property
+    def is_diagonal(self) -> bool:
+        return self.inner.is_diagonal
+
+    @property
+    def has_one_scale(self) -> bool:
+        return self.inner.has_one_scale
+
+    @property
+    def form(self) -> Form:
+        return self._spread.form
 
     @cached_property
     def _spread(self) -> Covariance:
@@ -89,42 +141,41 @@ class TiedCovariance:
     def distinct_log_determinants(self) -> Tensor:
         return self.inner.distinct_log_determinants
 
+    def variances(self) -> Tensor:
+        return self.inner.variances()[self.groups]
+
     def penalty(self, scatter: Tensor) -> Tensor:
         return self.inner.penalty(scatter)
 
-    def dense(self) -> Tensor:
-        return self.inner.dense()[self.groups]
-
-    def variances(self) -> Tensor:
-        return self.inner.variances()[self.groups]
+    # ---- other covariances of the structure ----
 
     def select(self, components: slice | Tensor) -> TiedCovariance:
         return replace(self, groups=self.groups[components])
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {**self.inner.tensors(), "groups": self.groups}
+    def compacted(self) -> TiedCovariance:
+        used, groups = self.groups.unique(return_inverse=True)
+        return TiedCovariance(self.inner.select(used), groups)
+
+    def safe(self) -> TiedCovariance:
+        return replace(self, inner=self.inner.safe())
+
+    def matched(self, scatter: Tensor) -> TiedCovariance:
+        return self
+
+    def scaled(self, scales: Tensor) -> TiedCovariance:
+        return replace(self, inner=self.inner.scaled(scales))
+
+    def with_smallest(self, smallest: float) -> TiedCovariance:
+        return replace(self, inner=self.inner.with_smallest(smallest))
 
     def check(self) -> None:
         """Raise a ValueError unless every component has the number of a shared covariance."""
         if isinstance(self.inner, TiedCovariance):
             raise ValueError("covariances that are shared twice are not known")
+        self.inner.check()
         checks.positions("numbers of shared covariances", self.groups, self.n_groups)
 
-    def scaled(self, scales: Tensor) -> TiedCovariance:
-        return replace(self, inner=self.inner.scaled(scales))
-
-    def unconstrained(self) -> dict[str, Tensor]:
-        return self.inner.unconstrained()
-
-    def constrained(self, free: dict[str, Tensor]) -> TiedCovariance:
-        return replace(self, inner=self.inner.constrained(free))
-
-    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        shared = self.inner.quadratic(free)
-        diagonals, factors = (
-            None if part is None else part[self.groups] for part in (shared.diagonals, shared.factors)
-        )
-        return Quadratic(shared.log_determinants[self.groups], diagonals, factors, shared.sign)
+    # ---- rows ----
 
     def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         return self._spread.coefficients(means, constants)
@@ -138,16 +189,23 @@ class TiedCovariance:
     def own_moments(self) -> tuple[Tensor, ...]:
         return self._spread.own_moments()
 
+    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
+        return self.inner.sample(self.groups[components], generator)
+
     @property
-    def marginals(self) -> Any:
-        """Those of the shared structure, where it has them."""
-        return getattr(self._spread, "marginals", None)
+    def has_marginals(self) -> bool:
+        return self.inner.has_marginals
+
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+        return self._spread.marginals(rows, observed, means)
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
         return self._spread.condition(deviations, observed)
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
         return self._spread.conditional_moments(conditioned, weights)
+
+    # ---- learning ----
 
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> TiedCovariance:
         return replace(self, inner=self.inner.updated(self._pooled(scatter), pseudo, floor))
@@ -159,5 +217,15 @@ class TiedCovariance:
         # Scatters are about each component's own mean, so they simply add (tied-update); the prior is counted once.
         return replace(scatter.pooled(self.groups, self.n_groups), form=self.inner.form)
 
-    def sample(self, components: Tensor, generator: torch.Generator) -> Tensor:
-        return self.inner.sample(self.groups[components], generator)
+    def unconstrained(self) -> dict[str, Tensor]:
+        return self.inner.unconstrained()
+
+    def constrained(self, free: dict[str, Tensor]) -> TiedCovariance:
+        return replace(self, inner=self.inner.constrained(free))
+
+    def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
+        shared = self.inner.quadratic(free)
+        diagonals, factors = (
+            None if part is None else part[self.groups] for part in (shared.diagonals, shared.factors)
+        )
+        return Quadratic(shared.log_determinants[self.groups], diagonals, factors, shared.sign)

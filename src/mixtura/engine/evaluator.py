@@ -14,7 +14,7 @@ from torch import Tensor
 from mixtura.engine.sources import Source
 from mixtura.engine.tuning import EXPECTED_DEVIATIONS, FAST_DOUBLE, MOST_FEATURES, TOLERANCES
 from mixtura.model.mixture import Mixture
-from mixtura.roles import Conditioned, Covariance
+from mixtura.roles import Conditioned, Covariance, Marginals
 from mixtura.values.extents import Frame, framed
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Moments
@@ -89,7 +89,7 @@ class Evaluator:
     @property
     def has_marginals(self) -> bool:
         """Whether matrix products are enough for rows with missing values (marginal-woodbury), and exact enough."""
-        return not self.exact and getattr(self.mixture.covariance, "marginals", None) is not None
+        return not self.exact and self.mixture.covariance.has_marginals
 
     def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
         """Log joints (K, n) of rows that may lie outside the frame, unless it is known that they lie inside."""
@@ -174,12 +174,12 @@ class Evaluator:
 
     # ---- rows with missing values ----
 
-    def _marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Any]:
+    def _marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Marginals]:
         """Log joints (K', n) of rows with missing values, the components, and their marginals."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
         rows = torch.where(observed, chunk.rows - self.centre, 0.0)
-        covariance: Any = self.mixture.covariance.select(parts)
+        covariance = self.mixture.covariance.select(parts)
         given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.frame.centre)
         distances, log_determinants = given.solved()
         return self._log_joint(observed, parts, distances, log_determinants), covariance, given

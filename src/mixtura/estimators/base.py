@@ -172,8 +172,8 @@ def check_start(mixture: Mixture, n_features: int, n_components: list[int], stru
         )
 
 
-def _kind(covariance: Covariance) -> tuple[tuple[str, ...], int]:
-    return tuple(sorted(covariance.tensors())), covariance.n_parameters
+def _kind(covariance: Covariance) -> tuple[Structure, int]:
+    return covariance.structure, covariance.n_parameters
 
 
 # A prior with this many times the rows of a component leaves nothing to them.

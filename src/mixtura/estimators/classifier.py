@@ -13,7 +13,6 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import Full
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import (
@@ -213,7 +212,7 @@ class MixtureClassifier(DensityClassifier):
         if self.solver != "auto":
             return "gradient" if isinstance(self.solver, Gradient) else self.solver
         preferred = self._able_solvers(problem.objective)[0]
-        without_update = preferred == "baum_welch" and hasattr(problem.structure, "for_em")
+        without_update = preferred == "baum_welch" and not problem.structure.has_update
         return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
@@ -264,7 +263,7 @@ class MixtureClassifier(DensityClassifier):
     def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
-        checks.has_update(getattr(structure, "inner", None))
+        checks.has_update(structure.for_em(source.n_features))
         description = describe(source, len(classes), generator)
         check_described(self, description)
         checks.weighted_classes(classes.tolist(), description.class_weights)
@@ -482,7 +481,7 @@ def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any
     """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
     if is_auto(value):
         # A whole covariance matrix is a target only for structures that can follow it.
-        return list(penalties(n_features, dense=isinstance(getattr(structure, "inner", structure), Full)))
+        return list(penalties(n_features, dense=structure.is_unrestricted))
     if not isinstance(value, Prior | Shrinkage | None):
         checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
     return [value]

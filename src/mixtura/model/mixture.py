@@ -159,19 +159,6 @@ class Mixture:
         return Mixture(
             self.log_weights.to(device),
             self.means.to(device),
-            _moved(self.covariance, device),
+            self.covariance.to(device),
             self.class_of.to(device),
         )
-
-
-def _moved(covariance: Covariance, device: torch.device | str) -> Covariance:
-    from dataclasses import fields, replace
-
-    changes = {}
-    for field in fields(covariance):  # pyright: ignore[reportArgumentType]
-        value = getattr(covariance, field.name)
-        if isinstance(value, Tensor):
-            changes[field.name] = value.to(device)
-        elif isinstance(value, Covariance):
-            changes[field.name] = _moved(value, device)
-    return replace(covariance, **changes)  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ from torch import Tensor
 from mixtura.covariances import DiagonalCovariance, FullCovariance
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import log_determinants, safe_cholesky
-from mixtura.roles import Covariance, Structure
+from mixtura.roles import Covariance
 from mixtura.solvers.batched_em import Stack
 
 # Matrices of pairs that are held at a time, in numbers.
@@ -79,10 +79,13 @@ def _union(
     return total, mean + share * off, spread + part * (spreads - spread) + part * (1 - part) * apart
 
 
+def _spreads(covariance: Covariance) -> Tensor:
+    """Variances (K, D) of diagonal covariances, matrices (K, D, D) of others."""
+    return covariance.variances() if covariance.is_diagonal else covariance.dense()
+
+
 def _parts_of(mixture: Mixture, part: slice) -> _Parts:
-    covariance = mixture.covariance
-    inner = getattr(covariance, "inner", covariance)
-    spreads = covariance.variances() if isinstance(inner, DiagonalCovariance) else covariance.dense()
+    spreads = _spreads(mixture.covariance)
     return _Parts(mixture.weights[part].clone(), mixture.means[part].clone(), spreads[part].clone())
 
 
@@ -109,7 +112,7 @@ def reduced(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, lis
     return Mixture(
         torch.cat([parts.weights for parts in classes]).log(),
         torch.cat([parts.means for parts in classes]),
-        FullCovariance.safe(spreads) if spreads.ndim == 3 else DiagonalCovariance(spreads),
+        FullCovariance(spreads).safe() if spreads.ndim == 3 else DiagonalCovariance(spreads),
         torch.repeat_interleave(counts).to(mixture.class_of.device),
     ), merges
 
@@ -128,13 +131,11 @@ def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
 def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
     """The members of a stack, with the cheapest pair merged in every class that has more than so many components.
 
-    All members have the same numbers of components. Matrices and variances become those of the union; factors, and
-    matrices that components share, stay those of the heavier one of the pair. A fit sets them right.
+    All members have the same numbers of components. Matrices and variances become those of the union, and
+    matrices that components share stay those of the heavier one of the pair. A fit sets them right.
     """
     mixture, n_members = stack.mixture, stack.n_members
-    inner = getattr(mixture.covariance, "inner", mixture.covariance)
-    diagonal = isinstance(inner, DiagonalCovariance)
-    spreads = mixture.covariance.variances() if diagonal else mixture.covariance.dense()
+    spreads = _spreads(mixture.covariance)
     parts, chosen = [], []
     for part, wanted in zip(mixture.class_slices, n_components, strict=True):
         place = torch.arange(part.start, part.stop, device=mixture.means.device).unflatten(0, (n_members, -1))
@@ -146,7 +147,7 @@ def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
         chosen.append(place.flatten())
     weights, means, united = (torch.cat(group) for group in zip(*parts, strict=True))
     index = torch.cat(chosen)
-    covariance = _in_structure(stack.structure, mixture.covariance, index, united)
+    covariance = mixture.covariance.select(index).matched(united)
     smaller = Mixture(weights.log(), means, covariance, mixture.class_of[index])
     left = Stack(stack.structure, smaller, stack.member_of[index], n_members)
     return [left.member(b) for b in range(n_members)]
@@ -184,16 +185,3 @@ def _at_a_time(spreads: Tensor) -> int:
 def _log_determinants(spreads: Tensor) -> Tensor:
     """Of matrices (B, K, D, D) or variances (B, K, D)."""
     return log_determinants(safe_cholesky(spreads)[0]) if spreads.ndim == 4 else spreads.log().sum(-1)
-
-
-def _in_structure(structure: Structure, covariance: Covariance, chosen: Tensor, spreads: Tensor) -> Covariance:
-    tensors = covariance.tensors()
-    if "groups" in tensors:
-        return structure.from_tensors({**tensors, "groups": tensors["groups"][chosen]})
-    tensors = {name: part[chosen] for name, part in tensors.items()}
-    if "matrices" in tensors:
-        tensors["matrices"] = spreads
-    if "entries" in tensors:
-        one = structure.name == "spherical"
-        tensors["entries"] = spreads.mean(-1, keepdim=True).expand_as(spreads).contiguous() if one else spreads
-    return structure.from_tensors(tensors)

@@ -26,7 +26,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Outlook, Prior, Structure
 from mixtura.selection.merging import one_fewer
-from mixtura.solvers import EM, Outcome, Stack, Task, first_update, run_together, taken
+from mixtura.solvers import EM, Outcome, Stack, Task, first_update, run_together
 from mixtura.values.row_samples import RowSample, largest, uniform_keys
 from mixtura.values.storable import storable
 
@@ -366,8 +366,7 @@ def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: li
 
 def _separable(ground: Ground, labels: Tensor | None) -> bool:
     """Whether the classes share neither rows nor covariances, so that each may have its own number of components."""
-    groups = getattr(ground.structure, "inner", None) is not None and not getattr(ground.structure, "per_class", False)
-    return labels is not None and bool((labels >= 0).all()) and not groups
+    return labels is not None and bool((labels >= 0).all()) and not ground.structure.shares_across_classes
 
 
 def _per_class(judge: _Judge, levels: list[_Level], mixed: list[_Level], p: int) -> list[_Level]:
@@ -387,7 +386,7 @@ def _assembled(structure: Structure, fits: list[Mixture]) -> Mixture:
     parts = []
     for c, fit in enumerate(fits):
         index = torch.arange(fit.n_components, device=fit.means.device)[fit.class_slices[c]]
-        covariance = taken(structure, fit.covariance, index)
+        covariance = fit.covariance.select(index).compacted()
         parts.append(Mixture(fit.log_weights[index], fit.means[index], covariance, fit.class_of[index]))
     return Stack.of(structure, parts).mixture
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mixtura.solvers.batched_em import Stack, Task, run_together, taken
+from mixtura.solvers.batched_em import Stack, Task, run_together
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
@@ -25,5 +25,4 @@ __all__ = [
     "run",
     "run_held_out",
     "run_together",
-    "taken",
 ]

@@ -20,7 +20,7 @@ from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Members
 from mixtura.priors import log_terms
-from mixtura.roles import Covariance, Parameters, Structure
+from mixtura.roles import Parameters, Structure
 from mixtura.solvers.em import EM, ILL_DEFINED
 from mixtura.solvers.loop import FitResult, Outcome, Record
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -53,7 +53,7 @@ class Stack:
         mixture = Mixture(
             torch.cat([m.log_weights for m in mixtures])[order],
             torch.cat([m.means for m in mixtures])[order],
-            _put_together(structure, [m.covariance for m in mixtures], order),
+            structure.concatenated([m.covariance for m in mixtures]).select(order),
             class_of[order],
         )
         return cls(structure, mixture, member_of[order], len(mixtures))
@@ -66,11 +66,8 @@ class Stack:
     @cached_property
     def matrix_member(self) -> Tensor:
         """The member that each distinct matrix belongs to, (G,)."""
-        groups = self.mixture.covariance.tensors().get("groups")
-        if groups is None:
-            return self.member_of
-        found = torch.zeros_like(self.member_of[: int(groups.max()) + 1])
-        return found.index_copy_(0, groups, self.member_of)
+        matrix_of = self.mixture.covariance.matrix_of
+        return torch.zeros_like(self.member_of[: int(matrix_of.max()) + 1]).index_copy_(0, matrix_of, self.member_of)
 
     def member(self, b: int) -> Mixture:
         """One of the mixtures."""
@@ -85,7 +82,7 @@ class Stack:
 
     def _chosen(self, chosen: Tensor) -> Mixture:
         whole = self.mixture
-        covariance = taken(self.structure, whole.covariance, chosen)
+        covariance = whole.covariance.select(chosen).compacted()
         return Mixture(whole.log_weights[chosen], whole.means[chosen], covariance, whole.class_of[chosen])
 
     def normalised(self, mixture: Mixture, class_prior: Tensor | None) -> Mixture:
@@ -102,27 +99,6 @@ class Stack:
         """log of the summed weights of the group of each component, (K,)."""
         weights = mixture.log_weights.exp()
         return weights.new_zeros(int(groups.max()) + 1).index_add_(0, groups, weights).log()[groups]
-
-
-def taken(structure: Structure, covariance: Covariance, components: Tensor) -> Covariance:
-    """The covariances of some components, without the matrices that only others share."""
-    tensors = covariance.tensors()
-    if "groups" not in tensors:
-        return structure.from_tensors({name: part[components] for name, part in tensors.items()})
-    used, groups = tensors["groups"][components].unique(return_inverse=True)
-    kept = {name: part[used] for name, part in tensors.items() if name != "groups"}
-    return structure.from_tensors({**kept, "groups": groups})
-
-
-def _put_together(structure: Structure, covariances: Sequence[Covariance], order: Tensor) -> Covariance:
-    parts = [covariance.tensors() for covariance in covariances]
-    tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    if "groups" not in tensors:
-        return structure.from_tensors({name: part[order] for name, part in tensors.items()})
-    n_groups = [int(part["groups"].max()) + 1 for part in parts]
-    firsts = torch.tensor([0, *n_groups[:-1]], device=order.device).cumsum(0)
-    groups = torch.cat([part["groups"] + first for part, first in zip(parts, firsts, strict=True)])
-    return structure.from_tensors({**tensors, "groups": groups[order]})
 
 
 @dataclass(frozen=True)

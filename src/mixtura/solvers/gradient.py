@@ -393,7 +393,7 @@ def standard_units(block: Block, frame: Frame, one_scale: bool = False) -> Units
 
 def _has_one_variance(mixture: Mixture) -> bool:
     """Spherical covariances know one unit for all columns."""
-    return bool(getattr(getattr(mixture.covariance, "inner", mixture.covariance), "spherical", False))
+    return mixture.covariance.has_one_scale
 
 
 def together(rows: Source) -> Block:

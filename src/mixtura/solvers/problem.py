@@ -47,13 +47,11 @@ class Problem:
     @property
     def em_structure(self) -> Structure:
         """What EM fits: the structure itself, or another where it has no closed update."""
-        return self.structure.for_em(self.source.n_features) if hasattr(self.structure, "for_em") else self.structure  # pyright: ignore[reportAttributeAccessIssue]
+        return self.structure.for_em(self.source.n_features)
 
     def converted(self, mixture: Mixture) -> Mixture:
         """A mixture that EM fitted, in the structure that was asked for."""
-        if not hasattr(self.structure, "for_em"):
-            return mixture
-        return replace(mixture, covariance=self.structure.converted(mixture.covariance))  # pyright: ignore[reportAttributeAccessIssue]
+        return replace(mixture, covariance=self.structure.converted(mixture.covariance))
 
     def with_warp(self, warp: Warp | None) -> Problem:
         """The same problem of bent features."""

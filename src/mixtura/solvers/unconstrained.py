@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,19 +110,16 @@ class FreeMixture:
         standard = units.of(mixture)
         self.units, self.dtype = units, dtype
         self.prior, self.prior_weight = prior if prior_weight else None, prior_weight
-        self._template: Any = standard.covariance
-        if floor is not None and hasattr(self._template, "smallest"):
-            self._template = replace(self._template, smallest=floor)
+        self._template = standard.covariance if floor is None else standard.covariance.with_smallest(floor)
         self.class_of, self.n_classes = mixture.class_of, mixture.n_classes
         self._log_class_prior = None if class_prior is None else class_prior.to(dtype).log()
         self._members = (torch.arange(self.n_classes, device=self.class_of.device).unsqueeze(-1) == self.class_of).to(
             dtype
         )
-        groups = getattr(mixture.covariance, "groups", None)
+        matrix_of = mixture.covariance.matrix_of
         every = torch.arange(mixture.n_components, device=self.class_of.device)
-        if groups is not None:  # one component for each of the matrices
-            every = torch.zeros_like(every[: int(groups.max()) + 1]).index_copy_(0, groups, every)
-        self._distinct = every
+        # One component for each of the matrices.
+        self._distinct = torch.zeros_like(every[: int(matrix_of.max()) + 1]).index_copy_(0, matrix_of, every)
         self._constant = float(-0.5 * mixture.n_features * math.log(2 * math.pi) - units.scales.log().sum())
         start = {"logits": standard.log_weights.clamp_min(LOWEST_LOGIT), "means": standard.means}
         start |= self._template.unconstrained()
@@ -161,7 +157,7 @@ class FreeMixture:
         """On standardised columns."""
         with torch.no_grad():
             free = {k: v.detach().double() for k, v in self.leaves.items() if k not in ("logits", "means")}
-            covariance = self._template.constrained(free)
+            covariance = self._template.constrained(free).safe()
             means = self.leaves["means"].detach().double()
             return Mixture(self.log_weights().double(), means, covariance, self.class_of)
 

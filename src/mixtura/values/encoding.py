@@ -10,6 +10,7 @@ JSON has None, truth values, whole numbers, finite numbers, text and lists; ever
     {"floats": name}, {"ints": name}                     long lists of numbers
     {"value": class, "fields": {...}}                    a frozen dataclass of values/storable.py
     {"each": class, "columns": {...}}                    a long list of them
+    {"structure": {...}, "tensors": {...}}               a value that its structure makes of tensors
     {"estimator": class, "arguments": {...}, "fitted": {...}}
     {"type": "float32"}, {"torch_dtype": "float32"}, {"device": "cpu"}, {"path": "..."}
 """
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.values.storable import CHECKS, CLASSES, NAMES
+from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured
 
 TYPES: dict[str, type] = {"float": float, "float32": np.float32, "float64": np.float64}
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -93,12 +94,19 @@ class Encoder:
             value = value.type
         if isinstance(value, type) and value in TYPES.values():
             return {"type": value.__name__}
+        if isinstance(value, Structured):
+            return self._structured(value, place)
         if type(value) not in NAMES:
             raise ValueError(refusal(value, place))
         check(value, place)
         if not is_dataclass(value):  # an estimator
             return self.estimator(value, place)
         return {"value": NAMES[type(value)], "fields": self._fields(value, place)}
+
+    def _structured(self, value: Structured, place: str) -> dict[str, Any]:
+        check(value, place)
+        tensors = {name: self._kept(part, f"{place}.{name}") for name, part in value.tensors().items()}
+        return {"structure": self.encode(value.structure, f"{place}.structure"), "tensors": tensors}
 
     def _fields(self, value: Any, place: str) -> dict[str, Any]:
         return {name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))}
@@ -175,7 +183,7 @@ def refusal(value: Any, place: str) -> str:
 def check(value: Any, place: str) -> None:
     """Whether the fields of a registered value fit together."""
     try:
-        CHECKS.get(type(value), lambda _: None)(value)
+        value.check() if isinstance(value, Structured) else CHECKS.get(type(value), lambda _: None)(value)
     except ValueError as error:
         raise ValueError(f"{place or type(value).__name__} cannot be saved: {error}.") from error
 
@@ -271,6 +279,11 @@ class Decoder:
         CHECKS.get(cls, lambda _: None)(value)
         return value
 
+    def _structured(self, structure: Any, tensors: dict[str, str]) -> Any:
+        value = self.decode(structure).from_tensors({name: self.take(place) for name, place in tensors.items()})
+        value.check()
+        return value
+
     def estimator(self, name: str, arguments: dict[str, Any], fitted: dict[str, Any]) -> Any:
         cls = CLASSES[name]
         if is_dataclass(cls):
@@ -296,6 +309,7 @@ READERS: dict[tuple[str, ...], Any] = {
     ("ints",): lambda self, name: self._numbers(name, torch.int64),
     ("value", "fields"): Decoder._value,
     ("each", "columns"): Decoder._each,
+    ("structure", "tensors"): Decoder._structured,
     ("estimator", "arguments", "fitted"): Decoder.estimator,
     ("type",): lambda self, name: TYPES[name],
     ("torch_dtype",): lambda self, name: TORCH_DTYPES[name],

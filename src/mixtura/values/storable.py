@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -50,6 +51,23 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
     return register
 
 
+class Structured(ABC):
+    """A value that model files hold as its structure, which is storable, and its tensors."""
+
+    @property
+    @abstractmethod
+    def structure(self) -> Any:
+        """A storable value whose `from_tensors` makes this one again."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The numbers, by name."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise a ValueError where the numbers do not fit together; called before saving and after loading."""
+
+
 def contiguous(value: Any) -> Any:
     """The same value with its tensors laid out as a file lays them out, so that a loaded model rounds as this one does.
 
@@ -57,6 +75,11 @@ def contiguous(value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         return value.contiguous()
+    if isinstance(value, Structured):
+        tensors = value.tensors()
+        if all(part.is_contiguous() for part in tensors.values()):
+            return value
+        return value.structure.from_tensors({name: part.contiguous() for name, part in tensors.items()})
     if type(value) not in NAMES:
         return value
     parts = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
