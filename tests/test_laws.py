@@ -217,25 +217,12 @@ def test_an_empty_row_votes_for_the_mixture_as_it_is(case, rng, device, dtype, t
 
 # ---- units -------------------------------------------------------------------------------------------------------
 
-# How the tensors of a covariance change with the scales of the columns.
-SCALED = {
-    "matrices": lambda part, scales: part * np.outer(scales, scales),
-    "entries": lambda part, scales: part * scales**2,
-    "uniquenesses": lambda part, scales: part * scales**2,
-    "loadings": lambda part, scales: part * scales[:, None],
-    "groups": lambda part, scales: part,
-}
 
-
-def in_other_units(case, mixture, scales, shift) -> Mixture:
+def in_other_units(mixture, scales, shift) -> Mixture:
     """The mixture of scales * x + shift."""
-    device = mixture.means.device
-    tensors = {
-        name: tensor(SCALED[name](part.cpu().numpy(), scales), device)
-        for name, part in mixture.covariance.tensors().items()
-    }
-    means = mixture.means * tensor(scales, device) + tensor(shift, device)
-    return Mixture(mixture.log_weights, means, case.structure.from_tensors(tensors), mixture.class_of)
+    scales, shift = (tensor(part, mixture.means.device) for part in (scales, shift))
+    covariance = mixture.covariance.scaled(scales)
+    return Mixture(mixture.log_weights, mixture.means * scales + shift, covariance, mixture.class_of)
 
 
 @every_updated_covariance
@@ -243,23 +230,21 @@ def in_other_units(case, mixture, scales, shift) -> Mixture:
 def test_translation_moves_the_means_and_nothing_else(case, name, rng, device):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=N_MANY)
     shift, ones = np.full(N_FEATURES, 1e4), np.ones(N_FEATURES)
-    moved = stepped(in_other_units(case, mixture, ones, shift), data.changed(rows=data.rows + shift), device, n_steps=3)
+    moved = stepped(in_other_units(mixture, ones, shift), data.changed(rows=data.rows + shift), device, n_steps=3)
     expected = stepped(mixture, data, device, n_steps=3)
-    assert_same_mixture(in_other_units(case, moved, ones, -shift), expected, 1e-7)
+    assert_same_mixture(in_other_units(moved, ones, -shift), expected, 1e-7)
 
 
 @every_updated_covariance
 @main_kinds
 def test_units_of_a_column_do_not_matter(case, name, rng, device):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=N_MANY)
-    one_variance = getattr(case.structure, "inner", case.structure) == COVARIANCES["spherical"].structure
-    scales = np.full(N_FEATURES, 1e6) if one_variance else np.array([1.0, 1e6, 1.0, 1e-6])
+    one_scale = mixture.covariance.has_one_scale
+    scales = np.full(N_FEATURES, 1e6) if one_scale else np.array([1.0, 1e6, 1.0, 1e-6])
     zeros = np.zeros(N_FEATURES)
-    scaled = stepped(
-        in_other_units(case, mixture, scales, zeros), data.changed(rows=data.rows * scales), device, n_steps=3
-    )
+    scaled = stepped(in_other_units(mixture, scales, zeros), data.changed(rows=data.rows * scales), device, n_steps=3)
     expected = stepped(mixture, data, device, n_steps=3)
-    assert_same_mixture(in_other_units(case, scaled, 1 / scales, zeros), expected, 1e-8)
+    assert_same_mixture(in_other_units(scaled, 1 / scales, zeros), expected, 1e-8)
 
 
 @every_updated_covariance

@@ -192,7 +192,7 @@ class Covariance(Structured):
 
     @property
     def n_components(self) -> int:
-        return self._matrices.shape[0]
+        return len(next(iter(self.tensors().values())))
 
     @property
     def n_features(self) -> int:
@@ -215,7 +215,7 @@ class Covariance(Structured):
     @property
     def matrix_of(self) -> Tensor:
         """The distinct matrix of each component, (K,): fewer than K where components share one."""
-        return torch.arange(self.n_components, device=self._matrices.device)
+        return torch.arange(self.n_components, device=next(iter(self.tensors().values())).device)
 
     @property
     def form(self) -> Form:
@@ -299,8 +299,10 @@ class Covariance(Structured):
     def matched(self, scatter: Tensor) -> Covariance:
         """The covariance of this structure for these variances (K, D) or matrices (K, D, D).
 
-        Matrices that components share stay as they are.
+        Matrices that components share stay as they are, and so do structures without a closed update.
         """
+        if not self.structure.has_update:
+            return self
         zeros = torch.zeros_like(scatter[:, 0] if scatter.ndim == 3 else scatter)  # (K, D)
         moments = Moments(torch.ones_like(zeros[:, 0]), zeros, image(self.form, scatter, len(zeros)), self.form, zeros)
         return self.updated(moments, PseudoMoments(0.0, 0.0, 0.0, zeros[0], zeros[0]), zeros[0])
@@ -371,7 +373,7 @@ class Covariance(Structured):
         return Conditioned(*self._gaussians.condition(deviations, observed))
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
-        """sum_n weights Cov[x | observed values] in the form of the structure (conditional-covariance); weights (K, n)."""
+        """sum_n weights Cov[x | observed values] in the form of the structure; weights (K, n)."""
         return self.form.matrix(self._gaussians.conditional_covariances(conditioned.state, weights))
 
     @property

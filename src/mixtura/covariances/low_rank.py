@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances.full import Full
-from mixtura.covariances.marginals import Marginals
+from mixtura.covariances.marginals import LowRankMarginals
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
@@ -408,10 +408,12 @@ class LowRankCovariance(Covariance):
     def has_marginals(self) -> bool:
         return True
 
-    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> LowRankMarginals:
         """The marginal densities of the observed values of rows (n, D), zero in missing values; means as the rows."""
         uniquenesses, loadings, roots = (part.to(rows.dtype) for part in (self.uniquenesses, self.loadings, self.roots))
-        return Marginals(uniquenesses, loadings, roots, means.to(rows.dtype), self.sign, rows, observed.to(rows.dtype))
+        return LowRankMarginals(
+            uniquenesses, loadings, roots, means.to(rows.dtype), self.sign, rows, observed.to(rows.dtype)
+        )
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
         # One mean at a time: deviations are not about a common point.

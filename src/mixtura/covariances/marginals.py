@@ -83,7 +83,7 @@ def _unpacked(packed: Tensor, side: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Marginals:
+class LowRankMarginals:
     """K components and n rows; rows are zero in missing cells, and about the same point as the means."""
 
     uniquenesses: Tensor  # (K, D)
