@@ -147,7 +147,7 @@ class Covariance(Structured):
     """
 
     # Values that are computed once and selected with the components.
-    _carried: ClassVar[tuple[str, ...]] = ("_factorised", "precisions")
+    _carried: ClassVar[tuple[str, ...]] = ("_factorised", "_repaired", "precisions")
 
     # ---- to be written ----
 
@@ -240,6 +240,10 @@ class Covariance(Structured):
     @property
     def repaired(self) -> Tensor:
         """Which matrices are not positive definite, or needed a repair to be, (K,)."""
+        return self._repaired
+
+    @cached_property
+    def _repaired(self) -> Tensor:
         return self._factorised[1]
 
     @cached_property

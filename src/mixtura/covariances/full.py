@@ -63,7 +63,7 @@ class FullCovariance(Covariance):
             return self
         products = self.factors @ self.factors.mT
         safe = FullCovariance(torch.where(repaired[:, None, None], products, self.matrices))
-        vars(safe)["_factorised"] = self._factorised  # which also says what was repaired
+        vars(safe)["_repaired"] = repaired
         return safe
 
     def scaled(self, scales: Tensor) -> FullCovariance:
