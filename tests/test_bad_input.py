@@ -426,7 +426,7 @@ def test_classes_without_weight_are_absent_like_their_rows():
     model = MixtureClassifier().fit(X, Y, sample_weight=(Y > 0) * 1.0)
     assert model.classes_.tolist() == [1, 2]
     soft = np.eye(3)[Y]
-    refused(lambda: MixtureClassifier().fit(X, soft, (Y > 0) * 1.0), "Class 0 has no row of positive weight ...")
+    refused(lambda: MixtureClassifier().fit(X, soft, (Y > 0) * 1.0), "Class 0 has no sample of positive weight ...")
 
 
 # ---- other calls ---------------------------------------------------------------------------------------------------

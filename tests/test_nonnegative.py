@@ -202,7 +202,7 @@ def test_negative_features_by_name(counts):
     X, y = counts
     frame = pd.DataFrame(X.copy(), columns=list("uvwxyz"))  # pandas 2 shares the memory otherwise
     frame.loc[3, "w"] = -1
-    with pytest.raises(ValueError, match=re.escape("column 2 ('w') holds -1,")):
+    with pytest.raises(ValueError, match=re.escape("column 2 ('w') holds -1.")):
         quick().fit(frame, y)
 
 
