@@ -421,7 +421,8 @@ def test_columns_in_any_unit_are_fitted_or_named(model, factor):
         if not isinstance(model, GaussianMixture | AveragedMixture):  # scikit-learn's ridge and starts have units
             np.testing.assert_allclose(answers(fitted(model, rows, LABELS), rows), expected, atol=1e-2)
         return
-    reason = "X (holds values up to|varies by at most) .* in column 1; (their squares over|its variance under)flows?. Rescale"
+    large, small = "holds values up to .* their squares overflow", "varies by at most .* its variance underflows"
+    reason = rf"X ({large}|{small})\. Rescale that column"
     with pytest.raises(ValueError, match=reason):
         fitted(model, rows, LABELS)
 
