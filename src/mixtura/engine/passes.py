@@ -210,17 +210,40 @@ def map_rows(
     frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
     evaluator = Evaluator(mixture, frame, computing_dtype(source))
     inside, shape = frame.holds(source.extents), compute(mixture.means[:, :0]).shape[1:]
-    outputs, buffers = [], [Buffers() for _ in range(n_threads)]
-
-    def answer(chunk: Chunk, thread: int) -> None:
-        loaded = chunk.load(evaluator.dtype)
-        answers = compute(evaluator.log_joint(loaded, buffers[thread], inside))
-        outputs[-1][loaded.index] = answers.to(evaluator.dtype)
+    answers, buffers = _Answers(source, shape, evaluator.dtype), [Buffers() for _ in range(n_threads)]
 
     for block in source.blocks():
-        outputs.append(_empty_answers((len(block.rows), *shape), evaluator.dtype, block.rows.device))
+        output = answers.part(block)
+
+        def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
+            loaded = chunk.load(evaluator.dtype)
+            found = compute(evaluator.log_joint(loaded, buffers[thread], inside))
+            output[loaded.index] = found.to(evaluator.dtype)
+
         share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return answers.joined()
+
+
+class _Answers:
+    """Memory for the answers about all rows of a source, taken once where their number is known."""
+
+    def __init__(self, source: Source, shape: tuple[int, ...], dtype: torch.dtype):
+        self._shape, self._dtype, self._n_rows = shape, dtype, 0
+        self._whole = None if source.n_rows is None else _empty_answers((source.n_rows, *shape), dtype, source.device)
+        self._parts: list[Tensor] = []
+
+    def part(self, block: Block) -> Tensor:
+        """Where the answers about the next block go."""
+        first, self._n_rows = self._n_rows, self._n_rows + len(block.rows)
+        if self._whole is not None:
+            return self._whole[first : self._n_rows]
+        self._parts.append(_empty_answers((len(block.rows), *self._shape), self._dtype, block.rows.device))
+        return self._parts[-1]
+
+    def joined(self) -> Tensor:
+        if self._whole is not None:
+            return self._whole[: self._n_rows]  # without those of weight zero
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
 
 def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -238,18 +261,24 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
     step = max(1, memory_limit // bytes_per_row)
     starts = range(0, rows.shape[0], step)
     with computing():
-        return torch.cat([compute(row_slice(rows, slice(start, start + step))) for start in starts])
+        first = compute(row_slice(rows, slice(0, step)))
+        if len(starts) < 2:
+            return first
+        whole = first.new_empty(rows.shape[0], *first.shape[1:])
+        whole[:step] = first
+        for start in starts[1:]:
+            whole[start : start + step] = compute(row_slice(rows, slice(start, start + step)))
+        return whole
 
 
 def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
     """Rows with their missing values replaced by E[x | observed values]."""
     evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
-    outputs = []
+    answers = _Answers(source, (source.n_features,), evaluator.dtype)
     for block in source.blocks():
-        output = block.rows.to(evaluator.dtype, copy=True)
+        output = answers.part(block).copy_(block.rows)
         for chunk in chunks_of(block, False, evaluator, memory_limit, 1):
             if chunk.group.missing:
                 loaded = chunk.load(evaluator.dtype)
                 output[loaded.index] = torch.where(loaded.rows.isnan(), evaluator.expected(loaded), loaded.rows)
-        outputs.append(output)
-    return torch.cat(outputs)
+    return answers.joined()

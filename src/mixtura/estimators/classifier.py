@@ -97,7 +97,9 @@ class MixtureClassifier(DensityClassifier):
         n_init: number of starts; the best objective wins.
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
         device, dtype: where and in which precision rows are held; None follows the input.
-        memory_limit: bytes of scratch memory, or text like "256 MB".
+        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of a fit or prediction,
+            of all threads together. Samples, labels, the model and the answer take their own memory on top; of a
+            memory map or of batches some 32 MB are held at a time.
         warm_start: go on from the last fit.
         random_state, verbose: as in scikit-learn; verbose=1 shows progress.
 

@@ -84,7 +84,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         n_init: number of random starts; the best objective wins (on the rows kept out, where there are some).
         max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
         device, dtype: where rows are held, and in which precision they are read; None follows the input.
-        memory_limit: bytes of scratch memory, or text like "256 MB".
+        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of a fit or prediction.
+            Samples, their scaled copy, the model and the answer take their own memory on top.
         random_state, verbose: as in scikit-learn; verbose=1 shows progress.
 
     Attributes:

@@ -157,7 +157,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
             starting with all. "auto": where all would take minutes or not fit in memory_limit.
         device, dtype: where rows are held, and their precision; the fit itself is in float64.
-        memory_limit: bytes of scratch memory, or text like "256 MB".
+        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of predictions, and of
+            the columns that `working_set="auto"` holds. A fit holds its samples, responsibilities and Hessian on top.
         random_state, verbose: as in scikit-learn.
 
     Attributes:
