@@ -91,6 +91,8 @@ def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generat
     if method == "random":
         chosen = torch.multinomial(weights.cpu(), min(n_clusters, len(rows)), generator=generator).to(rows.device)
         return rows[chosen.repeat(n_clusters)[:n_clusters]]
+    if method == "bisection":
+        return lloyd(rows, weights, bisected(rows, weights, n_clusters))
     centres = plus_plus(rows, weights, n_clusters, generator)
     return centres if method == "k-means++" else lloyd(rows, weights, centres)
 
@@ -115,6 +117,37 @@ def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.G
         closest = candidates[best]
         chosen.append(int(trials[best]))
     return rows[chosen]
+
+
+def bisected(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
+    """Centres found without random numbers: the cluster of the largest scatter is halved, again and again.
+
+    A cluster is cut at its mean, across its principal axis. A sample of weight 2 counts as two equal samples.
+    """
+    parts = [torch.arange(len(rows), device=rows.device)]
+    cuts = [_axis(rows, weights)]
+    while len(parts) < n_clusters:
+        scatters = [scatter for scatter, _ in cuts]
+        widest = max(range(len(parts)), key=scatters.__getitem__)
+        part, (scatter, axis) = parts.pop(widest), cuts.pop(widest)
+        if scatter <= 0:  # fewer distinct rows than centres
+            parts.append(part)
+            break
+        offsets = (rows[part] - weights[part] @ rows[part] / weights[part].sum()) @ axis
+        for half in (part[offsets > 0], part[offsets <= 0]):
+            parts.append(half)
+            cuts.append(_axis(rows[half], weights[half]))
+    centres = torch.stack([weights[part] @ rows[part] / weights[part].sum() for part in parts])
+    return torch.cat((centres, centres[-1:].expand(n_clusters - len(centres), -1)))
+
+
+def _axis(rows: Tensor, weights: Tensor) -> tuple[float, Tensor]:
+    """The scatter of weighted rows along their principal axis, and the axis, (D,)."""
+    deviations = (rows - weights @ rows / weights.sum()) * weights.sqrt().unsqueeze(-1)
+    _, spreads, axes = torch.linalg.svd(deviations, full_matrices=False)
+    noise = 1e-12 * float(rows.square().sum() + 1e-300)
+    scatter = float(spreads[0]) ** 2
+    return (scatter if scatter > noise else 0.0), axes[0]
 
 
 def lloyd(rows: Tensor, weights: Tensor, centres: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from sklearn.model_selection import check_cv
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.engine.sources import Source
 
 # With so many labeled samples one of the folds is enough to compare candidates.
 MANY_SAMPLES = 4000
@@ -87,6 +88,29 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
     else:
         return None
     return strata if weights is None else torch.where(weights.cpu() > 0, strata, -1)
+
+
+def sample_of(
+    source: Source, generator: torch.Generator, most: int | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """Rows, labels, soft labels and weights of at most so many samples of a source, drawn uniformly."""
+    kept: list[tuple[Any, ...]] = []
+    for block in source.blocks():
+        keys = torch.rand(len(block.rows), generator=generator, dtype=torch.float64).to(block.rows.device)
+        kept.append((block.rows, block.labels, block.shares, block.weights, keys))
+        kept = [_largest(kept, most)]
+    rows, labels, shares, weights, _ = kept[0]
+    return rows, labels, shares, weights
+
+
+def _largest(parts: list[tuple[Any, ...]], most: int | None) -> tuple[Any, ...]:
+    whole = [None if group[0] is None else torch.cat(group) for group in zip(*parts, strict=True)]
+    keys = whole[-1]
+    assert keys is not None
+    if most is None or len(keys) <= most:
+        return tuple(whole)
+    index = keys.topk(most).indices.sort().values
+    return tuple(None if part is None else part[index] for part in whole)
 
 
 def checked_cv(cv: Any) -> Any:

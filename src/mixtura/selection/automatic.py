@@ -1,0 +1,457 @@
+"""The automatic choice of MixtureClassifier: covariance structure, components, prior, transform and temperature.
+
+All candidates are compared on the same held-out samples by their log-loss, each after its own temperature (automatic).
+One Gaussian per class comes first, its prior chosen by leave-one-out; then every structure gets more components as long
+as held-out samples gain; the best candidates are tried again with transformed features. Of candidates that held-out
+samples cannot tell apart, the one with the fewest parameters is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.covariances import Full, Tied
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import Description, describe
+from mixtura.init.johnson import fit_warp
+from mixtura.init.starts import starting_mixture
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
+from mixtura.objectives import Joint
+from mixtura.priors import Shrinkage
+from mixtura.roles import Structure
+from mixtura.selection.folds import hold_outs, sample_of, strata_of
+from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
+from mixtura.selection.table import ScoredCandidate, SearchTable
+from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
+from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
+from mixtura.solvers.problem import Problem, is_auto, make_prior
+
+# Which settings are compared was decided on 40 data sets (benchmarks/results/defaults_mechanisms.md).
+LEVELS = (1, 2, 4, 8, 16, 32)  # components per class
+MOST_FULL = 8  # components per class with full covariances
+SAMPLES_PER_COMPONENT = 4
+PATIENCE = 2  # levels without a gain after which a structure gets no more components
+STRENGTHS = (
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+)  # pseudo-samples per feature of one Gaussian per class
+TARGETS = ("expected", "covariance")
+FULL_STRENGTH, TIED_STRENGTHS, DIAG_STRENGTH = 0.5, (0.2, 2.0), 4.0  # the first two per feature
+TRANSFORMED = 2  # candidates that are tried with transformed features
+# The simplest candidate within this many standard errors of the best one is chosen.
+STANDARD_ERRORS = 0.5
+SELECTION_SAMPLES = 10_000
+TOL, MAX_ITER = 1e-3, 40  # candidates need not be at their maximum to be compared
+MOST_WORK, MOST_NUMBERS = 2e11, 6e7  # multiplications of one comparison, and numbers in its covariances
+LARGEST_DENSE = 300  # features from which on covariance matrices are not compared
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the arguments of an estimator leave open.
+
+    Parameters
+    ----------
+    structures : dict of str to Structure
+        Covariance structures to compare, by their names.
+    prior : object
+        "auto", or the prior of all candidates.
+    transforms : bool
+        Whether transformed features are compared with the features as they are.
+    cv : int or splits
+        As in `hold_outs`.
+    time_budget : float or None
+        Seconds after which no further candidate is tried.
+    """
+
+    structures: dict[str, Structure]
+    prior: Any
+    transforms: bool
+    cv: Any
+    time_budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings to compare."""
+
+    name: str
+    structure: Structure
+    n_components: tuple[int, ...]
+    prior: Any
+    transformed: bool = False
+
+    @property
+    def what(self) -> dict[str, Any]:
+        counts = set(self.n_components)
+        return {
+            "covariance_type": self.name,
+            "n_components": counts.pop() if len(counts) == 1 else self.n_components,
+            "prior": self.prior,
+            "warp": "johnson" if self.transformed else None,
+        }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate, the losses of the held-out samples at its temperature, and its fit to all samples."""
+
+    candidate: Candidate
+    losses: Tensor  # (n,)
+    score: float  # mean loss
+    temperature: float
+    fit: Mixture
+    warp: Warp | None
+    seconds: float
+
+    @property
+    def n_parameters(self) -> int:
+        return self.fit.n_parameters + (0 if self.warp is None else self.warp.n_parameters)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen settings, a fit with them to start from, and what was compared."""
+
+    structure: Structure
+    n_components: list[int]
+    prior: Any
+    warp: Warp | None
+    temperature: float
+    start: Mixture
+    table: SearchTable = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The samples that the members of one fold see."""
+
+    kept: Tensor  # (n,) booleans
+    description: Description
+
+
+@dataclass(frozen=True)
+class _View:
+    """The samples of a column under its own transform, and the judged samples under the same one."""
+
+    warp: Warp
+    source: TensorSource
+    description: Description
+    judged: Tensor
+
+
+class Comparison:
+    """The samples that candidates are compared on, with their folds; the last column holds all samples."""
+
+    def __init__(self, problem: Problem, cv: Any):
+        most = SELECTION_SAMPLES if isinstance(cv, int) else None
+        self.rows, self.labels, self.shares, weights = sample_of(problem.source, problem.generator, most)
+        self.problem, self.n_classes = problem, len(problem.classes)
+        self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
+        folds = hold_outs(cv, self.labels, problem.generator, shares=self.shares, weights=self.weights)
+        strata = strata_of(self.labels, self.shares, self.weights)
+        assert strata is not None
+        self.strata = strata.to(self.rows.device)
+        folds = [fold for fold in folds if self._has_all_classes(fold.kept)]
+        self.held_out = torch.stack([fold.held_out for fold in folds], 1) if folds else self.strata.new_zeros(0, 0)
+        every = torch.ones_like(self.strata, dtype=torch.bool)
+        self.columns = [self._column(kept, self.rows) for kept in [*(fold.kept for fold in folds), every]]
+        self.observed = (~self.rows.isnan()).double().mean(1)
+        self.missing = bool((self.observed < 1).any())
+
+    def _has_all_classes(self, kept: Tensor) -> bool:
+        return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
+
+    def _column(self, kept: Tensor, rows: Tensor) -> _Column:
+        return _Column(kept, describe(self.source(rows, kept), self.n_classes, self.problem.generator))
+
+    def source(self, rows: Tensor, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
+        """The samples, or some of them."""
+        known = (self.labels, self.shares, self.weights)
+        labels, shares, weights = (p if p is None or kept is None else p[kept] for p in known)
+        return TensorSource(rows if kept is None else rows[kept], labels, shares, weights, counts)
+
+    @property
+    def judged(self) -> Tensor:
+        """Samples that are held out at some time, (n,)."""
+        return self.held_out.any(1)
+
+    @property
+    def known_shares(self) -> Tensor:
+        """What is known of the classes of the judged samples, (n, C)."""
+        if self.shares is not None:
+            return self.shares[self.judged].double()
+        return torch.nn.functional.one_hot(self.strata[self.judged], self.n_classes).double()
+
+    def smallest_weights(self) -> Tensor:
+        """Of every class in any fold, (C,)."""
+        return torch.stack([column.description.class_weights for column in self.columns]).amin(0)
+
+    def components(self, level: int) -> tuple[int, ...]:
+        """Components of the classes where as many as `level` are wanted."""
+        most = (self.smallest_weights() / SAMPLES_PER_COMPONENT).floor().clamp_min(1)
+        return tuple(min(level, int(count)) for count in most)
+
+    def affordable(self, candidate: Candidate) -> bool:
+        """Whether a comparison stays within the bounds of work and memory."""
+        size, members = self.rows.shape[1], len(self.columns)
+        dense = isinstance(candidate.structure, Full | Tied)
+        largest, total = max(candidate.n_components), sum(candidate.n_components)
+        numbers = members * total * size * (size if dense else 1)
+        features = size * size / 2 if dense else 2 * size
+        if self.missing and dense:
+            features = float(size) ** 3  # one factorisation for every sample
+        work = len(self.rows) * largest * features * 2 * members * MAX_ITER
+        return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
+
+    def tried(self, candidate: Candidate) -> Trial:
+        """Train a candidate on all columns, and score the held-out samples."""
+        began = time.perf_counter()
+        fits, scores, warp = self._transformed(candidate) if candidate.transformed else self._plain(candidate)
+        at_all = tempered_losses(scores, self.known_shares, self.observed[self.judged])
+        weights = self.weights[self.judged]
+        best = estimate_temperature(at_all, weights)
+        losses = at_all[best]
+        score, temperature = float(losses @ weights / weights.sum()), float(grid(losses)[best])
+        return Trial(candidate, losses, score, temperature, fits[-1], warp, time.perf_counter() - began)
+
+    def _plain(self, candidate: Candidate) -> tuple[list[Mixture], Tensor, None]:
+        """Fits to all columns, trained together, and the held-out scores (n, C)."""
+        every = self.columns[-1].description
+        tasks = [self._task(candidate, column.description, every, k) for k, column in enumerate(self.columns)]
+        counts = torch.stack([column.kept for column in self.columns], 1).to(torch.int16)
+        fits = _trained(candidate.structure, tasks, self.source(self.rows, counts=counts))
+        return fits, self._combined(self._scores(candidate, fits[:-1], self.rows[self.judged])), None
+
+    def _transformed(self, candidate: Candidate) -> tuple[list[Mixture], Tensor, Warp]:
+        """The same, with the transform that each column fits to the samples it sees."""
+        fits, scores = [], []
+        for view in self.views:
+            task = self._task(candidate, view.description, view.description, 0)
+            fits += _trained(candidate.structure, [task], view.source)
+            scores.append(self._scores(candidate, fits[-1:], view.judged))
+        return fits, self._combined(torch.cat(scores[:-1], 1)), self.views[-1].warp
+
+    @cached_property
+    def views(self) -> list[_View]:
+        """The samples of every column under the transform that is fitted to them."""
+        views = []
+        for column in self.columns:
+            warp = fit_warp(column.description)
+            source = self.source(warp.forward(self.rows), column.kept)
+            description = describe(source, self.n_classes, self.problem.generator)
+            views.append(_View(warp, source, description, warp.forward(self.rows[self.judged])))
+        return views
+
+    def _task(self, candidate: Candidate, own: Description, every: Description, column: int) -> Task:
+        """A member that sees the samples of its own description, among those of every member."""
+        counts = list(candidate.n_components)
+        prior = make_prior(candidate.prior, own, counts)
+        solver = replace(self.problem, description=every, prior=prior).em(Joint())
+        rough, assigned = starting_mixture(own, candidate.structure, counts, "bisection", self.problem.generator)
+        return Task(solver, first_update(rough, assigned, solver), own.weight, column)
+
+    def _scores(self, candidate: Candidate, fits: list[Mixture], rows: Tensor) -> Tensor:
+        """log p(x, c) by every fit, (n, F, C)."""
+        stack = Stack.of(candidate.structure, fits)
+        slices, n_members = stack.mixture.class_slices, len(fits)
+
+        def compute(log_joint: Tensor) -> Tensor:
+            return torch.stack(
+                [log_joint[part].unflatten(0, (n_members, -1)).logsumexp(1) for part in slices], -1
+            ).transpose(0, 1)
+
+        return map_rows(stack.mixture, TensorSource(rows), compute, self.problem.memory_limit).double()
+
+    def _combined(self, scores: Tensor) -> Tensor:
+        """The average density of the members that did not see a sample, (n, F, C) -> (n, C)."""
+        unseen = self.held_out[self.judged].unsqueeze(-1)  # (n, F, 1)
+        return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
+
+
+def _trained(structure: Structure, tasks: list[Task], source: TensorSource) -> list[Mixture]:
+    results = run_together(structure, tasks, source, MAX_ITER, TOL)
+    if any(result.outcome is Outcome.INTERRUPTED for result in results):
+        raise KeyboardInterrupt
+    return [result.mixture for result in results]
+
+
+def choose_automatically(
+    problem: Problem, wanted: Wanted, watch: Callable[[Trial], None] | None = None
+) -> Choice | None:
+    """Compare candidates on held-out samples and choose one.
+
+    Parameters
+    ----------
+    problem : Problem
+        The samples; its structure, prior and numbers of components are not used.
+    wanted : Wanted
+        What is to be chosen.
+    watch : callable, optional
+        Called with every trial.
+
+    Returns
+    -------
+    Choice or None
+        None if no sample can be held out.
+    """
+    comparison = Comparison(problem, wanted.cv)
+    if not len(comparison.held_out):
+        return None
+    search = _Search(comparison, wanted, watch)
+    search.run()
+    return search.choice()
+
+
+class _Search:
+    """The order in which candidates are tried."""
+
+    def __init__(self, comparison: Comparison, wanted: Wanted, watch: Callable[[Trial], None] | None):
+        self.comparison, self.wanted, self.watch = comparison, wanted, watch
+        self.trials: list[Trial] = []
+        self.began = time.perf_counter()
+
+    def run(self) -> None:
+        best = [self._grown(name, structure) for name, structure in self.wanted.structures.items()]
+        if self.wanted.transforms and bool(self.comparison.views[-1].warp.transformed.any()):
+            for trial in best:
+                if trial is not None:
+                    self._transformed(trial.candidate)
+
+    def _transformed(self, best: Candidate) -> None:
+        """Try one component, and the best number of a structure, with transformed features."""
+        for counts in dict.fromkeys((self.comparison.components(1), best.n_components)):
+            for prior in self._priors(best.structure, max(counts), transformed=True):
+                self._try(replace(best, n_components=counts, prior=prior, transformed=True))
+
+    def _grown(self, name: str, structure: Structure) -> Trial | None:
+        """The best trial of a structure with more and more components, until held-out samples stop gaining."""
+        best: Trial | None = None
+        worse, last = 0, None
+        for level in LEVELS[: LEVELS.index(MOST_FULL) + 1] if isinstance(structure, Full) else LEVELS:
+            counts = self.comparison.components(level)
+            if counts == last or worse >= PATIENCE:
+                break
+            last, worse = counts, worse + 1
+            for prior in self._priors(structure, level):
+                trial = self._try(Candidate(name, structure, counts, prior))
+                if trial is None:
+                    return best
+                if best is None or trial.score < best.score:
+                    best, worse = trial, 0
+        return best
+
+    def _try(self, candidate: Candidate) -> Trial | None:
+        """None where the comparison would cost too much, or there is no time left."""
+        budget = self.wanted.time_budget
+        late = budget is not None and time.perf_counter() - self.began > budget
+        if self.trials and (late or not self.comparison.affordable(candidate)):
+            return None
+        trial = self.comparison.tried(candidate)
+        self.trials.append(trial)
+        if self.watch is not None:
+            self.watch(trial)
+        return trial
+
+    def _priors(self, structure: Structure, level: int, transformed: bool = False) -> list[Any]:
+        if not is_auto(self.wanted.prior):
+            return [self.wanted.prior]
+        size = self.comparison.rows.shape[1]
+        if isinstance(structure, Full):
+            one = self._transformed_prior if transformed else self._plain_prior
+            return [one] if level == 1 else [replace(one, strength=FULL_STRENGTH * size)]
+        if isinstance(structure, Tied):
+            return [Shrinkage(strength * size) for strength in TIED_STRENGTHS[: 2 if level == 1 else 1]]
+        return [Shrinkage(DIAG_STRENGTH)]
+
+    @cached_property
+    def _plain_prior(self) -> Shrinkage:
+        return self._by_leave_one_out(self.comparison.columns[-1].description, self.comparison.rows)
+
+    @cached_property
+    def _transformed_prior(self) -> Shrinkage:
+        view = self.comparison.views[-1]
+        return self._by_leave_one_out(view.description, view.warp.forward(self.comparison.rows))
+
+    def _by_leave_one_out(self, description: Description, rows: Tensor) -> Shrinkage:
+        """Target and strength for one Gaussian per class; a fixed one where there is no closed form."""
+        comparison, size = self.comparison, rows.shape[1]
+        if comparison.missing or comparison.shares is not None or size > LARGEST_DENSE:
+            return Shrinkage(FULL_STRENGTH * size)
+        known = comparison.strata >= 0
+        labeled = (rows[known].double(), comparison.strata[known], comparison.weights[known])
+        classes = ClassScatters.of(*labeled, comparison.n_classes)
+        outlook, scores = description.outlook([1] * comparison.n_classes), []
+        targets = {"expected": outlook.expected, "covariance": outlook.covariance()}
+        strengths = [strength * size for strength in STRENGTHS]
+        for target in TARGETS:
+            joints = leave_one_out(classes, targets[target], strengths, comparison.problem.class_prior)
+            losses = [self._loss(joint, classes) for joint in joints]
+            scores += [(loss, strength, target) for loss, strength in zip(losses, strengths, strict=True)]
+        _, strength, target = min(scores)
+        return Shrinkage(strength, variances=target)
+
+    def _loss(self, joint: Tensor, classes: ClassScatters) -> float:
+        """Mean loss after the best temperature."""
+        judged = ~joint[:, 0].isnan()
+        if not bool(judged.any()):
+            return float("inf")
+        shares = torch.nn.functional.one_hot(classes.labels[judged], joint.shape[1]).double()
+        at_all = tempered_losses(joint[judged], shares, torch.ones_like(joint[judged, 0]))
+        weights = classes.weights[judged]
+        return float(at_all[estimate_temperature(at_all, weights)] @ weights / weights.sum())
+
+    def choice(self) -> Choice:
+        """The simplest trial that held-out samples cannot tell from the best one."""
+        weights = self.comparison.weights[self.comparison.judged]
+        best = min(self.trials, key=lambda trial: trial.score)
+        able = []
+        for trial in self.trials:
+            gain, error = _mean(trial.losses - best.losses, weights)
+            if trial is best or gain <= STANDARD_ERRORS * error:
+                able.append(trial)
+        chosen = min(able, key=lambda trial: (trial.n_parameters, trial.score))
+        rows = [
+            ScoredCandidate(
+                {**trial.candidate.what, "temperature": round(trial.temperature, 3)},
+                *_mean(trial.losses, weights),
+                trial.seconds,
+            )
+            for trial in self.trials
+        ]
+        table = SearchTable("log_loss", rows, self.trials.index(chosen))
+        settings = chosen.candidate
+        return Choice(
+            settings.structure,
+            list(settings.n_components),
+            settings.prior,
+            chosen.warp,
+            chosen.temperature,
+            chosen.fit,
+            table,
+        )
+
+
+def _mean(values: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Weighted mean and its standard error, where a sample of weight 2 counts as two."""
+    total = weights.sum()
+    mean = values @ weights / total
+    variance = (values - mean).square() @ weights / total
+    return float(mean), float((variance / total).sqrt())
