@@ -6,6 +6,7 @@ from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
+from mixtura.estimators.scoring import LabeledScorer
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "DiscriminativeMixtureClassifier",
     "GaussianMixture",
     "HybridMixtureClassifier",
+    "LabeledScorer",
     "MixtureClassifier",
     "NonnegativeMixtureClassifier",
     "RelevanceVectorClassifier",

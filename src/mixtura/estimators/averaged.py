@@ -305,7 +305,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         True
     """
 
-    _default = staticmethod(lambda: MixtureClassifier())
+    _default = staticmethod(lambda: MixtureClassifier(1))
 
     def __init__(
         self,
@@ -362,6 +362,11 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         if counts is not None:
             self._keep_unseen(rows, labels, counts, weights)
         return self
+
+    @property
+    def unlabeled(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The label of unlabeled samples: that of the members."""
+        return None if self.estimator is None else self.estimator.unlabeled
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
         return base._read_known(X, y, sample_weight, base._objective())

@@ -78,10 +78,11 @@ class MixtureEstimator(Savable, BaseEstimator):
         dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
         checks.near_enough(self, ends, distances, dtype)
 
-    def _map(self, X: Any, compute: Any, density: bool = False) -> Any:
+    def _map(self, X: Any, compute: Any, density: bool = False, finish: Any = None) -> Any:
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
 
         A log density is one of the rows, also where the mixture is one of their transformed features (warp).
+        finish(values, shares of observed features) -> (n, ...), if given, has the last word.
         """
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
@@ -89,6 +90,8 @@ class MixtureEstimator(Savable, BaseEstimator):
             values = map_rows(self.mixture_.to(source.device), source, compute, limit)
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
+            if finish is not None:
+                values = finish(values, rows.observed_shares())
         return rows.answer(values)
 
     def score_samples(self, X: Any) -> Any:

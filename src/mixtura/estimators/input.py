@@ -67,6 +67,13 @@ class Rows:
         warp, plain = self.warp.to(self.device), replace(self, warp=None)
         return torch.cat([warp.log_slopes(block.rows) for block in plain.source().blocks()])
 
+    def observed_shares(self) -> Tensor | float:
+        """The share of the features of each row that is observed, (n,); 1 where no value is missing."""
+        if self.extents is not None and self.extents.complete:
+            return 1.0
+        blocks = replace(self, warp=None).source().blocks()
+        return torch.cat([(~block.rows.isnan()).to(block.rows.dtype).mean(1) for block in blocks])
+
     def answer(self, values: Tensor) -> Any:
         """As the input came: tensor for tensor, in its precision; array for array, in that of the computation."""
         if not self.as_tensor:
@@ -268,6 +275,14 @@ def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, tak
     checks.finite_labels(values)
     nowhere = np.zeros(len(values), bool)
     return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
+
+
+def labeled_samples(y: Any, unlabeled: Any) -> np.ndarray:
+    """Which samples have a label, (n,), by the argument `unlabeled` of an estimator."""
+    values, missing = _as_labels(y)
+    if unlabeled is None or values.ndim != 1:
+        return np.ones(len(values), bool)
+    return ~_unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
 
 
 def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:

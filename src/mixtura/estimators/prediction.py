@@ -15,6 +15,8 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.model_files import Savable
+from mixtura.estimators.scoring import only_labeled
+from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
 
 
@@ -22,6 +24,7 @@ class ClassPredictions(ClassifierMixin):
     """Predictions of a classifier from the scores of its classes: log p(x, c), up to a term of the row."""
 
     classes_: np.ndarray
+    unlabeled: Any = None  # an argument of the estimators that take unlabeled samples
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
         """finish(scores (C, n)) -> (n, ...) over the rows of X, handed back as X came."""
@@ -51,7 +54,8 @@ class ClassPredictions(ClassifierMixin):
         return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy."""
+        """Accuracy on the labeled samples; samples that the argument `unlabeled` names are ignored."""
+        X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
         known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
         return float(accuracy_score(*known, sample_weight=sample_weight))
 
@@ -76,6 +80,8 @@ class DensityClassifier(ClassPredictions, MixtureEstimator):
     """A classifier whose classes are Gaussian mixtures."""
 
     class_prior_: np.ndarray
+    temperature_: float = 1.0
+    training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
         """The function from log joints (K, n) to log p(x, c), (C, n)."""
@@ -84,8 +90,20 @@ class DensityClassifier(ClassPredictions, MixtureEstimator):
         return lambda log_joint: class_log_joint(log_joint, sizes)
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
-        scores = self._scores()
-        return self._map(X, lambda log_joint: finish(scores(log_joint)))
+        scores, temperature = self._scores(), self._temperature()
+        if temperature.value == 1:
+            return self._map(X, lambda log_joint: finish(scores(log_joint)))
+        return self._map(
+            X,
+            lambda log_joint: scores(log_joint).T,
+            finish=lambda values, observed: finish(temperature.apply(values.T, observed)),
+        )
+
+    def _temperature(self) -> Temperature:
+        if self.temperature_ == 1 or self.training_prior_ is None:
+            return Temperature(self.temperature_)
+        log_prior = self.mixture_.log_class_prior.cpu()
+        return Temperature(self.temperature_, log_prior - torch.from_numpy(self.training_prior_).log().to(log_prior))
 
     def predict_joint_log_proba(self, X: Any) -> Any:
         """log p(x, c) of each row and class, (n_rows, n_classes)."""
@@ -129,3 +147,6 @@ class DensityClassifier(ClassPredictions, MixtureEstimator):
         super()._check_fitted()
         checks.fitted_classes(self, self.mixture_.n_classes)
         checks.fitted_prior(self)
+        checks.positive("temperature_", self.temperature_)
+        if self.training_prior_ is not None:
+            checks.same_size("training_prior_", len(self.training_prior_), len(self.classes_))

@@ -89,7 +89,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Settings:
     """Settings to compare."""
 
     name: str
@@ -113,7 +113,7 @@ class Candidate:
 class Trial:
     """A candidate, the losses of the held-out samples at its temperature, and its fit to all samples."""
 
-    candidate: Candidate
+    candidate: Settings
     losses: Tensor  # (n,)
     score: float  # mean loss
     temperature: float
@@ -140,7 +140,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Column:
+class _Fold:
     """The samples that the members of one fold see."""
 
     kept: Tensor  # (n,) booleans
@@ -179,8 +179,8 @@ class Comparison:
     def _has_all_classes(self, kept: Tensor) -> bool:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
 
-    def _column(self, kept: Tensor, rows: Tensor) -> _Column:
-        return _Column(kept, describe(self.source(rows, kept), self.n_classes, self.problem.generator))
+    def _column(self, kept: Tensor, rows: Tensor) -> _Fold:
+        return _Fold(kept, describe(self.source(rows, kept), self.n_classes, self.problem.generator))
 
     def source(self, rows: Tensor, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
         """The samples, or some of them."""
@@ -209,7 +209,7 @@ class Comparison:
         most = (self.smallest_weights() / SAMPLES_PER_COMPONENT).floor().clamp_min(1)
         return tuple(min(level, int(count)) for count in most)
 
-    def affordable(self, candidate: Candidate) -> bool:
+    def affordable(self, candidate: Settings) -> bool:
         """Whether a comparison stays within the bounds of work and memory."""
         size, members = self.rows.shape[1], len(self.columns)
         dense = isinstance(candidate.structure, Full | Tied)
@@ -221,7 +221,7 @@ class Comparison:
         work = len(self.rows) * largest * features * 2 * members * MAX_ITER
         return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
 
-    def tried(self, candidate: Candidate) -> Trial:
+    def tried(self, candidate: Settings) -> Trial:
         """Train a candidate on all columns, and score the held-out samples."""
         began = time.perf_counter()
         fits, scores, warp = self._transformed(candidate) if candidate.transformed else self._plain(candidate)
@@ -232,7 +232,7 @@ class Comparison:
         score, temperature = float(losses @ weights / weights.sum()), float(grid(losses)[best])
         return Trial(candidate, losses, score, temperature, fits[-1], warp, time.perf_counter() - began)
 
-    def _plain(self, candidate: Candidate) -> tuple[list[Mixture], Tensor, None]:
+    def _plain(self, candidate: Settings) -> tuple[list[Mixture], Tensor, None]:
         """Fits to all columns, trained together, and the held-out scores (n, C)."""
         every = self.columns[-1].description
         tasks = [self._task(candidate, column.description, every, k) for k, column in enumerate(self.columns)]
@@ -240,7 +240,7 @@ class Comparison:
         fits = _trained(candidate.structure, tasks, self.source(self.rows, counts=counts))
         return fits, self._combined(self._scores(candidate, fits[:-1], self.rows[self.judged])), None
 
-    def _transformed(self, candidate: Candidate) -> tuple[list[Mixture], Tensor, Warp]:
+    def _transformed(self, candidate: Settings) -> tuple[list[Mixture], Tensor, Warp]:
         """The same, with the transform that each column fits to the samples it sees."""
         fits, scores = [], []
         for view in self.views:
@@ -260,7 +260,7 @@ class Comparison:
             views.append(_View(warp, source, description, warp.forward(self.rows[self.judged])))
         return views
 
-    def _task(self, candidate: Candidate, own: Description, every: Description, column: int) -> Task:
+    def _task(self, candidate: Settings, own: Description, every: Description, column: int) -> Task:
         """A member that sees the samples of its own description, among those of every member."""
         counts = list(candidate.n_components)
         prior = make_prior(candidate.prior, own, counts)
@@ -268,7 +268,7 @@ class Comparison:
         rough, assigned = starting_mixture(own, candidate.structure, counts, "bisection", self.problem.generator)
         return Task(solver, first_update(rough, assigned, solver), own.weight, column)
 
-    def _scores(self, candidate: Candidate, fits: list[Mixture], rows: Tensor) -> Tensor:
+    def _scores(self, candidate: Settings, fits: list[Mixture], rows: Tensor) -> Tensor:
         """log p(x, c) by every fit, (n, F, C)."""
         stack = Stack.of(candidate.structure, fits)
         slices, n_members = stack.mixture.class_slices, len(fits)
@@ -335,7 +335,7 @@ class _Search:
                 if trial is not None:
                     self._transformed(trial.candidate)
 
-    def _transformed(self, best: Candidate) -> None:
+    def _transformed(self, best: Settings) -> None:
         """Try one component, and the best number of a structure, with transformed features."""
         for counts in dict.fromkeys((self.comparison.components(1), best.n_components)):
             for prior in self._priors(best.structure, max(counts), transformed=True):
@@ -351,14 +351,14 @@ class _Search:
                 break
             last, worse = counts, worse + 1
             for prior in self._priors(structure, level):
-                trial = self._try(Candidate(name, structure, counts, prior))
+                trial = self._try(Settings(name, structure, counts, prior))
                 if trial is None:
                     return best
                 if best is None or trial.score < best.score:
                     best, worse = trial, 0
         return best
 
-    def _try(self, candidate: Candidate) -> Trial | None:
+    def _try(self, candidate: Settings) -> Trial | None:
         """None where the comparison would cost too much, or there is no time left."""
         budget = self.wanted.time_budget
         late = budget is not None and time.perf_counter() - self.began > budget

@@ -1,0 +1,66 @@
+"""Scores that ignore unlabeled samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import get_scorer
+from sklearn.utils import _safe_indexing  # pyright: ignore[reportPrivateUsage]
+from torch import Tensor
+
+from mixtura.estimators.input import labeled_samples
+
+
+@dataclass(frozen=True)
+class LabeledScorer:
+    """A scikit-learn scorer of the labeled samples.
+
+    Cross-validation holds out unlabeled samples too. Most scorers count them as errors; this one leaves them out.
+
+    Parameters
+    ----------
+    scoring : str or callable, default "accuracy"
+        A scorer, as `sklearn.metrics.get_scorer` takes it.
+    unlabeled : object, default -1
+        The label of unlabeled samples; np.nan stands for every missing label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from mixtura import LabeledScorer, MixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(60, random_state=0)
+    >>> y[::3] = -1
+    >>> model = MixtureClassifier(1, unlabeled=-1)
+    >>> scores = cross_val_score(model, X, y, scoring=LabeledScorer("neg_log_loss", unlabeled=-1))
+    >>> bool((scores > -0.6).all())
+    True
+    """
+
+    scoring: Any = "accuracy"
+    unlabeled: Any = -1
+
+    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The score of the labeled samples of X and y."""
+        X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return float(get_scorer(self.scoring)(estimator, X, y, **known))
+
+
+def only_labeled(X: Any, y: Any, sample_weight: Any, unlabeled: Any) -> tuple[Any, Any, Any]:
+    """The samples that have a label."""
+    labeled = labeled_samples(y, unlabeled)
+    if labeled.all():
+        return X, y, sample_weight
+    if not labeled.any():
+        raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
+    return tuple(_some(part, labeled) for part in (X, y, sample_weight))  # pyright: ignore[reportReturnType]
+
+
+def _some(values: Any, chosen: np.ndarray) -> Any:
+    if values is None or isinstance(values, Tensor):
+        return None if values is None else values[chosen]
+    return _safe_indexing(values, np.flatnonzero(chosen))
