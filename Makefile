@@ -18,7 +18,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test lint format bench fuzz clean
+.PHONY: demo test lint format bench fuzz oldest newest sdist clean
 .NOTPARALLEL:
 
 demo: .venv/installed-plot
@@ -43,6 +43,34 @@ fuzz: .venv/installed-dev
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks
 
+# The tests with the oldest supported versions of everything, and with the newest there are; environments of their own.
+# torch brings CUDA along there: some 5 GB each. SUBSET='tests/test_classifier.py ...' runs a part.
+SUBSET ?= tests src
+oldest: .venv-oldest/installed
+	$(THREADS) .venv-oldest/bin/python -m pytest $(WATCHDOG) -p no:cacheprovider $(OPTIONS) $(SUBSET)
+
+newest: .venv-newest/installed
+	$(THREADS) .venv-newest/bin/python -m pytest $(WATCHDOG) -p no:cacheprovider $(OPTIONS) $(SUBSET)
+
+.venv-oldest/installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv --clear .venv-oldest
+	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt hatchling editables
+	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt --no-build-isolation -e '.[plot,tune]' pytest hypothesis pandas
+	@touch $@
+
+.venv-newest/installed: pyproject.toml
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/python -m pip install -qq --upgrade hatchling editables
+	.venv-newest/bin/python -m pip install -qq --upgrade --no-build-isolation -e '.[plot,tune]' pytest hypothesis pandas
+	@touch $@
+
+# The source distribution, unpacked elsewhere and tested there.
+sdist: .venv/installed-dev
+	rm -rf build/sdist && mkdir -p build/sdist
+	$(BIN)/python -m hatchling build -t sdist -d build/sdist
+	tar xzf build/sdist/*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && $(THREADS) PYTHONPATH=src $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider $(OPTIONS) $(SUBSET)
+
 # One stamp per extra. The build backend is installed first, so that it is pinned too.
 .venv/installed-%: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing mixtura[$*] in .venv"
@@ -54,5 +82,5 @@ $(BIN)/pip:
 	$(PYTHON) -m venv .venv
 
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest build dist .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
