@@ -529,22 +529,6 @@ class TestMethods:
         with pytest.raises(ValueError, match=r"class_label must be one of \[0, 1\]; got 'x'\."):
             fitted.sample(1, class_label="x")
 
-    def test_explain_is_the_loss_without_the_feature(self):
-        model = MixtureClassifier(2, random_state=0, max_iter=50)
-        quietly(model.fit, IRIS, SPECIES)
-        X = holed(IRIS, 0.1)
-        found = model.explain(X)
-        assert found.shape == X.shape
-        assert (found[np.isnan(X)] == 0).all()
-        row, feature = 70, 2
-        without = X[[row]].copy()
-        without[0, feature] = np.nan
-        best = model.predict_log_proba(X[[row]]).argmax()
-        expected = model.predict_log_proba(X[[row]]) - model.predict_log_proba(without)
-        assert found[row, feature] == pytest.approx(expected[0, best], abs=1e-10)
-        # Petals tell the species, sepals hardly.
-        assert model.explain(IRIS)[:, 2:].mean() > model.explain(IRIS)[:, :2].mean()
-
     def test_fitted_attributes(self, fitted):
         assert fitted.converged_
         assert fitted.n_iter_ == len(fitted.history_)

@@ -24,6 +24,7 @@ LEVELS = [
     {"sparse", "nonnegative"},
     {"selection"},
     {"plotting"},
+    {"reading"},
     {"estimators"},
     {"nn"},
     {"__init__"},

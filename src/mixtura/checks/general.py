@@ -400,7 +400,20 @@ def alone_with_batches(**arguments: Any) -> None:
 
 
 TAKE_NAN = "MixtureClassifier, DiscriminativeMixtureClassifier, HybridMixtureClassifier or AveragedMixtureClassifier"
-NEEDS_DENSITY = ("sample", "impute", "score_samples", "predict_joint_log_proba")
+NEEDS_DENSITY = (
+    "sample",
+    "impute",
+    "score_samples",
+    "predict_joint_log_proba",
+    "explain",
+    "feature_importances",
+    "outlier_score",
+    "is_outlier",
+    "calibrate_outliers",
+    "bic",
+    "aic",
+    "icl",
+)
 
 
 def hard_labels(numbers: Tensor | None, name: str) -> Tensor:

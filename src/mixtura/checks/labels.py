@@ -32,6 +32,21 @@ def distinct(labels: np.ndarray) -> np.ndarray:
         ) from error
 
 
+def known_labels(labels: Any, classes: np.ndarray) -> np.ndarray:
+    """The number of the class of every label, in the order of classes."""
+    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if values.ndim != 1:
+        raise ValueError(f"y must hold one label per sample; got shape {values.shape}.")
+    numbers = np.searchsorted(classes, values).clip(0, len(classes) - 1)
+    strange = classes[numbers] != values
+    if strange.any():
+        raise ValueError(
+            f"y holds {_plain(values[strange.argmax()])!r}, which is not a class of the model; the classes are "
+            f"{classes.tolist()}."
+        )
+    return numbers
+
+
 def finite_labels(values: np.ndarray) -> None:
     """Check that numeric labels are not infinite."""
     if values.dtype.kind == "f" and np.isinf(values).any():
@@ -131,6 +146,14 @@ def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
+
+
+def prior_labels(prior: Mapping[Any, float], classes: np.ndarray) -> list[Any]:
+    """The classes in order, if a class prior by label names each of them."""
+    labels = classes.tolist()
+    if set(prior) != set(labels):
+        raise ValueError(f"prior must have one probability for each of the classes {labels}; got {list(prior)}.")
+    return labels
 
 
 def class_prior(value: object, class_weights: Tensor) -> Tensor | None:

@@ -5,8 +5,10 @@ from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.hybrid import HybridMixtureClassifier
+from mixtura.estimators.imputer import MarginalFeatureSelector, MixtureImputer
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 from mixtura.estimators.scoring import LabeledScorer
+from mixtura.estimators.reject_option import RejectOption
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
 __all__ = [
@@ -16,8 +18,11 @@ __all__ = [
     "GaussianMixture",
     "HybridMixtureClassifier",
     "LabeledScorer",
+    "MarginalFeatureSelector",
     "MixtureClassifier",
+    "MixtureImputer",
     "NonnegativeMixtureClassifier",
+    "RejectOption",
     "RelevanceVectorClassifier",
     "SparseMixtureClassifier",
     "make_nonnegative_pipeline",

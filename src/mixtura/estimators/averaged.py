@@ -23,7 +23,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
 from mixtura.estimators.classifier import MixtureClassifier, is_auto
 from mixtura.estimators.density import GaussianMixture
-from mixtura.estimators.input import Rows, is_batches
+from mixtura.estimators.input import Rows, adopt_features, is_batches
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.init.description import describe
@@ -82,13 +82,6 @@ class _Averaged(MixtureEstimator):
             )
         base: Any = clone(self._base)
         return base
-
-    def _take_features(self, base: Any) -> None:
-        self.n_features_in_ = base.n_features_in_
-        if hasattr(base, "feature_names_in_"):
-            self.feature_names_in_ = base.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
 
     def _draws(self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState) -> Tensor | None:
         """How often each member sees each row, (n, B); every stratum is drawn from by itself. None: once.
@@ -224,7 +217,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         base = self._checked_base(X, GaussianMixture)
         base._check_arguments()
         rows, source = base._read_source(X, sample_weight)
-        self._take_features(base)
+        adopt_features(self, base)
         random_state = check_random_state(self.random_state)
         weights = checks.sample_weight(sample_weight, len(rows))
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
@@ -335,7 +328,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
                 f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
             )
         rows, labels, weights = self._known(base, X, y, sample_weight)
-        self._take_features(base)
+        adopt_features(self, base)
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), weights, random_state)
         with computing():

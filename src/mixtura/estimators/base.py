@@ -16,10 +16,12 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
+from mixtura.engine.conditionals import draw_missing
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import Rows, is_batches, read_rows
+from mixtura.estimators.described import DescribedMixture
+from mixtura.estimators.input import Rows, framed_like, is_batches, read_rows
 from mixtura.estimators.model_files import Savable
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
@@ -28,7 +30,7 @@ from mixtura.objectives import posteriors
 from mixtura.roles import ConjugatePrior, Covariance, Prior, Structure
 
 
-class MixtureEstimator(Savable, BaseEstimator):
+class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     """Fitted: `mixture_` (weights, means, covariances as dense views) and everything that follows from it."""
 
     mixture_: Mixture
@@ -102,24 +104,41 @@ class MixtureEstimator(Savable, BaseEstimator):
         """Posterior probability of each component given the row, (n_rows, n_components)."""
         return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
 
-    def impute(self, X: Any) -> Any:
-        """X with its missing cells replaced by their expectation given the observed cells of the row.
+    def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
+        """Fill in missing values given the observed values of the same sample.
 
-        Columns without an observed value in the training rows stay missing.
-        Where features are warped it is the expectation of the warped feature, taken back.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        method : {"mean", "draw"}, default="mean"
+            "mean" takes the conditional expectation (under `warp` that of the transformed feature, transformed back);
+            "draw" draws from the conditional distribution, which keeps variances and correlations.
+        random_state : int or RandomState, optional
+            Of the draws; None takes that of the model.
+
+        Returns
+        -------
+        completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
+            Columns without an observed value in the training samples stay missing.
         """
         rows = self._read(X)
-        source = rows.source()
+        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
+        drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
         with computing():
             mixture = self.mixture_.to(source.device)
-            completed = impute(mixture, source, checks.memory_limit(self.memory_limit))
+            if drawn:
+                random = check_random_state(self.random_state if random_state is None else random_state)
+                generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
+                completed = draw_missing(mixture, source, generator, limit)
+            else:
+                completed = impute(mixture, source, limit)
             if rows.warp is not None:
                 given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
                 completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)
             for column in self.unobserved_:
                 given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
                 completed[:, column] = given.to(completed)
-        return rows.answer(completed)
+        return framed_like(X, rows.answer(completed))
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
@@ -217,7 +236,8 @@ def check_described(estimator: Any, description: Description) -> None:
 
 
 def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:
-    """Remember columns without an observed value, and tell the user."""
+    """Remember the weight of the samples, and columns without an observed value; tell the user of these."""
+    estimator.training_weight_ = description.weight
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
     if estimator.unobserved_:
         names = getattr(estimator, "feature_names_in_", None)

@@ -381,15 +381,6 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Mean log density of the rows."""
         return float(self.score_samples(X).mean())
 
-    def bic(self, X: Any) -> float:
-        """Bayesian information criterion; lower is better."""
-        n_rows = len(X)
-        return -2 * self.score(X) * n_rows + self.n_parameters_ * math.log(n_rows)
-
-    def aic(self, X: Any) -> float:
-        """Akaike information criterion; lower is better."""
-        return -2 * self.score(X) * len(X) + 2 * self.n_parameters_
-
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows drawn from the mixture and their components, ordered by component."""
         check_is_fitted(self)
@@ -401,21 +392,6 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     def _view(self, values: Tensor) -> np.ndarray:
         return values.cpu().numpy()
-
-    def _fitted(self, name: str) -> Mixture:
-        if "mixture_" not in self.__dict__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: it is not fitted yet")
-        return self.mixture_
-
-    @property
-    def weights_(self) -> np.ndarray:
-        """Weight of each component."""
-        return self._view(self._fitted("weights_").weights)
-
-    @property
-    def means_(self) -> np.ndarray:
-        """Mean of each component."""
-        return self._view(self._fitted("means_").means)
 
     @property
     def covariances_(self) -> np.ndarray:

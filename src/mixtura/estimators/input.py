@@ -106,6 +106,23 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
 
 
+def adopt_features(estimator: Any, fitted: Any) -> None:
+    """Let an estimator know the features that the estimator inside it was fitted to."""
+    estimator.n_features_in_ = fitted.n_features_in_
+    vars(estimator).pop("feature_names_in_", None)
+    if "feature_names_in_" in vars(fitted):
+        estimator.feature_names_in_ = fitted.feature_names_in_
+
+
+def framed_like(X: Any, values: Any) -> Any:
+    """Completed samples as a data frame with the names and the index of X, where X is one (pandas or polars)."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return values
+    if hasattr(X, "iloc"):
+        return type(X)(values, index=X.index, columns=X.columns)
+    return type(X)(values, schema=list(X.columns))
+
+
 def _with_nan(X: Any) -> Any:
     """X with NaN where values are masked, or where they are None or pd.NA among objects."""
     if isinstance(X, np.ma.MaskedArray):

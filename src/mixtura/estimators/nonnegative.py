@@ -317,7 +317,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         check_is_fitted(self)
-        log_prior = torch.from_numpy(self.class_prior_).log()
+        offsets = 0.0 if self.class_offsets_ is None else torch.from_numpy(self.class_offsets_)
+        log_prior = torch.from_numpy(self.class_prior_).log() - offsets  # that of the training; offsets come later
 
         def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
             scores = mixture.log_probabilities(part)

@@ -14,13 +14,18 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.base import MixtureEstimator
+from mixtura.estimators.class_reading import ClassReading
+from mixtura.estimators.described import fit_facts, label_facts
+from mixtura.estimators.explained import ExplainedClassifier
 from mixtura.estimators.model_files import Savable
 from mixtura.estimators.scoring import only_labeled
 from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
+from mixtura.reading.class_priors import checked_costs
+from mixtura.reading.tables import ModelSummary, Table
 
 
-class ClassPredictions(ClassifierMixin):
+class ClassPredictions(ClassReading, ClassifierMixin):
     """Predictions of a classifier from the scores of its classes: log p(x, c), up to a term of the row."""
 
     classes_: np.ndarray
@@ -30,23 +35,40 @@ class ClassPredictions(ClassifierMixin):
         """finish(scores (C, n)) -> (n, ...) over the rows of X, handed back as X came."""
         raise NotImplementedError
 
+    def _finished(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        """The same under the class prior that was asked for."""
+        return self._map_scores(X, lambda scores: finish(self._offset(scores)))
+
     def predict_log_proba(self, X: Any) -> Any:
         """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        return self._map_scores(X, lambda scores: scores.log_softmax(0).T)
+        return self._finished(X, lambda scores: scores.log_softmax(0).T)
 
     def predict_proba(self, X: Any) -> Any:
         """p(c | x) of each row and class."""
-        return self._map_scores(X, lambda scores: posteriors(scores)[1].T)
+        return self._finished(X, lambda scores: posteriors(scores)[1].T)
 
     def decision_function(self, X: Any) -> Any:
         """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        return self._map_scores(
-            X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T
-        )
+        return self._finished(X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T)
 
-    def predict(self, X: Any) -> Any:
-        """The most probable class of each row."""
-        numbers = self._map_scores(X, lambda scores: scores.max(0).indices)
+    def predict(self, X: Any, costs: Any = None) -> Any:
+        """The most probable class of each sample, or the one with the lowest expected cost.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        costs : array-like of shape (n_classes, n_classes), optional
+            `costs[i, j]` is the price of predicting `classes_[j]` where `classes_[i]` is true.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+        """
+        if costs is None:
+            numbers = self._finished(X, lambda scores: scores.max(0).indices)
+        else:
+            matrix = torch.from_numpy(checked_costs(costs, len(self.classes_)))
+            numbers = self._finished(X, lambda scores: (matrix.to(scores).T @ posteriors(scores)[1]).min(0).indices)
         if not isinstance(numbers, Tensor):
             return self.classes_[numbers.astype(np.int64)]
         if self.classes_.dtype.kind not in "iufb":
@@ -64,9 +86,32 @@ class ConditionalClassifier(ClassPredictions, Savable, BaseEstimator):
     """A classifier without a density."""
 
     n_features_in_: int
+    n_components_: Any
+    n_parameters_: Any
 
     def _column_name(self, column: int) -> str:
         return checks.column_name(self, column)
+
+    def summary(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> ModelSummary:
+        """Summarise the fitted model: classes, components, parameters and the fit.
+
+        Parameters
+        ----------
+        X, y : array-like, optional
+            Samples and labels, whose log-loss and error rate the summary then has.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        ModelSummary
+        """
+        check_is_fitted(self)
+        columns: dict[str, Any] = {"class": self.classes_.tolist(), "prior": self.class_prior_.tolist()}
+        columns["components"] = np.asarray(self.n_components_).tolist()
+        facts = {"features": self.n_features_in_, "parameters": self.n_parameters_, **fit_facts(self)}
+        if X is not None and y is not None:
+            facts |= label_facts(self, X, y, sample_weight)
+        return ModelSummary(type(self).__name__, facts, Table(columns))
 
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:
@@ -76,7 +121,7 @@ class ConditionalClassifier(ClassPredictions, Savable, BaseEstimator):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class DensityClassifier(ClassPredictions, MixtureEstimator):
+class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator):
     """A classifier whose classes are Gaussian mixtures."""
 
     class_prior_: np.ndarray
@@ -124,24 +169,9 @@ class DensityClassifier(ClassPredictions, MixtureEstimator):
         rows, components = self._draw(mixture, n_samples)
         return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
 
-    def explain(self, X: Any) -> Any:
-        """How much each feature speaks for the predicted class, (n_rows, n_features):
-
-        log p(c | x) - log p(c | x without the feature), by exact marginalisation; zero for a missing cell.
-        """
-        rows = self._read(X)
-        values = (
-            rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
-        )
-        whole = torch.as_tensor(self.predict_log_proba(values))
-        best = whole.argmax(1, keepdim=True)
-        parts = []
-        for feature in range(values.shape[1]):
-            without = values.clone()
-            without[:, feature] = torch.nan
-            parts.append((whole - self.predict_log_proba(without)).gather(1, best))
-        # Rounding may differ where rows are grouped otherwise: a cell that was missing takes nothing away.
-        return rows.answer(torch.cat(parts, 1).masked_fill(values.isnan().to(whole.device), 0.0))
+    def _take_class_prior(self, prior: np.ndarray) -> None:
+        self.mixture_ = self.mixture_.with_class_prior(torch.from_numpy(prior).to(self.mixture_.means.device))
+        self.class_prior_ = prior
 
     def _check_fitted(self) -> None:
         super()._check_fitted()

@@ -341,6 +341,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         state = self._with_class_prior_alone(state, problem)
         self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
         self.classes_ = problem.classes
+        self.class_prior_ = (problem.class_weights / problem.class_weights.sum()).cpu().numpy()
         self.history_ = list(result.history)
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED

@@ -1,0 +1,123 @@
+"""What can be read from every classifier: other class priors, costs, doubtful samples, doubtful labels."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.estimators.trust import as_array, fitted_clone, folds
+from mixtura.reading.class_priors import estimate_prior
+from mixtura.reading.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
+
+
+class ClassReading:
+    """Class priors, and samples and labels that are in doubt. For classifiers with probabilities."""
+
+    classes_: np.ndarray
+    class_prior_: np.ndarray
+    class_offsets_: np.ndarray | None = None  # added to the scores of the classes: log of a changed class prior
+
+    def _offset(self, scores: Tensor) -> Tensor:
+        """The scores of the classes (C, n) under the class prior that was asked for."""
+        if self.class_offsets_ is None:
+            return scores
+        return scores + torch.from_numpy(self.class_offsets_).to(scores).unsqueeze(-1)
+
+    def _take_class_prior(self, prior: np.ndarray) -> None:
+        """Change the class prior of this copy of the model."""
+        before = 0.0 if self.class_offsets_ is None else self.class_offsets_
+        self.class_offsets_ = before + np.log(prior / self.class_prior_)
+        self.class_prior_ = prior
+
+    def with_class_prior(self, prior: Any) -> Any:
+        """The fitted model for a population with another class prior; nothing is fitted again.
+
+        Parameters
+        ----------
+        prior : array-like of shape (n_classes,), dict or "uniform"
+            Probability of each class in the order of `classes_`, or by label.
+
+        Returns
+        -------
+        estimator
+            A copy of the fitted model.
+
+        Examples
+        --------
+        >>> from mixtura import MixtureClassifier
+        >>> from mixtura.datasets import make_ripley
+        >>> X, y = make_ripley(125, random_state=0)
+        >>> model = MixtureClassifier(2, random_state=0).fit(X, y)
+        >>> rare = model.with_class_prior([0.9, 0.1])
+        >>> bool((rare.predict(X) == 1).sum() < (model.predict(X) == 1).sum())
+        True
+        """
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        if isinstance(prior, dict):
+            prior = [prior[label] for label in checks.prior_labels(prior, self.classes_)]
+        probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64))
+        model = copy.copy(self)
+        model._take_class_prior(self.class_prior_ if probabilities is None else probabilities.numpy())
+        return model
+
+    def estimate_class_prior(self, X: Any) -> np.ndarray:
+        """Estimate the class prior of a population from unlabeled samples of it (prior-shift).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples without labels, of a population that differs from the training in its class prior alone.
+
+        Returns
+        -------
+        prior : ndarray of shape (n_classes,)
+            In the order of `classes_`; `with_class_prior` takes it.
+        """
+        model: Any = self
+        return estimate_prior(as_array(model.predict_proba(X)).astype(float), self.class_prior_)
+
+    def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
+        """Error rate if only the samples with the most certain predictions are answered.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        CoverageCurve
+        """
+        model: Any = self
+        numbers, probabilities = checks.known_labels(y, self.classes_), as_array(model.predict_proba(X))
+        return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
+
+    def suspicious_labels(self, X: Any, y: Any, cv: Any = 5) -> SuspiciousLabels:
+        """Find samples that look mislabelled: copies of the model that have not seen them think otherwise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        cv : int or cross-validation splitter, default=5
+
+        Returns
+        -------
+        SuspiciousLabels
+            Positions, labels and suggested classes, the most suspicious sample first.
+        """
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        numbers = checks.known_labels(y, self.classes_)
+        probabilities = np.zeros((len(numbers), len(self.classes_)))
+        for train, test in folds(self, X, y, cv):
+            part = fitted_clone(self, X, y, train)
+            known = np.searchsorted(self.classes_, part.classes_)
+            probabilities[np.ix_(test, known)] = as_array(part.predict_proba(_safe_indexing(X, test)))
+        return find_suspicious(probabilities, numbers, self.classes_)

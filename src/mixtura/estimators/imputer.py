@@ -1,0 +1,149 @@
+"""MixtureImputer and MarginalFeatureSelector: transformers made of a fitted mixture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from mixtura import checks
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.density import GaussianMixture
+from mixtura.estimators.explained import ExplainedClassifier
+from mixtura.estimators.input import adopt_features
+from mixtura.estimators.trust import as_array
+from mixtura.reading.importances import forward_selection
+
+
+class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Fill in missing values by a Gaussian mixture of all samples.
+
+    Parameters
+    ----------
+    estimator : GaussianMixture or AveragedMixture, optional
+        The density; None is `GaussianMixture(prior="default")`.
+    method : {"mean", "draw"}, default="mean"
+        Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
+    add_indicator : bool, default=False
+        Append one column per feature with missing training values: 1 where the value was missing.
+    random_state : int or RandomState, optional
+        Of the draws.
+
+    Attributes
+    ----------
+    estimator_ : fitted density
+    indicator_features_ : ndarray
+        Numbers of the features that have an indicator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixtura import MixtureImputer
+    >>> X = np.column_stack((np.arange(20.0), 2 * np.arange(20.0)))
+    >>> X[10, 1] = np.nan
+    >>> bool(abs(MixtureImputer().fit_transform(X)[10, 1] - 20) < 1)
+    True
+    """
+
+    def __init__(
+        self, estimator: Any = None, *, method: str = "mean", add_indicator: bool = False, random_state: Any = None
+    ):
+        self.estimator = estimator
+        self.method = method
+        self.add_indicator = add_indicator
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
+        """Fit the density to X; y is ignored."""
+        checks.one_of("method", self.method, ("mean", "draw"))
+        checks.switch("add_indicator", self.add_indicator)
+        base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
+        values: Any = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")  # pyright: ignore[reportArgumentType]
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        density: Any = clone(base)
+        self.estimator_: Any = density.fit(values, **known)
+        self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """X with its missing values filled in, and the indicators where they are asked for."""
+        check_is_fitted(self)
+        values: Any = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")  # pyright: ignore[reportArgumentType]
+        random = None if self.method == "mean" else check_random_state(self.random_state)
+        completed = as_array(self.estimator_.impute(values, self.method, random))
+        if not self.add_indicator:
+            return completed
+        return np.hstack((completed, np.isnan(values)[:, self.indicator_features_]))
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns of `transform`."""
+        names: Any = super().get_feature_names_out(input_features)
+        if not self.add_indicator:
+            return names
+        indicators = [f"missingindicator_{names[j]}" for j in self.indicator_features_]
+        return np.concatenate((names, np.array(indicators, dtype=object)))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator):
+    """Select the features without which a fitted mixture loses most: all others are integrated out.
+
+    The mixture is fitted once; features are then added one by one, each time the one that lowers the log-loss most.
+
+    Parameters
+    ----------
+    estimator : classifier with a density, optional
+        None is `MixtureClassifier()`.
+    n_features_to_select : int, default=1
+
+    Attributes
+    ----------
+    estimator_ : fitted classifier
+    ranking_ : list of int
+        The selected features, the best first.
+    log_losses_ : list of float
+        Log-loss with the first, the first two, ... of them.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from mixtura import MarginalFeatureSelector
+    >>> X, y = load_iris(return_X_y=True)
+    >>> MarginalFeatureSelector(n_features_to_select=2).fit_transform(X, y).shape
+    (150, 2)
+    """
+
+    def __init__(self, estimator: Any = None, *, n_features_to_select: int = 1):
+        self.estimator = estimator
+        self.n_features_to_select = n_features_to_select
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MarginalFeatureSelector:
+        """Fit the classifier, then select."""
+        base = MixtureClassifier() if self.estimator is None else self.estimator
+        if not isinstance(base, ExplainedClassifier):
+            raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        self.estimator_: Any = model.fit(X, y, **known)
+        adopt_features(self, self.estimator_)
+        count = min(checks.count("n_features_to_select", self.n_features_to_select), self.n_features_in_)
+        loss = self.estimator_._marginal_loss(X, y, sample_weight)
+        self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
+        return self
+
+    def _get_support_mask(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_is_fitted(self)
+        return np.isin(np.arange(self.n_features_in_), self.ranking_)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

@@ -1,0 +1,148 @@
+"""RejectOption: a classifier that abstains where it is not sure, or where a sample looks like nothing it knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from mixtura import checks
+from mixtura.estimators.class_reading import ClassReading
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.input import adopt_features
+from mixtura.estimators.trust import OutlierDetection, as_array
+from mixtura.reading.outliers import CoverageCurve
+
+
+def _has_density(self: Any) -> bool:
+    return isinstance(self.estimator_ if "estimator_" in vars(self) else self._base, OutlierDetection)
+
+
+class RejectOption(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Abstain from predictions that are not certain enough, and from samples that look like no training sample.
+
+    Parameters
+    ----------
+    estimator : classifier of mixtura, optional
+        None is `MixtureClassifier()`.
+    confidence : float, default=0.8
+        Smallest probability of the predicted class that is answered.
+    false_alarm : float or None, default=0.01
+        Share of ordinary samples that may be taken for outliers; None does not look for outliers. The threshold comes
+        from held-out training samples. Needs an estimator with a density.
+    reject_label : object, default="auto"
+        What is predicted for a sample that is not answered; "auto" is -1 for numbers (less if -1 is a class)
+        and "rejected" for text.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+        The fitted estimator.
+    classes_ : ndarray of shape (n_classes,)
+    reject_label_ : object
+
+    Examples
+    --------
+    >>> from mixtura import MixtureClassifier, RejectOption
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = RejectOption(MixtureClassifier(1, random_state=0)).fit(X, y)
+    >>> model.predict([[50.0, 50, 50, 50], [5.0, 3.4, 1.5, 0.2]])
+    array([-1,  0])
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        confidence: float = 0.8,
+        false_alarm: float | None = 0.01,
+        reject_label: Any = "auto",
+    ):
+        self.estimator = estimator
+        self.confidence = confidence
+        self.false_alarm = false_alarm
+        self.reject_label = reject_label
+
+    @property
+    def _base(self) -> Any:
+        return MixtureClassifier() if self.estimator is None else self.estimator
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RejectOption:
+        """Fit the estimator, and the threshold for outliers where one is asked for."""
+        checks.share("confidence", self.confidence)
+        base = self._base
+        if not isinstance(base, ClassReading):
+            raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
+        if self.false_alarm is not None and not isinstance(base, OutlierDetection):
+            raise ValueError(
+                f"{type(base).__name__} has no density and cannot tell outliers; set false_alarm=None, or use "
+                "MixtureClassifier."
+            )
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        self.estimator_: Any = model.fit(X, y, **known)
+        if self.false_alarm is not None:
+            checks.part("false_alarm", self.false_alarm)
+            self.estimator_.calibrate_outliers(X, y, **known)
+        self.classes_ = self.estimator_.classes_
+        adopt_features(self, self.estimator_)
+        self.reject_label_ = self._label()
+        return self
+
+    def _label(self) -> Any:
+        label = self.reject_label
+        if isinstance(label, str) and label == "auto":
+            numbers = self.classes_.dtype.kind in "iufb"
+            label = int(min(-1, np.min(self.classes_) - 1)) if numbers else "rejected"
+        if label in self.classes_.tolist():
+            raise ValueError(f"reject_label {label!r} is a class already; choose another.")
+        return label
+
+    def abstains(self, X: Any) -> np.ndarray:
+        """Which samples are not answered, (n_samples,)."""
+        check_is_fitted(self)
+        doubtful = as_array(self.predict_proba(X)).max(1) < self.confidence
+        if self.false_alarm is not None:
+            doubtful |= as_array(self.estimator_.is_outlier(X, self.false_alarm))
+        return doubtful
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The predicted class, or `reject_label_` where the model abstains."""
+        check_is_fitted(self)
+        labels = as_array(self.estimator_.predict(X))
+        kind = np.result_type(labels.dtype, np.asarray(self.reject_label_).dtype)
+        return np.where(self.abstains(X), np.asarray(self.reject_label_, kind), labels.astype(kind))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities of the estimator; they know nothing of rejection."""
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(X)
+
+    @available_if(_has_density)
+    def outlier_score(self, X: Any) -> Any:
+        """Outlier scores of the estimator."""
+        check_is_fitted(self)
+        return self.estimator_.outlier_score(X)
+
+    def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
+        """Error rate among answered samples for every confidence; see `MixtureClassifier.coverage_curve`."""
+        check_is_fitted(self)
+        return self.estimator_.coverage_curve(X, y)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy among the samples that are answered; NaN where none is."""
+        predicted, truth = self.predict(X), as_array(y)
+        answered = predicted != self.reject_label_
+        weights = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, float)
+        weights = weights * answered
+        return float(weights @ (predicted == truth) / weights.sum()) if weights.sum() else float("nan")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = get_tags(self._base).input_tags.allow_nan
+        return tags

@@ -1,0 +1,131 @@
+"""How far to trust a model with a density on a sample: outlier scores with a threshold from held-out samples."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.conditionals import map_distances
+from mixtura.engine.threads import computing
+from mixtura.model.mixture import Mixture
+from mixtura.reading.outliers import outlier_scores, reference_of, threshold_of
+
+
+class OutlierDetection:
+    """Outlier scores of samples, and which of them exceed a threshold."""
+
+    mixture_: Mixture
+    outlier_reference_: np.ndarray | None = None  # sorted scores of held-out training samples
+    memory_limit: Any
+
+    def outlier_score(self, X: Any) -> Any:
+        """How unusual samples are; larger is more unusual.
+
+        The squared distance of the observed features from the components that a sample belongs to, on a scale on which
+        it has mean 0 and variance 1 for Gaussian samples, whatever values are missing (outlier-score).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            NaN means missing. A sample with nothing observed has the score 0.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+        """
+        rows = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
+        source = rows.source()
+        with computing():
+            mixture = self.mixture_.to(source.device)
+            scores = map_distances(mixture, source, outlier_scores, checks.memory_limit(self.memory_limit))
+        return rows.answer(scores)
+
+    def calibrate_outliers(self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5) -> Any:
+        """Learn from held-out samples which outlier scores are usual.
+
+        Copies of the model are fitted to parts of the samples and score the samples that they have not seen. No
+        assumption is made on the distribution of the scores.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training samples.
+        y : array-like of shape (n_samples,), optional
+            Their labels, for classifiers.
+        sample_weight : array-like of shape (n_samples,), optional
+        cv : int or cross-validation splitter, default=5
+
+        Returns
+        -------
+        self
+        """
+        self._fitted("outlier_reference_")  # pyright: ignore[reportAttributeAccessIssue]
+        weights = None if sample_weight is None else np.asarray(sample_weight)
+        scores = []
+        for train, test in folds(self, X, y, cv):
+            known = {} if weights is None else {"sample_weight": weights[train]}
+            scores.append(as_array(fitted_clone(self, X, y, train, **known).outlier_score(_safe_indexing(X, test))))
+        self.outlier_reference_ = reference_of(np.concatenate(scores))
+        return self
+
+    def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
+        """Which samples are more unusual than all but a small share of the training samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        false_alarm : float, default=0.01
+            Share of ordinary samples that may be taken for outliers.
+
+        Returns
+        -------
+        outliers : ndarray of bool of shape (n_samples,)
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from mixtura import MixtureClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
+        >>> model.is_outlier([[50.0, 50, 50, 50], [5.8, 2.7, 4.2, 1.3]])
+        array([ True, False])
+        """
+        share = checks.part("false_alarm", false_alarm)
+        if self.outlier_reference_ is None:
+            raise ValueError(
+                "is_outlier needs a threshold from held-out samples; call model.calibrate_outliers(X, y) with the "
+                "training samples once, or use outlier_score and a threshold of your own."
+            )
+        return self.outlier_score(X) > threshold_of(self.outlier_reference_, share)
+
+
+def folds(model: Any, X: Any, y: Any, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Positions of training and test samples; stratified for classifiers, shuffled for a number of folds."""
+    splitter: Any = check_cv(cv, y, classifier="classes_" in vars(model))
+    if isinstance(cv, int):
+        splitter = type(splitter)(cv, shuffle=True, random_state=0)
+    positions = np.zeros((_num_samples(X), 1))
+    return list(splitter.split(positions, None if y is None else as_array(y)))
+
+
+def fitted_clone(model: Any, X: Any, y: Any, train: np.ndarray, **known: Any) -> Any:
+    """A copy of a model that is fitted to some of the samples."""
+    labels = None if y is None else as_array(y)[train]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the model itself has told
+        copy: Any = clone(model)
+        return copy.fit(_safe_indexing(X, train), labels, **known)
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Labels, or an answer of an estimator, as an array."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

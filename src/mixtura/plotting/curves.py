@@ -1,0 +1,206 @@
+"""Displays of curves: coverage and error, reliability, the history of a fit, confusion of classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
+
+
+class CoverageDisplay:
+    """Error rate among answered samples against the share of samples that are answered.
+
+    Parameters
+    ----------
+    coverages, errors : ndarray
+        As in `CoverageCurve`.
+    name : str, optional
+        Of the curve in the legend.
+
+    Attributes
+    ----------
+    ax_, figure_, line_
+    """
+
+    ax_: Any
+    figure_: Any
+    line_: Any
+
+    def __init__(self, coverages: np.ndarray, errors: np.ndarray, name: str | None = None):
+        self.coverages, self.errors, self.name = coverages, errors, name
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None
+    ) -> CoverageDisplay:
+        """Compute the curve of a classifier and draw it."""
+        curve = estimator.coverage_curve(X, y)
+        return cls(curve.coverages, curve.errors, name or type(estimator).__name__).plot(ax)
+
+    def plot(self, ax: Any = None, name: str | None = None) -> CoverageDisplay:
+        """Draw; returns self."""
+        self.ax_ = axes_or_new(ax)
+        self.figure_ = self.ax_.figure
+        number = len(self.ax_.lines)
+        look: dict[str, Any] = {"color": colour(number), "linestyle": line(number)}
+        label = name or self.name or "error rate among answered samples"
+        (self.line_,) = self.ax_.plot(100 * self.coverages, 100 * self.errors, label=label, **look)
+        self.ax_.set(xlabel="answered samples, %", ylabel="error rate among them, %")
+        self.ax_.set_ylim(bottom=0)
+        self.ax_.set_xlim(0, 100)
+        self.ax_.legend()
+        self.ax_.spines[["top", "right"]].set_visible(False)
+        return self
+
+
+class ReliabilityDisplay:
+    """Observed frequency of classes against their predicted probability: the diagonal is perfect calibration.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n_samples, n_classes)
+    outcomes : ndarray of bool of shape (n_samples, n_classes)
+    classes : sequence
+    n_bins : int, default=10
+
+    Attributes
+    ----------
+    ax_, figure_
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, probabilities: np.ndarray, outcomes: np.ndarray, classes: Any, n_bins: int = 10):
+        self.probabilities, self.outcomes, self.classes, self.n_bins = probabilities, outcomes, classes, n_bins
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None) -> ReliabilityDisplay:
+        """Predict the probabilities of samples and draw how they compare with their labels."""
+        outcomes = np.asarray(y)[:, None] == np.asarray(estimator.classes_)
+        return cls(np.asarray(estimator.predict_proba(X)), outcomes, estimator.classes_, n_bins).plot(ax)
+
+    def plot(self, ax: Any = None) -> ReliabilityDisplay:
+        """Draw; returns self. Of two classes the second is drawn; of several, all their probabilities together."""
+        self.ax_ = axes_or_new(ax)
+        self.figure_ = self.ax_.figure
+        two = len(self.classes) == 2
+        predicted = self.probabilities[:, 1] if two else self.probabilities.ravel()
+        happened = self.outcomes[:, 1] if two else self.outcomes.ravel()
+        bins = np.minimum((predicted * self.n_bins).astype(int), self.n_bins - 1)
+        used = np.unique(bins)
+        means = np.array([predicted[bins == b].mean() for b in used])
+        shares = np.array([happened[bins == b].mean() for b in used])
+        counts = np.array([(bins == b).sum() for b in used])
+        errors = np.sqrt((shares * (1 - shares)).clip(1e-4) / counts)
+        self.ax_.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="perfectly calibrated")
+        name = f"class {self.classes[1]}" if two else "all classes"
+        self.ax_.errorbar(means, shares, errors, color=COLOURS[0], marker="o", markersize=4, capsize=2, label=name)
+        for mean, share, count in zip(means, shares, counts, strict=True):
+            place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GREY}
+            self.ax_.annotate(str(count), (mean, share), (5, -9), **place)
+        self.ax_.set(xlabel="predicted probability", ylabel="share of samples (small numbers: how many)")
+        self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        self.ax_.legend(loc="upper left")
+        self.ax_.spines[["top", "right"]].set_visible(False)
+        return self
+
+
+class ConfusionDisplay:
+    """Which classes are taken for which: rows are true classes, columns predicted ones.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_classes, n_classes)
+        Number of samples.
+    classes : sequence
+
+    Attributes
+    ----------
+    ax_, figure_
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, matrix: np.ndarray, classes: Any):
+        self.matrix, self.classes = matrix, classes
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> ConfusionDisplay:
+        """Predict samples and draw the confusion matrix."""
+        from sklearn.metrics import confusion_matrix
+
+        return cls(confusion_matrix(y, estimator.predict(X), labels=estimator.classes_), estimator.classes_).plot(ax)
+
+    def plot(self, ax: Any = None) -> ConfusionDisplay:
+        """Draw; returns self. Shades are shares of the true class."""
+        n_classes = len(self.classes)
+        self.ax_ = axes_or_new(ax, (2.2 + 0.5 * n_classes, 1.6 + 0.45 * n_classes))
+        self.figure_ = self.ax_.figure
+        shares = self.matrix / self.matrix.sum(1, keepdims=True).clip(1)
+        image = self.ax_.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for i, j in np.argwhere(self.matrix > 0):
+            tint = "white" if shares[i, j] > 0.6 else "black"
+            self.ax_.text(j, i, str(self.matrix[i, j]), ha="center", va="center", color=tint, fontsize=8)
+        names = [str(label) for label in self.classes]
+        turned = max(len(name) for name in names) > 4
+        self.ax_.set_xticks(range(n_classes), names, rotation=45 if turned else 0, ha="right" if turned else "center")
+        self.ax_.set_yticks(range(n_classes), names)
+        self.ax_.set(xlabel="predicted class", ylabel="true class")
+        self.figure_.colorbar(image, ax=self.ax_, label="share of the true class", shrink=0.8)
+        return self
+
+
+class HistoryDisplay:
+    """The objective per sample at every iteration of the last fit.
+
+    Parameters
+    ----------
+    histories : dict of str to list of Record
+        By the name of the model.
+
+    Attributes
+    ----------
+    ax_, figure_
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, histories: dict[str, Any]):
+        self.histories = histories
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> HistoryDisplay:
+        """Draw the history of a fitted estimator, or of the last step of a Pipeline."""
+        final = last_step(estimator)
+        if not vars(final).get("history_"):
+            raise ValueError(
+                f"HistoryDisplay draws the iterations of a fit; this {type(final).__name__} has none. Fit it with "
+                "max_iter=1 or more."
+            )
+        return cls({name or type(final).__name__: final.history_}).plot(ax)
+
+    def plot(self, ax: Any = None) -> HistoryDisplay:
+        """Draw; returns self."""
+        self.ax_ = axes_or_new(ax)
+        self.figure_ = self.ax_.figure
+        for name, history in self.histories.items():
+            number = len(self.ax_.lines)
+            across, up = [record.iteration for record in history], [record.objective for record in history]
+            look: dict[str, Any] = {"color": colour(number), "linestyle": line(number), "marker": marker(number)}
+            self.ax_.plot(across, up, label=name, markersize=3, **look)
+        self.ax_.set(xlabel="iteration", ylabel="objective per sample")
+        self.ax_.locator_params(axis="x", integer=True)
+        outside_legend(self.ax_, len(self.ax_.lines))
+        return self
+
+
+def last_step(estimator: Any) -> Any:
+    """The fitted model at the end of a Pipeline, or the estimator itself."""
+    from sklearn.pipeline import Pipeline
+
+    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator

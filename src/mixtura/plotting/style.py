@@ -1,0 +1,62 @@
+"""Colours, markers and names that all pictures share: colour-blind safe, and different for many classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+# Okabe and Ito (2008): eight colours that people with colour-blindness tell apart. From the ninth class on, they come
+# again with another marker and line style, so that no two of forty classes look the same.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#B8A800", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
+LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+GREY = "#777777"
+
+
+def colour(number: int) -> str:
+    return COLOURS[int(number) % len(COLOURS)]
+
+
+def marker(number: int) -> str:
+    return MARKERS[int(number) % len(MARKERS)]
+
+
+def line(number: int) -> Any:
+    """The style of a line: it changes when the colours begin again."""
+    return LINES[int(number) // len(COLOURS) % len(LINES)]
+
+
+def axes_or_new(ax: Any, size: tuple[float, float] = (6.4, 4.8)) -> Any:
+    """The axes that were given, or those of a new figure."""
+    return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+
+
+def names_of(model: Any, n_features: int) -> list[str]:
+    """Names of the features of a fitted model."""
+    known = vars(model).get("feature_names_in_")
+    return [f"x{j}" for j in range(n_features)] if known is None else [str(name) for name in known]
+
+
+def outside_legend(ax: Any, n_entries: int, title: str | None = None) -> None:
+    """A legend that hides nothing: beside the axes where there are many entries."""
+    if n_entries > 6:
+        ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=8)
+    else:
+        ax.legend(title=title, loc="best", framealpha=0.9, fontsize=9)
+
+
+def spread_out(values: Sequence[float] | np.ndarray, width: float) -> np.ndarray:
+    """Heights that keep points with near values apart, within +- width."""
+    ordered = np.argsort(values, kind="stable")
+    span = float(np.ptp(values)) or 1.0
+    bins = np.floor((np.asarray(values) - np.min(values)) / span * 60).astype(int)
+    heights = np.zeros(len(bins))
+    for number in np.unique(bins):
+        members = ordered[bins[ordered] == number]
+        steps = (np.arange(len(members)) + 1) // 2 * np.where(np.arange(len(members)) % 2, 1, -1)
+        heights[members] = steps
+    most = np.abs(heights).max() or 1.0
+    return heights * min(width / most, width / 6)

@@ -1,0 +1,47 @@
+"""Class priors that differ between training and use, and decisions that cost differently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+MAX_ITERATIONS = 10_000
+TOLERANCE = 1e-8
+
+
+def estimate_prior(posteriors: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """The class prior of unlabeled samples by EM (Saerens, Latinne and Decaestecker 2002) (prior-shift):
+
+        p'(c) <- mean_n  p(c | x_n) p'(c) / p(c)  /  sum_c' p(c' | x_n) p'(c') / p(c').
+
+    Parameters
+    ----------
+    posteriors : ndarray of shape (n, C)
+        Class probabilities of the samples under the prior of the training.
+    prior : ndarray of shape (C,)
+        The prior of the training.
+
+    Returns
+    -------
+    ndarray of shape (C,)
+    """
+    ratios, current = posteriors / prior, prior
+    for _ in range(MAX_ITERATIONS):
+        joint = ratios * current
+        updated = (joint / joint.sum(1, keepdims=True)).mean(0)
+        if np.abs(updated - current).max() < TOLERANCE:
+            return updated
+        current = updated
+    return current
+
+
+def checked_costs(costs: Any, n_classes: int) -> np.ndarray:
+    """A matrix of costs: costs[i, j] is the price of predicting class j where class i is true."""
+    matrix = np.asarray(costs, dtype=float)
+    if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():
+        raise ValueError(
+            f"costs must be a finite matrix of shape ({n_classes}, {n_classes}) with the price of predicting the class "
+            f"of the column where that of the row is true; got shape {matrix.shape}."
+        )
+    return matrix

@@ -1,0 +1,229 @@
+"""Contributions of features to the log-odds of a class: Shapley values of exact marginalisation.
+
+    v(S) = log-odds of the class given the features in S alone, the others integrated out
+    phi_j = average over orders of v(features up to and including j) - v(features before j)           (shapley)
+
+The values of a sample sum to its log-odds minus those of the class prior: within every order the differences
+telescope, whether all orders are averaged or a few. A missing feature changes no v(S) and gets zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mixtura.reading.tables import data_frame, text_of
+
+# Up to so many features all subsets are evaluated: 2^9 = 512 evaluations of a sample, as many as 32 orders of 16.
+MOST_EXACT = 9
+ORDERS = 32
+# Samples with values left out that are evaluated together.
+EVALUATED_ROWS = 65_536
+
+Game = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows (m, D) with NaN, samples they stem from (m,) -> (m,)
+
+
+def shapley_values(
+    rows: np.ndarray, game: Game, n_orders: int | None, random_state: np.random.RandomState
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shapley values (n, D) and the value of each sample without any feature, (n,).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, D)
+        NaN means missing.
+    game : callable
+        v of rows whose other features are NaN.
+    n_orders : int or None
+        Number of sampled orders, used in pairs of an order and its reverse; None takes all subsets if there are few.
+    random_state : RandomState
+    """
+    n_features = rows.shape[1]
+    if n_orders is None and n_features <= MOST_EXACT:
+        return _by_subsets(rows, game)
+    return _by_orders(rows, game, ORDERS if n_orders is None else n_orders, random_state)
+
+
+def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
+    """v of every sample with every mask (M, D) of kept features: (n, M)."""
+    values = np.empty((len(rows), len(masks)))
+    step = max(1, EVALUATED_ROWS // len(masks))
+    for first in range(0, len(rows), step):
+        part = rows[first : first + step]
+        samples = np.repeat(np.arange(first, first + len(part)), len(masks))
+        kept = np.where(masks, part[:, None, :], np.nan).reshape(-1, rows.shape[1])
+        values[first : first + step] = game(kept, samples).reshape(len(part), len(masks))
+    return values
+
+
+def _by_subsets(rows: np.ndarray, game: Game) -> tuple[np.ndarray, np.ndarray]:
+    size = rows.shape[1]
+    masks = np.array(list(itertools.product((False, True), repeat=size)), bool).reshape(-1, size)
+    values = _evaluated(rows, game, masks)  # (n, 2^D), the first of them without any feature
+    codes = masks @ (1 << np.arange(size)[::-1])
+    places = np.argsort(codes)
+    shares = np.zeros((len(rows), size))
+    for j in range(size):
+        without = np.flatnonzero(~masks[:, j])
+        with_feature = places[codes[without] + (1 << (size - 1 - j))]
+        counts = masks[without].sum(1)
+        weights = 1 / (size * np.array([math.comb(size - 1, int(count)) for count in counts]))
+        shares[:, j] = (values[:, with_feature] - values[:, without]) @ weights
+    return _closed(rows, shares, values[:, 0], values[:, -1])
+
+
+def _by_orders(
+    rows: np.ndarray, game: Game, n_orders: int, random_state: np.random.RandomState
+) -> tuple[np.ndarray, np.ndarray]:
+    size, total = rows.shape[1], np.zeros(rows.shape)
+    orders = [random_state.permutation(size) for _ in range(-(-n_orders // 2))]
+    orders = [order for pair in orders for order in (pair, pair[::-1])][: max(n_orders, 1)]
+    ends = _evaluated(rows, game, np.stack((np.zeros(size, bool), np.ones(size, bool))))
+    for order in orders:
+        masks = np.argsort(order) < np.arange(1, size)[:, None]  # (D - 1, D): the first 1, 2, ... features of the order
+        inner = _evaluated(rows, game, masks)
+        values = np.concatenate((ends[:, :1], inner, ends[:, 1:]), 1)
+        total[:, order] += np.diff(values, axis=1)
+    return _closed(rows, total / len(orders), ends[:, 0], ends[:, 1])
+
+
+def _closed(rows: np.ndarray, shares: np.ndarray, base: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values that are zero for missing features; the rounding that these had goes to the largest value."""
+    shares = np.where(np.isnan(rows), 0.0, shares)
+    largest = np.abs(shares).argmax(1)
+    shares[np.arange(len(rows)), largest] += (whole - base) - shares.sum(1)
+    shares[np.isnan(rows).all(1)] = 0.0
+    return shares, base
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Contributions of the features of samples to the log-odds of a class.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_samples, n_features)
+        Shapley values in units of log-odds; zero for missing features. `base_values + values.sum(1)` are `log_odds`.
+    base_values : ndarray of shape (n_samples,)
+        Log-odds without any feature: those of the class prior.
+    log_odds : ndarray of shape (n_samples,)
+    probabilities : ndarray of shape (n_samples,)
+        Of the explained class.
+    data : ndarray of shape (n_samples, n_features)
+        The samples; NaN means missing.
+    feature_names : list of str
+    classes : ndarray of shape (n_samples,)
+        The class that each sample's values speak for.
+    against : object or None
+        The class that it is compared with; None means all others together.
+    nearest_components : ndarray of shape (n_samples,)
+        Number of the component of that class with the largest share in the sample.
+    outlier_scores : ndarray of shape (n_samples,)
+        How unusual each sample is, see `outlier_score`.
+    missing_effects : ndarray of shape (n_samples, n_features)
+        Standard deviation of the change of the log-odds if a missing value became known; NaN for observed values.
+    """
+
+    values: np.ndarray
+    base_values: np.ndarray
+    log_odds: np.ndarray
+    probabilities: np.ndarray
+    data: np.ndarray
+    feature_names: list[str]
+    classes: np.ndarray
+    against: Any
+    nearest_components: np.ndarray
+    outlier_scores: np.ndarray
+    missing_effects: np.ndarray
+    index: Any = field(default=None, repr=False)  # of the frame that was explained
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, samples: Any) -> Explanation:
+        """Some of the samples, or one of them by its position."""
+        chosen = np.atleast_1d(np.arange(len(self))[samples])
+        parts: dict[str, Any] = dict(vars(self))
+        for name, value in parts.items():
+            if isinstance(value, np.ndarray):
+                parts[name] = value[chosen]
+        if self.index is not None:
+            parts["index"] = self.index[chosen]
+        return Explanation(**parts)
+
+    def __str__(self) -> str:
+        if len(self) != 1:
+            return self._ranking()
+        against = "all other classes" if self.against is None else f"class {self.against}"
+        order = np.argsort(-np.abs(self.values[0]), kind="stable")
+        width = max(len(name) for name in self.feature_names)
+        lines = [
+            f"class {self.classes[0]} against {against}: log-odds {self.log_odds[0]:.3f}, probability "
+            f"{self.probabilities[0]:.4f}",
+            f"nearest component {self.nearest_components[0]}, outlier score {self.outlier_scores[0]:.2f}",
+            f"{'class prior'.ljust(width)}  {'':>10}  {self.base_values[0]:+9.3f}",
+        ]
+        for j in order:
+            effect = self.missing_effects[0, j]
+            if np.isnan(self.data[0, j]):
+                note = f"  (missing; knowing it would change the log-odds by about {effect:.2f})"
+                lines.append(f"{self.feature_names[j].ljust(width)}  {'missing':>10}  {0.0:+9.3f}{note}")
+            else:
+                value = text_of(float(self.data[0, j]))
+                lines.append(f"{self.feature_names[j].ljust(width)}  {value:>10}  {self.values[0, j]:+9.3f}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _ranking(self) -> str:
+        means = self.mean_sizes
+        order = np.argsort(-means, kind="stable")[:10]
+        width = max((len(self.feature_names[j]) for j in order), default=0)
+        lines = [f"{len(self)} samples; mean size of the contributions in log-odds:"]
+        lines += [f"{self.feature_names[j].ljust(width)}  {means[j]:9.3f}" for j in order]
+        more = len(self.feature_names) - len(order)
+        return "\n".join([*lines, *([f"and {more} more features"] if more else [])])
+
+    @property
+    def mean_sizes(self) -> np.ndarray:
+        """Mean absolute value of the contributions of each feature, (n_features,)."""
+        return np.abs(self.values).mean(0) if len(self) else np.zeros(len(self.feature_names))
+
+    def to_frame(self) -> Any:
+        """A pandas data frame: one line per sample, with the index of the frame that was explained."""
+        columns: dict[str, Any] = {"class": self.classes, "log-odds": self.log_odds, "prior": self.base_values}
+        columns |= {name: self.values[:, j] for j, name in enumerate(self.feature_names)}
+        columns |= {"nearest component": self.nearest_components, "outlier score": self.outlier_scores}
+        return data_frame(columns, self.index)
+
+    def to_shap(self) -> Any:
+        """As a `shap.Explanation`, for the plots of that package."""
+        try:
+            import shap  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ModuleNotFoundError("to_shap needs the package shap: pip install shap", name="shap") from error
+        return shap.Explanation(
+            values=self.values, base_values=self.base_values, data=self.data, feature_names=self.feature_names
+        )
+
+    def plot(self, ax: Any = None, max_features: int = 12) -> Any:
+        """Bars for one sample, a point for every sample and feature (beeswarm) for several.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+        max_features : int, default=12
+            Features with the largest contributions that are drawn; the others are summed up.
+
+        Returns
+        -------
+        ExplanationDisplay
+        """
+        from mixtura.plotting.explanations import ExplanationDisplay
+
+        return ExplanationDisplay(self, max_features).plot(ax)

@@ -1,0 +1,30 @@
+"""How much the labels depend on features: the log-loss if features are integrated out of a fitted model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+Loss = Callable[[np.ndarray], float]  # kept features (D,) of bool -> log-loss
+
+
+def marginal_importances(loss: Loss, n_features: int) -> np.ndarray:
+    """How much the log-loss rises if a feature alone is integrated out, (D,)."""
+    whole = loss(np.ones(n_features, bool))
+    return np.array([loss(np.arange(n_features) != j) - whole for j in range(n_features)])
+
+
+def forward_selection(loss: Loss, n_features: int, n_selected: int) -> tuple[list[int], list[float]]:
+    """Features in the order in which they lower the log-loss most, and the log-loss with each of them added.
+
+    The features that are not chosen yet are integrated out.
+    """
+    chosen: list[int] = []
+    losses: list[float] = []
+    while len(chosen) < n_selected:
+        trials = {j: loss(np.isin(np.arange(n_features), [*chosen, j])) for j in range(n_features) if j not in chosen}
+        best = min(trials, key=lambda j: trials[j])
+        chosen.append(best)
+        losses.append(trials[best])
+    return chosen, losses

@@ -1,0 +1,153 @@
+"""Outlier scores that are comparable between samples with different missing values, and thresholds for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura.objectives import posteriors
+from mixtura.reading.tables import data_frame
+
+# Held-out scores that a model keeps: the largest quantile they resolve is one in this many.
+MOST_REFERENCES = 5_000
+
+
+def outlier_scores(log_joint: Tensor, distances: Tensor, n_observed: Tensor) -> Tensor:
+    """How far samples lie from the components they belong to, (n,) (outlier-score).
+
+    The squared distance of a Gaussian sample with m observed features has mean m and variance 2 m. The cube root
+    ((d^2 / m)^(1/3) - 1 + 2 / (9 m)) / sqrt(2 / (9 m)) has mean 0 and variance 1 whatever m is (Wilson and Hilferty
+    1931); the score averages it over the components by their responsibilities. It only makes samples comparable: the
+    threshold comes from held-out samples.
+
+    Parameters
+    ----------
+    log_joint : Tensor of shape (K, n)
+    distances : Tensor of shape (K, n)
+        Squared Mahalanobis distances of the observed features.
+    n_observed : Tensor of shape (n,)
+        Number of observed features.
+    """
+    spread = 2 / (9 * n_observed.clamp_min(1))
+    roots = (distances.clamp_min(0) / n_observed.clamp_min(1)).pow(1 / 3)
+    scores = (roots - 1 + spread) / spread.sqrt()
+    average = (posteriors(log_joint)[1] * scores).sum(0)
+    return torch.where(n_observed > 0, average, 0.0)
+
+
+def reference_of(scores: np.ndarray) -> np.ndarray:
+    """Sorted held-out scores, thinned to equally spaced quantiles where they are many."""
+    ordered = np.sort(scores)
+    if len(ordered) <= MOST_REFERENCES:
+        return ordered
+    return ordered[np.linspace(0, len(ordered) - 1, MOST_REFERENCES).round().astype(np.int64)]
+
+
+def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
+    """The score that at most a share `false_alarm` of samples like the held-out ones exceeds.
+
+    The order statistic ceil((n + 1)(1 - false_alarm)) of n held-out scores; the largest one where n is too small for
+    the share that is asked for.
+    """
+    rank = math.ceil((len(reference) + 1) * (1 - false_alarm))
+    return float(reference[min(rank, len(reference)) - 1])
+
+
+@dataclass(frozen=True)
+class CoverageCurve:
+    """Error rate among the samples that are answered, for every share of answered samples.
+
+    Attributes
+    ----------
+    coverages : ndarray
+        Share of the samples that are answered, from the most certain ones to all.
+    errors : ndarray
+        Error rate among these.
+    confidences : ndarray
+        Smallest confidence among these: the threshold that gives this coverage.
+    """
+
+    coverages: np.ndarray
+    errors: np.ndarray
+    confidences: np.ndarray
+
+    @classmethod
+    def of(cls, confidences: np.ndarray, wrong: np.ndarray) -> CoverageCurve:
+        """The curve of samples with a confidence and an outcome each."""
+        order = np.argsort(-confidences, kind="stable")
+        answered = np.arange(1, len(order) + 1)
+        return cls(answered / len(order), np.cumsum(wrong[order]) / answered, confidences[order])
+
+    @property
+    def area(self) -> float:
+        """Mean error rate over all coverages; lower is better."""
+        return float(self.errors.mean())
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with one line per coverage."""
+        return data_frame({"coverage": self.coverages, "error rate": self.errors, "confidence": self.confidences})
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the curve; returns a CoverageDisplay."""
+        from mixtura.plotting.curves import CoverageDisplay
+
+        return CoverageDisplay(self.coverages, self.errors).plot(ax)
+
+
+@dataclass(frozen=True)
+class SuspiciousLabels:
+    """Samples whose labels contradict a model that was fitted without them, the most suspicious first.
+
+    Attributes
+    ----------
+    positions : ndarray of int
+        Positions of the samples in X.
+    labels : ndarray
+        Their labels.
+    suggestions : ndarray
+        The classes that the model thinks they are.
+    label_probabilities, suggestion_probabilities : ndarray
+        Held-out probabilities of the two.
+    """
+
+    positions: np.ndarray
+    labels: np.ndarray
+    suggestions: np.ndarray
+    label_probabilities: np.ndarray
+    suggestion_probabilities: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with one line per suspicious sample, indexed by its position."""
+        columns = {
+            "label": self.labels,
+            "suggestion": self.suggestions,
+            "p(label)": self.label_probabilities,
+            "p(suggestion)": self.suggestion_probabilities,
+        }
+        return data_frame(columns, self.positions)
+
+
+def find_suspicious(probabilities: np.ndarray, numbers: np.ndarray, classes: np.ndarray) -> SuspiciousLabels:
+    """Labels that confident learning (Northcutt, Jiang and Chuang 2021) takes for wrong.
+
+    A sample is suspicious if another class is at least as probable as that class is, on average, among the samples that
+    carry its label, and more probable than the label.
+    """
+    n_classes, own = probabilities.shape[1], probabilities[np.arange(len(numbers)), numbers]
+    averages = np.array([own[numbers == c].mean() if (numbers == c).any() else 1.0 for c in range(n_classes)])
+    confident = np.where(probabilities >= averages, probabilities, 0.0)
+    best = confident.argmax(1)
+    best_probabilities = confident[np.arange(len(numbers)), best]
+    chosen = np.flatnonzero((best != numbers) & (best_probabilities > own))
+    chosen = chosen[np.argsort((own - best_probabilities)[chosen], kind="stable")]
+    return SuspiciousLabels(
+        chosen, classes[numbers[chosen]], classes[best[chosen]], own[chosen], best_probabilities[chosen]
+    )

@@ -1,0 +1,266 @@
+"""Outliers, abstaining, doubtful labels, other class priors, costs, imputed values."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import SVC
+
+from mixtura import (
+    AveragedMixtureClassifier,
+    GaussianMixture,
+    MixtureClassifier,
+    MixtureImputer,
+    NonnegativeMixtureClassifier,
+    RejectOption,
+    SparseMixtureClassifier,
+    load,
+)
+from mixtura.datasets import make_ripley
+from named_samples import NAMES, named_samples
+
+two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
+COVARIANCES = ["full", "tied", "diag", "spherical", "low_rank"]
+
+
+# ---- outliers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_outlier_score_is_that_of_a_slow_twin(covariance_type):
+    X, y = named_samples(2, missing=0.2)
+    model = MixtureClassifier(2, covariance_type=covariance_type, random_state=0).fit(X, y)
+    responsibilities, scores = model.responsibilities(X), model.outlier_score(X)
+    for n in range(0, 80, 7):
+        row = X.to_numpy()[n]
+        seen = ~np.isnan(row)
+        m, total = seen.sum(), 0.0
+        if not m:
+            assert scores[n] == 0
+            continue
+        for k, share in enumerate(responsibilities[n]):
+            off = (row - model.means_[k])[seen]
+            distance = off @ np.linalg.solve(model.covariances_[k][np.ix_(seen, seen)], off)
+            total += share * ((distance / m) ** (1 / 3) - 1 + 2 / (9 * m)) / np.sqrt(2 / (9 * m))
+        assert_allclose(scores[n], total, atol=1e-7)
+
+
+@two_and_ten
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_false_alarms_are_as_rare_as_asked_for(n_classes, missing):
+    X, y = named_samples(n_classes, 150, missing=missing)
+    model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
+    fresh, _ = named_samples(n_classes, 400, missing=missing, seed=1)
+    for share in (0.01, 0.1):
+        alarms = model.is_outlier(fresh, share).mean()
+        # Both the threshold (from 150 per class) and the rate have sampling errors.
+        assert abs(alarms - share) < 4 * np.sqrt(share * (1 / len(X) + 1 / len(fresh)))
+    far = fresh + 40
+    assert model.is_outlier(far)[far.notna().any(axis=1).to_numpy()].all()
+    assert not model.is_outlier(fresh * np.nan).any()
+
+
+def test_small_training_sets_do_not_make_everything_an_outlier():
+    """In-sample thresholds would: 12 samples in 4 dimensions fit themselves."""
+    X, y = named_samples(2, 12, missing=0.0)
+    model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
+    fresh, _ = named_samples(2, 500, missing=0.0, seed=1)
+    assert model.is_outlier(fresh, 0.1).mean() < 0.25
+
+
+def test_thresholds_are_kept_in_files_and_asked_for_in_words(tmp_path):
+    X, y = named_samples(2)
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match=r"call model.calibrate_outliers\(X, y\) with the training samples once"):
+        model.is_outlier(X)
+    model.calibrate_outliers(X, y)
+    model.save(tmp_path / "model")
+    assert (load(tmp_path / "model").is_outlier(X, 0.1) == model.is_outlier(X, 0.1)).all()
+    density = GaussianMixture(2, random_state=0).fit(X).calibrate_outliers(X)
+    assert density.is_outlier(X + 50).all()
+    with pytest.raises(AttributeError, match="has no 'is_outlier'"):
+        SparseMixtureClassifier().is_outlier  # noqa: B018
+
+
+# ---- abstaining ------------------------------------------------------------------------------------------------------
+
+
+@two_and_ten
+def test_a_reject_option_answers_what_is_certain(n_classes):
+    X, y = named_samples(n_classes)
+    model = RejectOption(MixtureClassifier(1, random_state=0), confidence=0.9).fit(X, y)
+    predicted = model.predict(X)
+    rejected = predicted == "rejected"
+    assert (rejected == model.abstains(X)).all()
+    assert (model.predict_proba(X).max(1)[~rejected] >= 0.9).all()
+    assert model.score(X, y) >= model.estimator_.score(X, y)
+    assert (model.predict(X + 100)[X.notna().any(axis=1)] == "rejected").all()
+
+
+def test_reject_options_say_what_is_wrong():
+    X, y = make_ripley(30, random_state=0)
+    with pytest.raises(TypeError, match="estimator must be a classifier of mixtura; got SVC"):
+        RejectOption(SVC()).fit(X, y)
+    with pytest.raises(ValueError, match="has no density and cannot tell outliers; set false_alarm=None"):
+        RejectOption(SparseMixtureClassifier()).fit(X, y)
+    with pytest.raises(ValueError, match="reject_label 1 is a class already"):
+        RejectOption(MixtureClassifier(1), reject_label=1).fit(X, y)
+    assert RejectOption(MixtureClassifier(1)).fit(X, y).predict([[99.0, 99.0]]).tolist() == [-1]
+
+
+def test_coverage_curves_end_at_the_error_rate():
+    X, y = named_samples(2)
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    curve = model.coverage_curve(X, y)
+    assert_allclose(curve.errors[-1], 1 - model.score(X, y))
+    assert curve.coverages[-1] == 1
+    most = model.predict_proba(X).max(1) >= curve.confidences[20]
+    assert_allclose(curve.errors[most.sum() - 1], (model.predict(X) != y)[most].mean())
+    assert curve.to_frame().shape == (len(X), 3)
+
+
+@two_and_ten
+def test_wrong_labels_are_suspicious(n_classes):
+    X, y = named_samples(n_classes, 60, missing=0.05)
+    wrong = np.random.default_rng(0).choice(len(X), len(X) // 20, replace=False)
+    spoiled = y.copy()
+    others = [f"kind {c}" for c in range(n_classes)]
+    spoiled.iloc[wrong] = [others[(others.index(label) + 1) % n_classes] for label in y.iloc[wrong]]
+    found = MixtureClassifier(1, random_state=0).fit(X, spoiled).suspicious_labels(X, spoiled)
+    first = found.positions[: len(wrong)]
+    assert len(set(first) & set(wrong)) / len(wrong) > (0.6 if n_classes == 2 else 0.3)  # ten classes overlap
+    assert found.to_frame()["label"].tolist() == spoiled.iloc[found.positions].tolist()
+
+
+# ---- class priors ----------------------------------------------------------------------------------------------------
+
+PRIORS = {
+    "plain": MixtureClassifier(2, random_state=0),
+    "averaged": AveragedMixtureClassifier(MixtureClassifier(2), n_estimators=3, random_state=0),
+    "sparse": SparseMixtureClassifier(random_state=0),
+    "nonnegative": NonnegativeMixtureClassifier(random_state=0, max_iter=5000, tol=1e-4),
+}
+
+
+@pytest.mark.parametrize("model", PRIORS.values(), ids=PRIORS)
+def test_another_class_prior_changes_the_odds_by_its_ratio(model, tmp_path):
+    X, y = make_ripley(60, random_state=0)
+    X = X - X.min(0)
+    model = clone(model).fit(X, y)
+    before = model.predict_proba(X)
+    prior = np.array([0.9, 0.1])
+    changed = model.with_class_prior(prior)
+    expected = before * prior / model.class_prior_
+    if not isinstance(model, AveragedMixtureClassifier):  # whose members have class priors of their own
+        assert_allclose(changed.predict_proba(X), expected / expected.sum(1, keepdims=True), atol=1e-9)
+    assert_allclose(changed.with_class_prior(model.class_prior_).predict_proba(X), before, atol=1e-9)
+    assert_allclose(model.predict_proba(X), before)  # the model itself stays
+    assert_allclose(model.with_class_prior({0: 0.9, 1: 0.1}).predict_proba(X), changed.predict_proba(X))
+    changed.save(tmp_path / "model")
+    assert_allclose(load(tmp_path / "model").predict_proba(X), changed.predict_proba(X), atol=1e-12)
+    assert_allclose(changed.class_prior_, prior)
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ([0.5, 0.6], "class_prior must be positive and sum to 1"),
+        ([1.0], "class_prior must have one probability for each of the 2 classes"),
+        ({0: 1.0}, r"prior must have one probability for each of the classes \[0, 1\]; got \[0\]"),
+    ],
+)
+def test_wrong_class_priors_are_refused(prior, message):
+    model = MixtureClassifier(1).fit(*make_ripley(20, random_state=0))
+    with pytest.raises(ValueError, match=message):
+        model.with_class_prior(prior)
+
+
+def test_trained_at_half_and_half_and_applied_at_nine_to_one():
+    """Error within a point of a model that was trained at 90/10, the prior being estimated without labels."""
+    X, y = make_ripley(4000, random_state=0)
+    balanced = MixtureClassifier(2, random_state=0).fit(X[:2000], y[:2000])
+    rest, labels = X[2000:], y[2000:]
+    kept = (labels == 0) | (np.random.default_rng(0).random(len(labels)) < 1 / 9)
+    rest, labels = rest[kept], labels[kept]
+    half = len(rest) // 2
+    skewed = MixtureClassifier(2, random_state=0).fit(rest[:half], labels[:half])
+    prior = balanced.estimate_class_prior(rest[half:])
+    assert_allclose(prior, [0.9, 0.1], atol=0.02)
+    errors = [
+        1 - model.score(rest[half:], labels[half:]) for model in (skewed, balanced.with_class_prior(prior), balanced)
+    ]
+    assert errors[1] < errors[0] + 0.01
+    assert errors[2] > errors[0] + 0.01
+
+
+@two_and_ten
+def test_costs_choose_the_class_with_the_lowest_expected_cost(n_classes):
+    X, y = named_samples(n_classes)
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    costs = np.random.default_rng(0).random((n_classes, n_classes)) * (1 - np.eye(n_classes))
+    expected = (model.predict_proba(X) @ costs).argmin(1)
+    assert (model.predict(X, costs=costs) == model.classes_[expected]).all()
+    assert (model.predict(X, costs=1 - np.eye(n_classes)) == model.predict(X)).all()
+    with pytest.raises(ValueError, match="costs must be a finite matrix of shape"):
+        model.predict(X, costs=[1, 2])
+
+
+# ---- imputed values --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_draws_have_the_conditional_distribution(covariance_type):
+    X, _ = named_samples(2, 100, missing=0.0)
+    model = GaussianMixture(2, covariance_type=covariance_type, random_state=0).fit(X)
+    n_draws = 8000
+    row = torch.tensor([[1.0, float("nan"), 0.5, float("nan")]], dtype=torch.float64)
+    drawn = np.asarray(model.impute(row.expand(n_draws, -1), "draw", 0))
+    seen = [0, 2]
+    log_shares = np.log(model.responsibilities(row).numpy()[0])
+    dense = model.mixture_.covariances.numpy()
+    means = []
+    for k in range(2):
+        rest = dense[k][np.ix_([1, 3], seen)] @ np.linalg.inv(dense[k][np.ix_(seen, seen)])
+        means.append(model.means_[k][[1, 3]] + rest @ (row.numpy()[0, seen] - model.means_[k][seen]))
+    spread = drawn[:, [1, 3]].std(0)
+    assert_allclose(drawn[:, [1, 3]].mean(0), np.exp(log_shares) @ means, atol=4 * spread.max() / np.sqrt(n_draws))
+    cdf = np.zeros(n_draws)  # uniform under the mixture of conditionals
+    for k in range(2):
+        rest = dense[k][np.ix_([1], seen)] @ np.linalg.inv(dense[k][np.ix_(seen, seen)])
+        variance = dense[k][1, 1] - (rest @ dense[k][np.ix_(seen, [1])]).item()
+        cdf += np.exp(log_shares[k]) * norm.cdf(drawn[:, 1], means[k][0], np.sqrt(variance))
+    assert abs(np.sort(cdf) - np.linspace(0, 1, n_draws)).max() < 1.95 / np.sqrt(n_draws)  # Kolmogorov, 0.1 %
+    assert (drawn[:, seen] == row.numpy()[0, seen]).all()
+
+
+def test_imputing_a_frame_gives_a_frame():
+    X, y = named_samples(2)
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    for completed in (model.impute(X), model.impute(X, "draw", 0)):
+        assert isinstance(completed, pd.DataFrame)
+        assert completed.columns.tolist() == NAMES
+        assert completed.index.equals(X.index)
+        assert not completed.isna().any(axis=None)
+        assert_allclose(completed.to_numpy()[X.notna()], X.to_numpy()[X.notna()])
+    assert isinstance(model.impute(torch.from_numpy(X.to_numpy()), "draw", 0), torch.Tensor)
+    assert_allclose(model.impute(X, "draw", 3), model.impute(X, "draw", 3))
+    with pytest.raises(ValueError, match="method must be one of 'mean', 'draw'; got 'median'"):
+        model.impute(X, "median")
+
+
+def test_the_imputer_serves_any_pipeline():
+    X, y = named_samples(10)
+    pipeline = make_pipeline(MixtureImputer(add_indicator=True), SVC()).fit(X, y)
+    assert pipeline.score(X, y) > 0.5
+    imputer = MixtureImputer(add_indicator=True).set_output(transform="pandas").fit(X)
+    completed = imputer.transform(X)
+    assert completed.columns.tolist() == NAMES + [f"missingindicator_{name}" for name in NAMES]
+    assert (completed["missingindicator_age"] == X["age"].isna()).all()
+    direct = GaussianMixture(prior="default", random_state=0).fit(X).impute(X)
+    assert_allclose(completed[NAMES], direct)
+    draws = [MixtureImputer(method="draw", random_state=seed).fit(X).transform(X) for seed in (0, 1)]
+    assert not np.allclose(*draws)
