@@ -685,7 +685,7 @@ class TestSources:
         expected = quietly(model.fit, X, SPECIES).predict_proba(X)
         found = quietly(model.fit, mapped, SPECIES).predict_proba(mapped)
         np.testing.assert_allclose(found, expected, atol=1e-9)
-        np.testing.assert_allclose(model.explain(mapped), model.explain(X), atol=1e-9)
+        np.testing.assert_allclose(model.explain(mapped).values, model.explain(X).values, atol=1e-9)
 
     def test_a_generator_can_be_read_only_once(self):
         message = "X is a generator, which can be gone through only once, but a fit goes through the rows many times"

@@ -13,6 +13,7 @@ from sklearn.svm import SVC
 from mixtura import (
     AveragedMixtureClassifier,
     GaussianMixture,
+    MarginalFeatureSelector,
     MixtureClassifier,
     MixtureImputer,
     NonnegativeMixtureClassifier,
@@ -264,3 +265,19 @@ def test_the_imputer_serves_any_pipeline():
     assert_allclose(completed[NAMES], direct)
     draws = [MixtureImputer(method="draw", random_state=seed).fit(X).transform(X) for seed in (0, 1)]
     assert not np.allclose(*draws)
+
+
+def test_transformers_and_reject_options_are_kept_in_files(tmp_path):
+    X, y = named_samples(2)
+    models = [
+        MixtureImputer(add_indicator=True).fit(X),
+        RejectOption(MixtureClassifier(1, random_state=0)).fit(X, y),
+        MarginalFeatureSelector(MixtureClassifier(1, random_state=0), n_features_to_select=2).fit(X, y),
+    ]
+    for model in models:
+        model.save(tmp_path / "model")
+        again = load(tmp_path / "model")
+        if isinstance(model, RejectOption):
+            assert (again.predict(X) == model.predict(X)).all()
+        else:
+            assert_allclose(again.transform(X), model.transform(X))

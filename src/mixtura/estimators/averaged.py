@@ -472,9 +472,8 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
     model.mixture_, model.warp_ = contiguous(mixture), averaged.warp_
-    model.n_features_in_, model.unobserved_ = averaged.n_features_in_, averaged.unobserved_
-    if hasattr(averaged, "feature_names_in_"):
-        model.feature_names_in_ = averaged.feature_names_in_
+    adopt_features(model, averaged)
+    model.unobserved_, model.training_weight_ = averaged.unobserved_, averaged.training_weight_
     model.n_iter_, model.converged_, model.history_ = averaged.n_iter_, averaged.converged_, list(averaged.history_)
     return model
 

@@ -5,48 +5,54 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from mixtura import checks
+from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.explained import ExplainedClassifier
 from mixtura.estimators.input import adopt_features
+from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import as_array
 from mixtura.reading.importances import forward_selection
+from mixtura.values.storable import storable
 
 
-class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+@storable("MixtureImputer", check=check_fitted)
+class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Fill in missing values by a Gaussian mixture of all samples.
 
-    Parameters
-    ----------
-    estimator : GaussianMixture or AveragedMixture, optional
-        The density; None is `GaussianMixture(prior="default")`.
-    method : {"mean", "draw"}, default="mean"
-        Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
-    add_indicator : bool, default=False
-        Append one column per feature with missing training values: 1 where the value was missing.
-    random_state : int or RandomState, optional
-        Of the draws.
+        Parameters
+        ----------
+        estimator : GaussianMixture or AveragedMixture, optional
+            The density; None is `GaussianMixture(prior="default")`.
+        method : {"mean", "draw"}, default="mean"
+            Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
+        add_indicator : bool, default=False
+            Append one column per feature with missing training values: 1 where the value was missing.
+        random_state : int or RandomState, optional
+            Of the draws.
 
-    Attributes
-    ----------
-    estimator_ : fitted density
-    indicator_features_ : ndarray
-        Numbers of the features that have an indicator.
+        Attributes
+        ----------
+        estimator_ : fitted density
+        indicator_features_ : ndarray
+            Numbers of the features that have an indicator.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mixtura import MixtureImputer
-    >>> X = np.column_stack((np.arange(20.0), 2 * np.arange(20.0)))
-    >>> X[10, 1] = np.nan
-    >>> bool(abs(MixtureImputer().fit_transform(X)[10, 1] - 20) < 1)
-    True
+        Examples
+        --------
+        >>> import numpy as np
+    import torch
+        >>> from mixtura import MixtureImputer
+        >>> X = np.column_stack((np.arange(20.0), 2 * np.arange(20.0)))
+        >>> X[10, 1] = np.nan
+        >>> bool(abs(MixtureImputer().fit_transform(X)[10, 1] - 20) < 1)
+        True
     """
 
     def __init__(
@@ -68,6 +74,11 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.estimator_: Any = density.fit(values, **known)
         self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
         return self
+
+    def _check_fitted(self) -> None:
+        checks.is_kind("estimator_", self.estimator_, MixtureEstimator)
+        checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
+        checks.positions("indicator_features_", torch.from_numpy(self.indicator_features_), self.n_features_in_)
 
     def transform(self, X: Any) -> Any:
         """X with its missing values filled in, and the indicators where they are asked for."""
@@ -93,7 +104,8 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator):
+@storable("MarginalFeatureSelector", check=check_fitted)
+class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEstimator):
     """Select the features without which a fitted mixture loses most: all others are integrated out.
 
     The mixture is fitted once; features are then added one by one, each time the one that lowers the log-loss most.
@@ -138,6 +150,11 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, BaseEstimator):
         loss = self.estimator_._marginal_loss(X, y, sample_weight)
         self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
         return self
+
+    def _check_fitted(self) -> None:
+        checks.is_kind("estimator_", self.estimator_, ExplainedClassifier)
+        checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
+        checks.positions("ranking_", torch.tensor(self.ranking_), self.n_features_in_)
 
     def _get_support_mask(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         check_is_fitted(self)

@@ -14,15 +14,18 @@ from mixtura import checks
 from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import adopt_features
+from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import OutlierDetection, as_array
 from mixtura.reading.outliers import CoverageCurve
+from mixtura.values.storable import storable
 
 
 def _has_density(self: Any) -> bool:
     return isinstance(self.estimator_ if "estimator_" in vars(self) else self._base, OutlierDetection)
 
 
-class RejectOption(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+@storable("RejectOption", check=check_fitted)
+class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Abstain from predictions that are not certain enough, and from samples that look like no training sample.
 
     Parameters
@@ -102,6 +105,11 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if label in self.classes_.tolist():
             raise ValueError(f"reject_label {label!r} is a class already; choose another.")
         return label
+
+    def _check_fitted(self) -> None:
+        checks.is_kind("estimator_", self.estimator_, ClassReading)
+        checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
+        checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
 
     def abstains(self, X: Any) -> np.ndarray:
         """Which samples are not answered, (n_samples,)."""
