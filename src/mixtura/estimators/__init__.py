@@ -7,8 +7,8 @@ from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.imputer import MarginalFeatureSelector, MixtureImputer
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
-from mixtura.estimators.scoring import LabeledScorer
 from mixtura.estimators.reject_option import RejectOption
+from mixtura.estimators.scoring import LabeledScorer
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 
 __all__ = [

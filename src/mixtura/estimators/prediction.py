@@ -170,6 +170,8 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
 
     def _take_class_prior(self, prior: np.ndarray) -> None:
+        if self.training_prior_ is None:
+            self.training_prior_ = self.class_prior_  # another class prior acts after the temperature
         self.mixture_ = self.mixture_.with_class_prior(torch.from_numpy(prior).to(self.mixture_.means.device))
         self.class_prior_ = prior
 
