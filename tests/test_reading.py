@@ -100,7 +100,7 @@ def test_models_without_a_density_have_a_summary_and_say_why_they_have_no_criter
     text = str(model.summary(X - X.min(), y))
     assert "log-loss" in text
     assert "kind 1" in text
-    with pytest.raises(AttributeError, match="has no 'bic': it models p.class . x. and has no density"):
+    with pytest.raises(AttributeError, match=r"has no 'bic': it models p\(class \| x\) and has no density"):
         model.bic  # noqa: B018
 
 
