@@ -42,7 +42,7 @@ def test_demo_prints_every_method_and_writes_a_picture(pyplot, tmp_path, capsys)
         lines = re.findall(rf"^{method.name}(?: +\d+\.\d+\*?){{4}}$", shown, re.M)
         assert len(lines) == 3, method.name
         assert re.search(rf"^{method.name} +{re.escape(method.note)}$", shown, re.M)
-    assert f"The picture is in {picture}." in shown
+    assert f"Figure: {picture}" in shown
     assert picture.read_bytes().startswith(PNG)
 
 
@@ -52,7 +52,7 @@ def test_demo_without_matplotlib_says_so(monkeypatch, tmp_path):
     for name in ("matplotlib", "matplotlib.pyplot"):
         monkeypatch.setitem(sys.modules, name, None)
     said = cli._draw([], {}, tmp_path / "demo.png")
-    assert said == "No picture: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
+    assert said == "No figure: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
 
 
 def test_table_marks_the_best_of_each_column():
@@ -67,9 +67,9 @@ def test_table_marks_the_best_of_each_column():
     ("arguments", "message"),
     [
         (["demo", "--output", "demo.txt"], "must end in .png, .svg, .pdf; got 'demo.txt'"),
-        (["demo", "--output", "nowhere/demo.png"], "must lie in a folder that exists; got 'nowhere/demo.png'"),
-        (["demo", "--seed", "-1"], "must be a whole number from 0 to 2**32 - 1; got '-1'"),
-        (["demo", "--seed", "x"], "must be a whole number from 0 to 2**32 - 1; got 'x'"),
+        (["demo", "--output", "nowhere/demo.png"], "must be in an existing folder; got 'nowhere/demo.png'"),
+        (["demo", "--seed", "-1"], "must be an integer from 0 to 2**32 - 1; got '-1'"),
+        (["demo", "--seed", "x"], "must be an integer from 0 to 2**32 - 1; got 'x'"),
         ([], "required: COMMAND"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line: `mixtura demo` compares the classifier with others on two problems and draws a picture."""
+"""The command line: `mixtura demo` compares mixtures with other classifiers on two data sets and draws a figure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators import MixtureClassifier
 from mixtura.priors import Conjugate
 
-FRACTIONS = (0.0, 0.3, 0.6)  # of the cells of the digits that are removed
+FRACTIONS = (0.0, 0.3, 0.6)  # of the values of the digits that are removed
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status."""
+    """Run a command and return its exit status."""
     options = _parser().parse_args(arguments)
     return options.command(options)
 
@@ -47,10 +47,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mixtura", description="Classification with Gaussian mixtures.")
     parser.add_argument("--version", action="version", version=f"mixtura {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="compare with other classifiers on two problems, and draw a picture")
-    demo.add_argument("--output", type=_picture, default=Path("mixtura_demo.png"), help="picture (%(default)s)")
-    demo.add_argument("--quick", action="store_true", help="a few rows of three digits only")
-    demo.add_argument("--seed", type=_seed, default=0, help="of rows, splits, removed cells and starts (%(default)s)")
+    demo = commands.add_parser("demo", help="compare mixtures with other classifiers on two data sets and draw a figure")
+    demo.add_argument(
+        "--output", type=_picture, default=Path("mixtura_demo.png"), help="file of the figure (default: %(default)s)"
+    )
+    demo.add_argument("--quick", action="store_true", help="use a small subset of the digits (three classes)")
+    demo.add_argument(
+        "--seed",
+        type=_seed,
+        default=0,
+        help="seed of the data, splits, removed values and initialisation (default: %(default)s)",
+    )
     demo.set_defaults(command=run_demo)
     return parser
 
@@ -61,14 +68,14 @@ def _picture(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}; got {text!r}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
-            f"must lie in a folder that exists; got {text!r}: make {str(path.parent)!r} first"
+            f"must be in an existing folder; got {text!r}. Create {str(path.parent)!r} first"
         )
     return path
 
 
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2**32 - 1; got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**32 - 1; got {text!r}")
     return int(text)
 
 
@@ -77,7 +84,7 @@ def _seed(text: str) -> int:
 
 @dataclass(frozen=True)
 class DemoData:
-    """Rows to learn from, and rows to be judged on."""
+    """A training and a test set."""
 
     name: str
     X_train: np.ndarray
@@ -87,20 +94,20 @@ class DemoData:
 
 
 def ripley(seed: int) -> DemoData:
-    """250 training and 1000 test rows from the generator."""
+    """250 training and 1000 test samples from the generator."""
     X, y = make_ripley(625, random_state=seed)
     return _split("Ripley", X, y, 250, seed)
 
 
 def digits(fraction: float, quick: bool, seed: int) -> DemoData:
-    """Half of scikit-learn's digits to learn from; cells removed in training and test rows alike."""
+    """scikit-learn's digits, half of them for training, with values removed from the training and the test set."""
     X, y = (np.asarray(part) for part in load_digits(return_X_y=True))
     if quick:
         X, y = X[y < 3][:180], y[y < 3][:180]
     name = f"{fraction:.0%} removed".replace("%", " %") if fraction else "digits"
     whole = _split(name, X, y, len(y) // 2, seed)
-    cells = np.random.default_rng([seed, round(100 * fraction)])
-    X_train, X_test = (remove_values(part, fraction, cells) for part in (whole.X_train, whole.X_test))
+    generator = np.random.default_rng([seed, round(100 * fraction)])
+    X_train, X_test = (remove_values(part, fraction, generator) for part in (whole.X_train, whole.X_test))
     return DemoData(name, X_train, whole.y_train, X_test, whole.y_test)
 
 
@@ -112,14 +119,14 @@ def _split(name: str, X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> 
 
 # ---- Methods ---------------------------------------------------------------------------------------------------------
 
-TWO = "mixture, 2 a class"
+TWO = "mixture, 2 per class"
 SCALED, EITHER = [StandardScaler()], [StandardScaler(), "passthrough"]
 VERSION = tuple(int(part) for part in sklearn.__version__.split(".")[:2])
 
 
 @dataclass(frozen=True)
 class Method:
-    """A classifier made for a problem with a seed, and what the table says of it."""
+    """A classifier for a problem and a seed, with its name and description in the table."""
 
     name: str
     make: Callable[[DemoData, int], Any]
@@ -128,9 +135,10 @@ class Method:
 
 
 def one_variance(problem: DemoData) -> Conjugate:
-    """A prior that shrinks to one variance for all features: for features in the same units, such as pixels.
+    """A prior that shrinks to one variance for all features, for features in the same units, such as pixels.
 
-    One pseudo-row per feature: of 1/4 to 4 the best by cross-validated log-loss on the complete training digits.
+    Its strength is one pseudo-observation per feature, the best of 1/4 to 4 by cross-validated log-loss on the complete
+    training digits.
     """
     X, y = problem.X_train, problem.y_train
     deviations = np.concatenate([X[y == c] - np.nanmean(X[y == c], axis=0) for c in np.unique(y)])
@@ -140,7 +148,7 @@ def one_variance(problem: DemoData) -> Conjugate:
 
 
 def _searched(model: Any, **grid: list[Any]) -> GridSearchCV:
-    """Mean imputation, scaling and a model; settings by three-fold cross-validated log-loss on the training rows."""
+    """Mean imputation, scaling and a model, with a grid search by three-fold cross-validated log-loss."""
     imputer = SimpleImputer(keep_empty_features=True)
     steps = Pipeline([("impute", imputer), ("scale", StandardScaler()), ("model", model)])
     return GridSearchCV(steps, grid, scoring="neg_log_loss", cv=3)
@@ -160,7 +168,7 @@ def _svm(problem: DemoData, seed: int) -> GridSearchCV:
 
 METHODS = (
     Method(
-        "mixture, 1 a class",
+        "mixture, 1 per class",
         lambda problem, seed: MixtureClassifier(random_state=seed),
         "MixtureClassifier()",
         ours=True,
@@ -201,7 +209,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Score:
-    """How a fitted model did on test rows; the seconds are those of one fit and one prediction."""
+    """Test scores of a fitted model, and the seconds of one fit and one prediction."""
 
     model: Any
     error: float
@@ -210,11 +218,11 @@ class Score:
 
 
 def score(method: Method, problem: DemoData, seed: int) -> Score:
-    """Fit and judge a method; a search for settings is not counted in the seconds."""
+    """Fit and evaluate a method; the seconds leave out a grid search."""
     model = method.make(problem, seed)
     with warnings.catch_warnings():
         if not method.ours:
-            warnings.simplefilter("ignore")  # QDA on collinear columns, settings that fail in a search
+            warnings.simplefilter("ignore")  # QDA on collinear columns, candidates that fail in a search
         start = time.perf_counter()
         model.fit(problem.X_train, problem.y_train)
         fitted = time.perf_counter()
@@ -231,7 +239,7 @@ Scores = Mapping[tuple[str, str], Score]  # by names of method and problem
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    """Print the tables and write the picture."""
+    """Print the tables and write the figure."""
     start = time.perf_counter()
     problems = [ripley(options.seed)]
     problems += [digits(fraction, options.quick, options.seed) for fraction in FRACTIONS]
@@ -242,12 +250,12 @@ def run_demo(options: argparse.Namespace) -> int:
         for method in METHODS:
             scores[method.name, problem.name] = score(method, problem, options.seed)
     columns = [problem.name for problem in problems]
-    print(table("Error, %", scores, columns, lambda found: 100 * found.error, "{:.1f}"))
-    print(table("Log-loss", scores, columns, lambda found: found.log_loss, "{:.3f}"))
-    print(table("Seconds", scores, columns, lambda found: found.seconds, "{:.2f}"))
+    print(table("Error, %", scores, columns, lambda result: 100 * result.error, "{:.1f}"))
+    print(table("Log-loss", scores, columns, lambda result: result.log_loss, "{:.3f}"))
+    print(table("Seconds", scores, columns, lambda result: result.seconds, "{:.2f}"))
     print(_notes())
     print(_draw(problems, scores, options.output))
-    print(f"All of it took {time.perf_counter() - start:.0f} seconds.")
+    print(f"Total time: {time.perf_counter() - start:.0f} seconds.")
     return 0
 
 
@@ -257,26 +265,26 @@ def _heading(problems: Sequence[DemoData], seed: int) -> str:
     n_classes, n_features = len(np.unique(second.y_train)), second.X_train.shape[1]
     return (
         f"mixtura {__version__}, {versions}, seed {seed}, {torch.get_num_threads()} threads\n\n"
-        f"Ripley: 2 classes, {len(first.y_train)} training rows, {len(first.y_test)} test rows, 2 features; "
-        f"the best possible error is 8.9 %\n"
-        f"digits: {n_classes} classes, {len(second.y_train)} training rows, {len(second.y_test)} test rows, "
+        f"Ripley: 2 classes, {len(first.y_train)} training samples, {len(first.y_test)} test samples, 2 features; "
+        f"Bayes error 8.9 %\n"
+        f"digits: {n_classes} classes, {len(second.y_train)} training samples, {len(second.y_test)} test samples, "
         f"{n_features} features;\n"
-        f"        then the same with cells removed at random from training and test rows\n"
+        f"        also with 30 % and 60 % of the values removed at random from both sets\n"
     )
 
 
 def table(title: str, scores: Scores, columns: Sequence[str], measure: Callable[[Score], float], form: str) -> str:
-    """Lines of one measure, methods by problems; the best of each column carries a star."""
+    """A table of one score, methods by problems, with a star at the best of each column."""
     width = max(len(method.name) for method in METHODS)
     lines = [(f"{title:<{width}}" + "".join(f"{column:>14} " for column in columns)).rstrip()]
-    shown = {key: form.format(measure(found)) for key, found in scores.items()}
+    shown = {key: form.format(measure(result)) for key, result in scores.items()}
     for method in METHODS:
-        cells = []
+        entries = []
         for column in columns:
             best = min((shown[other.name, column] for other in METHODS), key=float)
             text = shown[method.name, column]
-            cells.append(f"{text:>14}{'*' if text == best else ' '}")
-        lines.append((f"{method.name:<{width}}" + "".join(cells)).rstrip())
+            entries.append(f"{text:>14}{'*' if text == best else ' '}")
+        lines.append((f"{method.name:<{width}}" + "".join(entries)).rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -284,22 +292,22 @@ def _notes() -> str:
     width = max(len(method.name) for method in METHODS)
     lines = [f"{method.name:<{width}}  {method.note}" for method in METHODS]
     return (
-        "* the best of its column, as printed. Seconds are those of one fit and one prediction, without the search.\n"
-        "Missing cells: the mixtures integrate them out, gradient boosting takes them as they are, for the others\n"
-        "they become the mean of the column. Cross-validation: three folds of the training rows, log-loss. The\n"
-        "settings of the mixtures are the same for all four problems.\n"
+        "* best of the column, as printed. Seconds: one fit and one prediction, without the grid search.\n"
+        "Missing values: mixtures marginalise them, gradient boosting handles them natively, the others use mean\n"
+        "imputation. Cross-validation: three folds of the training set, by log-loss. The mixtures have the same\n"
+        "settings on all four data sets.\n"
         "\n" + "\n".join(lines) + "\n"
     )
 
 
 def _draw(problems: Sequence[DemoData], scores: Scores, output: Path) -> str:
-    """Write the picture; says what was written, or why nothing was."""
+    """Write the figure; return a message about it."""
     try:
         from mixtura.plotting import Curve, demo_picture
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "matplotlib":
             raise
-        return "No picture: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
+        return "No figure: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
     first, rest = problems[0], problems[1:]
     curves = [
         Curve(method.name, [100 * scores[method.name, problem.name].error for problem in rest], method.ours)
@@ -307,4 +315,4 @@ def _draw(problems: Sequence[DemoData], scores: Scores, output: Path) -> str:
     ]
     figure = demo_picture(scores[TWO, first.name].model, first.X_train, first.y_train, FRACTIONS, curves)
     figure.savefig(output)
-    return f"The picture is in {output}."
+    return f"Figure: {output}"
