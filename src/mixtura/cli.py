@@ -47,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mixtura", description="Classification with Gaussian mixtures.")
     parser.add_argument("--version", action="version", version=f"mixtura {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="compare mixtures with other classifiers on two data sets and draw a figure")
+    demo = commands.add_parser(
+        "demo", help="compare mixtures with other classifiers on two data sets and draw a figure"
+    )
     demo.add_argument(
         "--output", type=_picture, default=Path("mixtura_demo.png"), help="file of the figure (default: %(default)s)"
     )
