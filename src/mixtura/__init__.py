@@ -1,4 +1,4 @@
-"""Gaussian mixtures for classification: generative, with missing cells, unlabeled rows and sample weights."""
+"""Classification with Gaussian mixtures: generative, discriminative, hybrid and sparse, with missing values."""
 
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,

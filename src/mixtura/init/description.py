@@ -114,8 +114,7 @@ def _looked(n_classes: int, seed: int, extents: Extents | None, source: Source) 
 class _Look:
     """Accumulates counts, means and variances of observed values by class, and samples of rows; instances add.
 
-    Arguments:
-        extents: of all rows, where they are known: sums are then about the same reference wherever rows lie.
+    If the `extents` of all rows are known, sums are about the same reference wherever rows are stored.
     """
 
     def __init__(self, source: Source, n_classes: int, seed: int, extents: Extents | None):

@@ -80,12 +80,17 @@ class Mode:
 class SparseNewton:
     """The learning algorithm of HU21 (Algorithm 1), in the feature form where that is smaller.
 
-    Arguments:
-        prior: of the values.
-        exact: whether the Laplace approximation uses the Hessian of the likelihood itself instead of the paper's, which
-            holds the responsibilities fixed (complete-hessian).
-        tolerance: the squared change of all precisions at which steps end.
-        merge: whether components that have become equal are joined.
+    Parameters
+    ----------
+    prior : Relevance, default=Relevance()
+        Prior of the values.
+    exact : bool, default=False
+        Whether the Laplace approximation uses the Hessian of the likelihood instead of the one in the paper, which
+        holds the responsibilities fixed (complete-hessian).
+    tolerance : float, default=1e-5
+        Squared change of all precisions at which the steps end.
+    merge : bool, default=True
+        Whether components that have become equal are merged.
     """
 
     prior: Relevance = field(default_factory=Relevance)
