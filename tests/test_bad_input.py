@@ -272,12 +272,6 @@ class TestFeaturesThatChanged:
         refused(lambda: model.predict(frame.rename(columns={"d": "e"})), text)
         refused(lambda: model.predict(frame[list("badc")]), "The feature names should match...in the same order...")
 
-    def test_batches_are_for_fitting(self):
-        model = MixtureClassifier().fit(X, Y)
-        text = "X is batches, which only fit takes; predict from each batch of rows by itself."
-        refused(lambda: model.predict([(X, Y)]), text)
-        refused(lambda: model.score_samples(row for row in X), text)
-
     def test_text_at_predict(self):
         model = MixtureClassifier().fit(X[:, :2], Y)
         refused(
@@ -456,7 +450,8 @@ def test_batches():
     )
     refused(
         lambda: MixtureClassifier().fit([X, X]),
-        "MixtureClassifier needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.",
+        "Batch 0 could not be used: MixtureClassifier needs batches of (X, y) or (X, y, sample_weight); this one has "
+        "no y.",
     )
     for arguments in ({"class_weight": "balanced"}, {}):
         name = "class_weight" if arguments else "sample_weight"
@@ -478,6 +473,6 @@ def test_batches_that_change_between_readings():
 
     refused(
         lambda: MixtureClassifier().fit(Changing()),
-        "A batch holds the label 5, which the first reading did not show; batches must hold the same rows each time "
-        "they are gone through.",
+        "Batch 0 could not be used: it holds the label 5, which the first reading did not show; batches must hold the "
+        "same rows each time they are gone through.",
     )

@@ -15,6 +15,7 @@ LEVELS = [
     {"numerics", "datasets"},
     {"checks"},
     {"values"},
+    {"streams"},
     {"roles"},
     {"model"},
     {"covariances", "objectives", "priors"},
@@ -38,10 +39,13 @@ MOST_FILES_AT_THE_DOOR = 6
 RESTRICTED = {
     "sklearn": {"estimators", "selection", "plotting", "cli", "datasets"},
     "matplotlib": {"plotting"},
+    "pyarrow": {"streams"},
+    "dask": {"engine", "estimators"},
+    "distributed": {"engine"},
 }
 
 # Packages that need not be installed: those of the extras.
-OPTIONAL = {"matplotlib", "optuna"}
+OPTIONAL = {"dask", "distributed", "matplotlib", "optuna", "pandas", "pyarrow"}
 
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60

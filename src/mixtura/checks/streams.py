@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 
 class SourceError(ValueError):
     """Rows could not be read, or are not those that were read before. A fit that meets it keeps its last model."""
@@ -24,3 +28,75 @@ def other_columns(what: str, wanted: list[str], columns: list[str]) -> SourceErr
     """A file without some of the columns that are read."""
     absent = [name for name in wanted if name not in columns]
     return SourceError(f"{what} has no column {absent[0]!r}; its columns are {columns}. All files must have the same.")
+
+
+def no_numbers(what: str, column: str, kind: str) -> SourceError:
+    """A file whose features are not numbers."""
+    return SourceError(
+        f"{what} has values of type {kind} in column {column!r}, where numbers are wanted; leave the column out of "
+        "features, or encode it."
+    )
+
+
+def changed_file(path: str) -> SourceError:
+    """A file that another program wrote to during a fit."""
+    return SourceError(
+        f"The file {path!r} has changed since it was first read; a fit reads its rows many times and needs the "
+        "same rows each time. Write new rows to a new file."
+    )
+
+
+def unlike_partitions(name: str, n_partitions: int, wanted: int) -> ValueError:
+    """Labels or weights that are cut otherwise than the rows."""
+    return ValueError(
+        f"X has {wanted} partitions and {name} has {n_partitions}; both must be cut at the same rows: take them from "
+        "the same data frame, or rechunk them."
+    )
+
+
+def not_in_memory(name: str, kind: str) -> ValueError:
+    """A learner that needs all rows at once."""
+    return ValueError(
+        f"{name} needs all rows in memory; got {kind}. Pass X.compute(), or use GaussianMixture or MixtureClassifier, "
+        "which take rows where they are."
+    )
+
+
+def in_one_place(what: str) -> ValueError:
+    """A learner that goes through rows one after the other, where they are spread over processes."""
+    return ValueError(
+        f"The rows are spread over {what}, and this learner needs them in one place; use solver='em' or 'baum_welch', "
+        "which need sums over the rows only."
+    )
+
+
+def common_seed(random_state: object) -> ValueError:
+    """Processes that would start from unlike places."""
+    return ValueError(
+        f"random_state must be an integer, the same in all processes, where X is Sharded; got {random_state!r}."
+    )
+
+
+def lost_scheduler(error: BaseException) -> SourceError:
+    """A Dask cluster that went away."""
+    return SourceError(
+        f"The Dask scheduler or its workers were lost during a pass ({type(error).__name__}: {error}); the last model "
+        "is kept. Start a cluster and fit again, with warm_start=True to go on."
+    )
+
+
+def lost_process(error: BaseException) -> SourceError:
+    """A process that went away."""
+    return SourceError(
+        f"Another process was lost during a pass ({error}); the last model is kept. Start the processes again, and fit "
+        "with warm_start=True to go on."
+    )
+
+
+def same_columns(rows: Any, estimator: Any) -> None:
+    """A part without rows must have the columns of the others."""
+    if np.ndim(rows) == 2 and np.shape(rows)[1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {np.shape(rows)[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input."
+        )

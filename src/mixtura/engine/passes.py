@@ -126,10 +126,10 @@ def summarise(
     if isinstance(source, LocalSource):
         return _summarise(mixture, objective, frame, memory_limit, buffers, source)
     # Rows in another place may have taken another path, with moments about another reference.
-    return source.total(partial(_about_means, mixture, objective, frame, memory_limit))
+    return source.total(partial(_summarise_part, mixture, objective, frame, memory_limit))
 
 
-def _about_means(mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, source: Source) -> Summary:
+def _summarise_part(mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, source: Source) -> Summary:
     return _summarise(mixture, objective, frame, memory_limit, None, source).about(mixture.means)
 
 

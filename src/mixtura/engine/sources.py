@@ -162,8 +162,20 @@ def _complete(extents: Extents | None) -> bool:
     return extents is not None and extents.complete
 
 
-class TensorSource(LocalSource):
+class BlockSource(LocalSource):
     """Rows in memory, on any device: one block, whose groups are found once."""
+
+    def __init__(self, block: Block, extents: Extents | None = None):
+        self.n_rows, self.n_features = block.rows.shape
+        self.device, self.dtype = block.rows.device, block.rows.dtype
+        self.extents, self._block = extents, block
+
+    def blocks(self) -> Iterator[Block]:
+        return iter((self._block,))
+
+
+class TensorSource(BlockSource):
+    """The same, from tensors."""
 
     def __init__(
         self,
@@ -176,14 +188,7 @@ class TensorSource(LocalSource):
         extents: Extents | None = None,
         start: int = 0,
     ):
-        self.n_rows, self.n_features = rows.shape
-        self.device = rows.device
-        self.dtype = rows.dtype
-        self.extents = extents
-        self._block = Block(rows, labels, shares, weights, start, counts, _complete(extents))
-
-    def blocks(self) -> Iterator[Block]:
-        return iter((self._block,))
+        super().__init__(Block(rows, labels, shares, weights, start, counts, _complete(extents)), extents)
 
 
 class ArraySource(LocalSource):
@@ -230,6 +235,7 @@ class BatchSource(LocalSource):
 
     Arguments:
         watch: called with the number of rows of every block once they are used.
+        start: position of the first row, where these rows are a part of others.
     """
 
     def __init__(
@@ -240,17 +246,18 @@ class BatchSource(LocalSource):
         device: torch.device,
         dtype: torch.dtype,
         watch: Callable[[int], None] | None = None,
+        start: int = 0,
     ):
         self.n_rows, self.n_features, self.extents = None, n_features, None
         self.device = device
         self.dtype = dtype
-        self._batches, self._read, self._watch = batches, read, watch
+        self._batches, self._read, self._watch, self.start = batches, read, watch, start
 
     def blocks(self) -> Iterator[Block]:
         n_rows = 0
         for block in prefetched(self._joined()):
             yield block
-            n_rows = block.start + len(block.rows)
+            n_rows += len(block.rows)
             if self._watch is not None:
                 self._watch(len(block.rows))
         if self.n_rows is not None and n_rows != self.n_rows:
@@ -258,7 +265,7 @@ class BatchSource(LocalSource):
         self.n_rows = n_rows
 
     def _joined(self) -> Iterator[Block]:
-        wanted, held, start = streamed_rows(self.n_features), [], 0
+        wanted, held, start = streamed_rows(self.n_features), [], self.start
         for batch in self._batches:
             held.append(self._read(batch))
             if sum(len(block.rows) for block in held) >= wanted:
@@ -318,7 +325,7 @@ def _copied(part: Tensor, device: torch.device) -> Tensor:
 
 def warped(source: Source, warp: Warp) -> Source:
     """The same rows, with their features transformed."""
-    if not isinstance(source, TensorSource):
+    if not isinstance(source, BlockSource):
         return WarpedSource(source, warp)
     (block,) = source.blocks()
     known = (block.labels, block.shares, block.weights, block.counts)

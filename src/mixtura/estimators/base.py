@@ -21,8 +21,9 @@ from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.described import DescribedMixture
-from mixtura.estimators.input import Rows, framed_like, is_batches, read_rows
+from mixtura.estimators.input import Rows, framed_like, read_rows
 from mixtura.estimators.model_files import Savable
+from mixtura.estimators.rowwise import rowwise
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
@@ -61,8 +62,6 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
 
     def _read(self, X: Any) -> Rows:
         check_is_fitted(self)
-        if is_batches(X):
-            raise ValueError("X is batches, which only fit takes; predict from each batch of rows by itself.")
         rows = replace(read_rows(self, X, reset=False), warp=self.warp_)
         self._check_distances(rows)
         return rows
@@ -96,14 +95,17 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
                 values = finish(values, rows.observed_shares())
         return rows.answer(values)
 
+    @rowwise()
     def score_samples(self, X: Any) -> Any:
         """Log density log p(x) of each row; missing cells (NaN) are integrated out."""
         return self._map(X, lambda log_joint: posteriors(log_joint)[0], density=True)
 
+    @rowwise("component")
     def responsibilities(self, X: Any) -> Any:
         """Posterior probability of each component given the row, (n_rows, n_components)."""
         return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
 
+    @rowwise("feature")
     def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
         """Fill in missing values given the observed values of the same sample.
 

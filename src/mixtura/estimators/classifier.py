@@ -27,15 +27,15 @@ from mixtura.estimators.base import (
 from mixtura.estimators.input import (
     Labels,
     Rows,
-    batch_source,
     is_batches,
-    look_at_batches,
+    is_dask,
     read_labels,
     read_rows,
 )
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import watcher
+from mixtura.estimators.streamed import read_stream
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
@@ -48,6 +48,7 @@ from mixtura.selection.search import CRITERIA, Ground, choose, penalties
 from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
 from mixtura.solvers.gradient import GradientState
 from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
+from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import contiguous, storable
 
 # Solvers that can maximise an objective, the preferred one first.
@@ -218,11 +219,12 @@ class MixtureClassifier(DensityClassifier):
         return "gradient" if without_update else preferred
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
-        if y is None and is_batches(X):
-            checks.alone_with_batches(sample_weight=sample_weight, class_weight=self.class_weight)
-            classes, n_unlabeled = look_at_batches(self, X, self.unlabeled)
-            checks.density_for_unlabeled(n_unlabeled, objective)
-            return batch_source(self, X, classes, self.unlabeled), classes
+        if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
+            checks.alone_with_batches(class_weight=self.class_weight)
+            stream = read_stream(self, X, y, sample_weight, labeled=True, unlabeled=self.unlabeled)
+            checks.density_for_unlabeled(stream.n_unlabeled, objective)
+            assert stream.classes is not None
+            return stream.source, stream.classes
         rows, labels, weights = self._read_known(X, y, sample_weight, objective)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 

@@ -35,8 +35,10 @@ from mixtura.estimators.base import (
 )
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.given_start import given_start, with_given_parts
-from mixtura.estimators.input import Rows, batch_source, first_batch, is_batches, read_rows, split_batch
+from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.rowwise import rowwise
+from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
 from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
@@ -46,6 +48,7 @@ from mixtura.roles import Covariance, Prior
 from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 from mixtura.solvers.problem import is_auto, make_prior
+from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import contiguous, storable
 
 # Rows up to this size can be squared and summed in single precision.
@@ -169,10 +172,8 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self.fit(X, y, sample_weight).predict(X)
 
     def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
-        if is_batches(X):
-            read_rows(self, split_batch(first_batch(X))[0], reset=True)
-            checks.alone_with_batches(sample_weight=sample_weight)
-            return None, batch_source(self, X)
+        if is_streamed(X):
+            return None, read_stream(self, X, None, sample_weight, labeled=False).source
         rows = read_rows(self, X, reset=True, smallest=2)
         weights = checks.sample_weight(sample_weight, len(rows))
         n_rows = len(rows) if weights is None else int((weights > 0).sum())
@@ -263,15 +264,20 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         size = source.n_features
         if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
             return given_start(self, size, source.device)
-        if rows is None or (isinstance(rows.values, np.ndarray) and len(rows) > SAMPLED_ROWS):
-            # Rows that are not in memory: a start from a sample of them, standardised.
+        in_memory = rows is not None and isinstance(rows.values, Tensor)
+        if not in_memory and description.n_rows > SAMPLED_ROWS:
+            # Many rows that are not in memory: a start from a sample of them, standardised.
             generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
             start = first_update(
                 *starting_mixture(description, structure, [self.n_components], "kmeans", generator), solver
             )
             return with_given_parts(self, start)
-        whole = torch.cat([block.rows for block in source.blocks()])
-        weights = _together([block.weights for block in source.blocks()])
+        if in_memory:
+            (block,) = source.blocks()
+            whole, weights = block.rows, block.weights
+        else:  # the sample holds all of them
+            whole, weights = description.samples[0]
+            whole, weights = whole.to(source.dtype), None if bool((weights == 1).all()) else weights
         filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
         parts = self._responsibilities(filled, weights, random_state)
         variances = description.total.expand(self.n_components, size).contiguous()
@@ -368,18 +374,21 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         checks.same_size("mixture_", self.mixture_.n_classes, 1)
         checks.is_kind("lower_bound_", self.lower_bound_, float)
 
+    @rowwise()
     def predict(self, X: Any) -> Any:
         """The most probable component of each row."""
         numbers = self._map(X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
+    @rowwise("component")
     def predict_proba(self, X: Any) -> Any:
         """Posterior probability of each component given the row."""
         return self.responsibilities(X)
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Mean log density of the rows."""
-        return float(self.score_samples(X).mean())
+        values = self.score_samples(X)
+        return float((values.joined() if isinstance(values, BatchedPredictions) else values).mean())
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows drawn from the mixture and their components, ordered by component."""
@@ -440,10 +449,6 @@ class _Start:
             assert self.shares is not None
             components = self.shares.argmax(1)
         return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
-
-
-def _together(parts: list[Tensor | None]) -> Tensor | None:
-    return None if parts[0] is None else torch.cat([part for part in parts if part is not None])
 
 
 def _centres(rows: Tensor, weights: Tensor, components: Tensor, n_components: int) -> Tensor:

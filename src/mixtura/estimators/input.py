@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,9 +17,10 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import ArraySource, BatchSource, Block, Source, TensorSource, present, warped
+from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.model.warp import Warp
+from mixtura.streams.sharded import Sharded
 from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
@@ -85,6 +87,8 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
     limit_after_fork()
     checks.rows_of_something(X)
+    if is_dask(X) or isinstance(X, Sharded):
+        raise checks.not_in_memory(type(estimator).__name__, f"a {type(X).__module__}.{type(X).__name__}")
     # A model may have been fitted where there is a GPU, and predict where there is none.
     wanted_device = checks.device(estimator.device, required=reset)
     wanted_dtype, takes_nan = checks.dtype(estimator.dtype), get_tags(estimator).input_tags.allow_nan
@@ -138,6 +142,8 @@ def _shared(array: np.ndarray) -> Tensor:
     """A tensor over the memory of an array. torch warns of arrays that may not be written, but rows are only read."""
     if any(stride < 0 for stride in array.strides):  # which torch does not have
         array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         return torch.from_numpy(array)
@@ -223,7 +229,7 @@ def read_labels(
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
-    values, missing = _as_labels(y)
+    values, missing = as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(
@@ -232,7 +238,7 @@ def read_labels(
             name,
         )
     values, missing = column_or_1d(values, warn=True), missing.ravel()
-    known, labeled = _labeled_rows(values, missing, weights, unlabeled, takes_unlabeled)
+    known, labeled = labeled_rows(values, missing, weights, unlabeled, takes_unlabeled)
     classes = checks.distinct(known)
     check_classification_targets(known)
     n_present = n_rows if weights is None else int((weights > 0).sum())
@@ -242,7 +248,7 @@ def read_labels(
     return Labels(classes, torch.from_numpy(numbers), None)
 
 
-def _as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """The labels, and which of them are missing: NaN, None, pd.NA, NaT, or masked."""
     values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     missing = np.array(np.ma.getmaskarray(y)) if isinstance(y, np.ma.MaskedArray) else np.zeros(values.shape, bool)
@@ -271,7 +277,7 @@ def _of_one_kind(values: np.ndarray) -> np.ndarray:
     return np.array(values.tolist())
 
 
-def _labeled_rows(
+def labeled_rows(
     values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: Any, takes_unlabeled: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels of the labeled rows, and which these are; rows of weight zero are not among them."""
@@ -296,7 +302,7 @@ def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, tak
 
 def labeled_samples(y: Any, unlabeled: Any) -> np.ndarray:
     """Which samples have a label, (n,), by the argument `unlabeled` of an estimator."""
-    values, missing = _as_labels(y)
+    values, missing = as_labels(y)
     if unlabeled is None or values.ndim != 1:
         return np.ones(len(values), bool)
     return ~_unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
@@ -311,10 +317,15 @@ def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Label
     return Labels(classes, None, torch.from_numpy(shares))
 
 
+def is_dask(X: Any) -> bool:
+    """Whether X is a Dask collection; dask itself is not needed for the answer."""
+    return "dask" in sys.modules and sys.modules["dask"].is_dask_collection(X)
+
+
 def is_batches(X: Any) -> bool:
     """Whether X is a re-iterable of (X, y) batches rather than one array."""
     if (
-        isinstance(X, Tensor | str | bytes | dict)
+        isinstance(X, Tensor | str | bytes | dict | Sharded)
         or hasattr(X, "__array__")
         or hasattr(X, "shape")
         or hasattr(X, "columns")
@@ -326,87 +337,3 @@ def is_batches(X: Any) -> bool:
     if getattr(first, "ndim", 0) == 2:  # a list of arrays: batches without labels
         return True
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
-
-
-def first_batch(batches: Any) -> Any:
-    """The first batch of a re-iterable that has one."""
-    if iter(batches) is batches:
-        raise ValueError(
-            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows "
-            "many times; pass a list of batches or an object whose __iter__ starts anew."
-        )
-    for batch in batches:
-        return batch
-    raise ValueError("X is an iterable without batches; pass at least one batch, such as (X, y).")
-
-
-def split_batch(batch: Any) -> tuple[Any, Any, Any]:
-    """(X, y, sample_weight) of a batch; y and sample_weight may be left out."""
-    if isinstance(batch, tuple | list):
-        parts = [*batch, None, None]
-        return parts[0], parts[1], parts[2]
-    return batch, None, None
-
-
-def look_at_batches(estimator: Any, batches: Any, unlabeled: Any) -> tuple[np.ndarray, int]:
-    """The classes and the number of unlabeled rows, by one look at all batches; sets features on the estimator."""
-    read_rows(estimator, split_batch(first_batch(batches))[0], reset=True)
-    name, found, n_unlabeled = type(estimator).__name__, [], 0
-    for batch in batches:
-        X, y, sample_weight = split_batch(batch)
-        rows = read_rows(estimator, X, reset=False)
-        weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
-        known, labeled = _batch_labels(y, len(rows), weights, unlabeled, name)
-        found.append(checks.distinct(known))
-        n_unlabeled += len(rows) - int(labeled.sum()) - (0 if weights is None else int((weights <= 0).sum()))
-    classes = checks.distinct(np.concatenate([part for part in found if len(part)] or found))
-    checks.enough_classes(classes, n_unlabeled, name)
-    return classes, n_unlabeled
-
-
-def _batch_labels(
-    y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of the labeled rows of a batch, and which these are."""
-    if y is None:
-        raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); a batch without y was found.")
-    values, missing = _as_labels(y)
-    checks.as_many_labels(values, n_rows)
-    if values.ndim != 1:
-        raise ValueError(
-            f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: "
-            "pass X and y as arrays or memory maps."
-        )
-    return _labeled_rows(values, missing, weights, unlabeled, takes_unlabeled=True)
-
-
-def batch_source(estimator: Any, batches: Any, classes: np.ndarray | None = None, unlabeled: Any = None) -> BatchSource:
-    """A source over batches whose classes are known; every batch is checked each time it is read."""
-    probe = read_rows(estimator, split_batch(first_batch(batches))[0], reset=False)
-
-    def read(batch: Any) -> Block:
-        X, y, sample_weight = split_batch(batch)
-        rows = read_rows(estimator, X, reset=False)
-        weights = checks.sample_weight(sample_weight, len(rows), all_rows=False)
-        numbers = None
-        if classes is not None:
-            numbers = _number(*_batch_labels(y, len(rows), weights, unlabeled, type(estimator).__name__), classes)
-        block = next(iter(rows.source(numbers, None, weights).blocks()))
-        values = block.rows.to(probe.device, probe.dtype)
-        return Block(values, block.labels, None, block.weights, complete=block.complete)
-
-    return BatchSource(batches, read, estimator.n_features_in_, probe.device, probe.dtype)
-
-
-def _number(known: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Tensor:
-    """The class number of each row, -1 where it has no label."""
-    places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
-    strangers = classes[places] != known
-    if strangers.any():
-        raise ValueError(
-            f"A batch holds the label {known[strangers.argmax()].item()!r}, which the first reading did not show; "
-            "batches must hold the same rows each time they are gone through."
-        )
-    numbers = np.full(len(labeled), -1)
-    numbers[labeled] = places
-    return torch.from_numpy(numbers)

@@ -18,6 +18,7 @@ from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.described import fit_facts, label_facts
 from mixtura.estimators.explained import ExplainedClassifier
 from mixtura.estimators.model_files import Savable
+from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.scoring import only_labeled
 from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
@@ -39,18 +40,22 @@ class ClassPredictions(ClassReading, ClassifierMixin):
         """The same under the class prior that was asked for."""
         return self._map_scores(X, lambda scores: finish(self._offset(scores)))
 
+    @rowwise("class")
     def predict_log_proba(self, X: Any) -> Any:
         """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
         return self._finished(X, lambda scores: scores.log_softmax(0).T)
 
+    @rowwise("class")
     def predict_proba(self, X: Any) -> Any:
         """p(c | x) of each row and class."""
         return self._finished(X, lambda scores: posteriors(scores)[1].T)
 
+    @rowwise("class")
     def decision_function(self, X: Any) -> Any:
         """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
         return self._finished(X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T)
 
+    @rowwise()
     def predict(self, X: Any, costs: Any = None) -> Any:
         """The most probable class of each sample, or the one with the lowest expected cost.
 
@@ -150,6 +155,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         log_prior = self.mixture_.log_class_prior.cpu()
         return Temperature(self.temperature_, log_prior - torch.from_numpy(self.training_prior_).log().to(log_prior))
 
+    @rowwise("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
         """log p(x, c) of each row and class, (n_rows, n_classes)."""
         scores = self._scores()

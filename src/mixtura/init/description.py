@@ -101,10 +101,10 @@ class Description:
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
     """Describe all rows in one pass, in bounded memory; soft labels count by their shares."""
     seed = int(torch.randint(2**62, (), generator=generator))
-    return source.total(partial(_looked, n_classes, seed, source.extents)).description()
+    return source.total(partial(_describe_part, n_classes, seed, source.extents)).description()
 
 
-def _looked(n_classes: int, seed: int, extents: Extents | None, source: Source) -> _Look:
+def _describe_part(n_classes: int, seed: int, extents: Extents | None, source: Source) -> _Look:
     look = _Look(source, n_classes, seed, extents)
     for block in source.blocks():
         look.at(block)

@@ -188,14 +188,14 @@ def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Colum
 def _sampled(source: Source, generator: torch.Generator) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Rows, labels, shares and weights, of at most SELECTION_ROWS rows."""
     seed = int(torch.randint(2**62, (), generator=generator))
-    sample = source.total(partial(_sample_of, seed))
+    sample = source.total(partial(_sample_part, seed))
     rows, labels, shares, weights = sample.columns
     assert rows is not None
     assert weights is not None
     return rows, labels, shares, None if bool((weights == 1).all()) else weights
 
 
-def _sample_of(seed: int, source: Source) -> RowSample:
+def _sample_part(seed: int, source: Source) -> RowSample:
     sample: RowSample | None = None
     for block in source.blocks():
         keys = uniform_keys(seed, block.start, len(block.rows), block.rows.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -181,6 +181,19 @@ class Summary:
     def about(self, reference: Tensor) -> Summary:
         """With the moments about another reference."""
         return replace(self, moments=self.moments.about(reference))
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that adds, in double precision; `with_tensors` is the inverse."""
+        moments, like = self.moments, self.moments.counts
+        numbers = [torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in (self.value, self.weight)]
+        return [*numbers, self.denominator_counts, like, moments.firsts, *moments.seconds]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Summary:
+        """With other numbers."""
+        value, weight, denominator, counts, firsts, *seconds = tensors
+        moments = replace(self.moments, counts=counts, firsts=firsts, seconds=tuple(seconds))
+        number: Any = value if value.ndim else float(value)
+        return Summary(number, float(weight), moments, denominator)
 
     @property
     def mean_value(self) -> float:

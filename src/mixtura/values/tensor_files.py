@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+
+from mixtura.values.whole_files import written_whole
 
 # Letters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text, and empty lists most of the
 # time: within these limits it takes less than 100 MB and half a second. A header usually has some thousand letters.
@@ -55,28 +56,8 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
         raise ValueError(f"The file cannot be written: {error}; pass long lists as arrays.") from error
     # Copies: safetensors refuses tensors that share memory.
     plain = {key: part.detach().cpu().contiguous().clone() for key, part in tensors.items()}
-    _replace(target, to_bytes(plain, {name: text}))
-
-
-def _replace(target: Path, content: bytes) -> None:
-    unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
-    # Created here and not by tempfile: the umask then decides about permissions, as for any other file.
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(target)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the new name itself is on the disk only when its folder is
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    with written_whole(target) as file:
+        file.write(to_bytes(plain, {name: text}))
 
 
 def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:

@@ -1,0 +1,250 @@
+"""From rows that come in parts - batches, Dask collections, shares of processes - to sources."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.process_source import Processes, ProcessSource
+from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
+from mixtura.estimators.input import Rows, as_labels, is_batches, is_dask, labeled_rows, read_rows
+from mixtura.streams.batches import Batch, named_batches
+from mixtura.streams.sharded import Sharded
+
+
+def is_streamed(X: Any) -> bool:
+    """Whether X is rows in parts, rather than one array."""
+    return isinstance(X, Sharded) or is_dask(X) or is_batches(X)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a first look at all parts tells: rows of each part, the labels that occur, rows without one. Looks add."""
+
+    lengths: tuple[int, ...]
+    labels: tuple[np.ndarray, ...]
+    n_unlabeled: int
+
+    def __add__(self, other: Look) -> Look:
+        return Look(self.lengths + other.lengths, self.labels + other.labels, self.n_unlabeled + other.n_unlabeled)
+
+    @property
+    def n_rows(self) -> int:
+        return sum(self.lengths)
+
+    def classes(self) -> np.ndarray:
+        known = [part for part in self.labels if len(part)] or list(self.labels)
+        if len({part.dtype.kind in "iufb" for part in known}) > 1:  # numbers among text are not to become text
+            known = [part.astype(object) for part in known]
+        return checks.distinct(np.concatenate(known))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Checks batches as arrays are checked, and turns them into blocks.
+
+    Arguments:
+        labeled: whether batches must have labels.
+        classes: in their order; None before they are known.
+    """
+
+    estimator: Any
+    labeled: bool
+    unlabeled: Any
+    device: torch.device
+    dtype: torch.dtype
+    classes: np.ndarray | None = None
+
+    def look(self, batches: Iterable[Any]) -> Look:
+        """At all batches of one place."""
+        n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
+        for batch in named_batches(batches):
+            try:
+                rows, weights, known, labeled = self._checked(batch)
+            except ValueError as error:
+                raise checks.unread(batch.origin, error) from error
+            n_absent = 0 if weights is None else int((weights <= 0).sum())
+            n_rows += len(rows) - n_absent
+            if known is not None:
+                labels.append(checks.distinct(known))
+                n_unlabeled += len(rows) - n_absent - int(labeled.sum())
+        return Look((n_rows,), tuple(labels), n_unlabeled)
+
+    def __call__(self, batch: Batch) -> Block:
+        """The rows of a batch, without those of weight zero."""
+        try:
+            return self._block(*self._checked(batch))
+        except ValueError as error:
+            raise checks.unread(batch.origin, error) from error
+
+    def _checked(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
+        """The rows, their weights, the labels of the labeled ones, and which these are."""
+        if not len(batch.X):
+            return self._nothing(batch)
+        rows = read_rows(self.estimator, batch.X, reset=False)
+        weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
+        if not self.labeled:
+            return rows, weights, None, np.zeros(0, bool)
+        known, labeled = self._labels(batch.y, len(rows), weights)
+        return rows, weights, known, labeled
+
+    def _nothing(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
+        checks.same_columns(batch.X, self.estimator)
+        rows = Rows(torch.empty(0, self.estimator.n_features_in_, dtype=self.dtype), self.device, self.dtype, False)
+        return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
+
+    def _labels(self, y: Any, n_rows: int, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+        if y is None:
+            name = type(self.estimator).__name__
+            raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); this one has no y.")
+        values, missing = as_labels(y)
+        checks.as_many_labels(values, n_rows)
+        if values.ndim != 1:
+            raise ValueError(
+                f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at "
+                "once: pass X and y as arrays or memory maps."
+            )
+        return labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
+
+    def _block(self, rows: Rows, weights: Tensor | None, known: np.ndarray | None, labeled: np.ndarray) -> Block:
+        numbers = None
+        if known is not None and self.classes is not None:
+            numbers = _number(known, labeled, self.classes)
+        block = next(iter(rows.source(numbers, None, weights).blocks()))
+        values = block.rows.to(self.dtype)
+        return Block(values, block.labels, None, block.weights, complete=block.complete)
+
+
+def _number(known: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Tensor:
+    """The class number of each row, -1 where it has no label."""
+    places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
+    strangers = classes[places] != known
+    if strangers.any():
+        raise ValueError(
+            f"it holds the label {known[strangers.argmax()].item()!r}, which the first reading did not show; batches "
+            "must hold the same rows each time they are gone through."
+        )
+    numbers = np.full(len(labeled), -1)
+    numbers[labeled] = places
+    return torch.from_numpy(numbers)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Rows in parts, checked: their source, and what the look at them told (None where there was none)."""
+
+    source: Source
+    classes: np.ndarray | None
+    n_unlabeled: int
+
+
+def read_stream(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any = None, watch: Any = None
+) -> Streamed:
+    """Check rows in parts; sets features on the estimator.
+
+    Arguments:
+        labeled: whether the rows must have labels.
+        watch: called with the numbers of rows that were read.
+    """
+    if is_dask(X):
+        return _read_dask(estimator, X, y, sample_weight, labeled, unlabeled)
+    checks.alone_with_batches(y=y, sample_weight=sample_weight)
+    if isinstance(X, Sharded):
+        return _read_sharded(estimator, X, labeled, unlabeled)
+    reader = _reader(estimator, first_batch(X).X, labeled, unlabeled)
+    look = reader.look(X) if labeled else None
+    reader, classes = _with_classes(reader, look)
+    source = BatchSource(_Named(X), reader, estimator.n_features_in_, reader.device, reader.dtype, watch)
+    return Streamed(source, classes, 0 if look is None else look.n_unlabeled)
+
+
+class _Named:
+    """Batches with names, again and again."""
+
+    def __init__(self, batches: Iterable[Any]):
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return named_batches(self.batches)
+
+
+def first_batch(batches: Any) -> Batch:
+    """The first batch of a re-iterable that has one."""
+    if iter(batches) is batches:
+        raise ValueError(
+            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows "
+            "many times; pass a list of batches or an object whose __iter__ starts anew."
+        )
+    for batch in named_batches(batches):
+        if len(batch.X):
+            return batch
+    raise ValueError("X is an iterable without batches; pass at least one batch, such as (X, y).")
+
+
+def _reader(estimator: Any, example: Any, labeled: bool, unlabeled: Any) -> Reader:
+    """The reader of rows like an example, whose features the estimator keeps."""
+    rows = read_rows(estimator, example, reset=True)
+    return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
+
+
+def _with_classes(reader: Reader, look: Look | None) -> tuple[Reader, np.ndarray | None]:
+    if look is None or not reader.labeled:
+        return reader, None
+    classes = look.classes()
+    checks.enough_classes(classes, look.n_unlabeled, type(reader.estimator).__name__)
+    return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
+
+
+def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any) -> Streamed:
+    if not isinstance(estimator.random_state, int | np.integer):
+        raise checks.common_seed(estimator.random_state)
+    in_batches = is_batches(shard.X)
+    if in_batches:
+        checks.alone_with_batches(y=shard.y, sample_weight=shard.sample_weight)
+    batches = shard.X if in_batches else [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
+    reader = _reader(estimator, first_batch(batches).X, labeled, unlabeled)
+    processes = Processes(shard.group, reader.device)
+    look = processes.total(lambda: reader.look(batches))
+    reader, classes = _with_classes(reader, look)
+    start = sum(look.lengths[: processes.rank])
+    n_features = estimator.n_features_in_
+    if in_batches:
+        local: Source = BatchSource(_Named(batches), reader, n_features, reader.device, reader.dtype, start=start)
+    else:
+        block = moved(reader(batches[0]), reader.device)
+        block.start = start
+        local = BlockSource(block)
+    return Streamed(ProcessSource(local, processes, look.n_rows), classes, look.n_unlabeled)
+
+
+def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Streamed:
+    from mixtura.engine.dask_source import DaskPartitions, DaskSource
+    from mixtura.estimators.dask_collections import example_of, partitions_of
+
+    if labeled and y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
+    reader = _reader(estimator, example_of(X), labeled, unlabeled)
+    partitions = DaskPartitions(partitions_of(X, y, sample_weight))
+    look = partitions.total(partial(_look_part, reader), "look")
+    reader, classes = _with_classes(reader, look)
+    source = DaskSource(
+        partitions, partial(_read_part, reader), estimator.n_features_in_, reader.device, reader.dtype, look.lengths
+    )
+    return Streamed(source, classes, look.n_unlabeled)
+
+
+def _look_part(reader: Reader, number: int, *part: Any) -> Look:
+    return reader.look([Batch(*part, origin=f"Partition {number}")])
+
+
+def _read_part(reader: Reader, number: int, *part: Any) -> Block:
+    return moved(reader(Batch(*part, origin=f"Partition {number}")), reader.device)

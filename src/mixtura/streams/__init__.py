@@ -1,0 +1,12 @@
+"""Rows that are too many for one memory: batches, shares of several processes, predictions batch by batch.
+
+`mixtura.streams.files.FileBatches` reads Parquet, Arrow and CSV files (the extra `arrow`).
+"""
+
+from __future__ import annotations
+
+from mixtura.streams.batches import Batch
+from mixtura.streams.predictions import BatchedPredictions
+from mixtura.streams.sharded import Sharded
+
+__all__ = ["Batch", "BatchedPredictions", "Sharded"]

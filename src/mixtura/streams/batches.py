@@ -1,0 +1,26 @@
+"""Batches: parts of the rows, with their labels, their weights, and a name for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+
+class Batch(NamedTuple):
+    """A part of the rows."""
+
+    X: Any
+    y: Any = None
+    sample_weight: Any = None
+    origin: str = ""  # where it comes from, in words
+
+
+def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
+    """Batches of any form - X, (X, y), (X, y, sample_weight) - with names."""
+    for number, batch in enumerate(batches):
+        if isinstance(batch, Batch):
+            yield batch
+        elif isinstance(batch, tuple | list):
+            yield Batch(*[*batch, None, None][:3], origin=f"Batch {number}")
+        else:
+            yield Batch(batch, origin=f"Batch {number}")

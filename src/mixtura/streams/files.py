@@ -1,0 +1,165 @@
+"""Batches of rows from Parquet, Arrow and CSV files (the extra `arrow`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+try:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+except ImportError as error:
+    text = "mixtura.streams.files needs pandas and pyarrow; install them with: pip install 'mixtura[arrow]'"
+    raise ModuleNotFoundError(text, name=error.name) from error
+
+from mixtura import checks
+from mixtura.streams.batches import Batch
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "feather",
+}
+# Types that are read as numbers; a column of nulls alone has a type of its own.
+NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+# Bytes of a batch: large enough to amortise Python, small enough that a few of them read ahead do not matter.
+BATCH_BYTES = 16 * 2**20
+
+
+class FileBatches:
+    """Rows in files, read a batch at a time.
+
+    Estimators go through the batches as often as they need and hold a few of them in memory at a time.
+
+    Parameters
+    ----------
+    data : str, Path, sequence of them, or pyarrow.dataset.Dataset
+        Parquet, Arrow (IPC, Feather) or CSV files, or a folder of such files.
+    features : sequence of str, default=None
+        Columns that are features, in this order; None means all but `label` and `sample_weight`. They must hold
+        numbers; nulls are missing values.
+    label : str, default=None
+        The column with the labels.
+    sample_weight : str, default=None
+        The column with the weights.
+    batch_size : int, default=None
+        Rows per batch; None means 16 MB.
+    file_format : str, default=None
+        "parquet", "csv", "ipc" or "feather"; None decides by the ending of the first file.
+
+    Examples
+    --------
+    >>> import pandas as pd, tempfile, os
+    >>> from mixtura import GaussianMixture
+    >>> from mixtura.streams.files import FileBatches
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "rows.parquet")
+    >>> pd.DataFrame({"a": [1.0, 2.0, 8.0, 9.0], "b": [1.0, None, 2.0, 1.0]}).to_parquet(path)
+    >>> model = GaussianMixture(2, random_state=0).fit(FileBatches(path))
+    >>> model.feature_names_in_.tolist()
+    ['a', 'b']
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        features: Sequence[str] | None = None,
+        label: str | None = None,
+        sample_weight: str | None = None,
+        batch_size: int | None = None,
+        file_format: str | None = None,
+    ):
+        self.dataset = data if isinstance(data, ds.Dataset) else _opened(data, file_format)
+        names = self.dataset.schema.names
+        self.label, self.sample_weight = label, sample_weight
+        self.features = [n for n in names if n not in (label, sample_weight)] if features is None else list(features)
+        self._columns = [*self.features, *(name for name in (label, sample_weight) if name is not None)]
+        _check_columns("The data set", self.dataset.schema, self._columns, self.features)
+        single = all(self.dataset.schema.field(name).type in (pa.float32(), pa.float16()) for name in self.features)
+        self.dtype = np.dtype(np.float32 if single else np.float64)
+        size = max(1, BATCH_BYTES // (8 * len(self.features)))
+        self.batch_size = size if batch_size is None else checks.count("batch_size", batch_size)
+        self._states = {fragment.path: self._state(fragment.path) for fragment in self._files()}
+
+    def __iter__(self) -> Iterator[Batch]:
+        for fragment in self.dataset.get_fragments():
+            path = fragment.path if isinstance(fragment, ds.FileFragment) else "memory"
+            self._check_state(path)
+            try:
+                schema = fragment.physical_schema
+                _check_columns(f"The file {path!r}", schema, self._columns, self.features)
+                options = {"columns": self._columns, "batch_size": self.batch_size, "batch_readahead": 2}
+                for part in fragment.to_batches(schema=schema, fragment_readahead=1, **options):
+                    if part.num_rows:
+                        yield self._batch(part, path)
+            except (OSError, pa.ArrowException) as error:
+                raise checks.unread(f"The file {path!r}", error) from error
+            self._check_state(path)
+
+    def _batch(self, part: pa.RecordBatch, path: str) -> Batch:
+        # Column after column, as the file holds them, and as the engine takes them.
+        values = np.empty((len(self.features), part.num_rows), self.dtype)
+        for row, name in zip(values, self.features, strict=True):
+            row[:] = _numbers(part.column(name))
+        frame = pd.DataFrame(values.T, columns=pd.Index(self.features), copy=False)
+        label, weight = (
+            None if name is None else part.column(name).to_numpy(zero_copy_only=False)
+            for name in (self.label, self.sample_weight)
+        )
+        return Batch(frame, label, weight, f"The file {path!r}")
+
+    def _files(self) -> Iterable[Any]:
+        return (part for part in self.dataset.get_fragments() if isinstance(part, ds.FileFragment))
+
+    def _state(self, path: str) -> tuple[Any, Any]:
+        (info,) = self.dataset.filesystem.get_file_info([path])
+        return info.size, info.mtime_ns
+
+    def _check_state(self, path: str) -> None:
+        if path in self._states and self._state(path) != self._states[path]:
+            raise checks.changed_file(path)
+
+
+def _opened(data: Any, file_format: str | None) -> ds.Dataset:
+    paths = [Path(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    if not paths:
+        raise ValueError("data names no file; pass at least one.")
+    absent = [str(path) for path in paths if not path.exists()]
+    if absent:
+        raise FileNotFoundError(f"The file or folder {absent[0]!r} does not exist.")
+    if file_format is None:
+        first = min(paths[0].rglob("*.*"), default=paths[0]) if paths[0].is_dir() else paths[0]
+        if first.suffix.lower() not in FORMATS:
+            raise ValueError(f"The format of {str(first)!r} cannot be told from its name; set file_format.")
+        file_format = FORMATS[first.suffix.lower()]
+    checks.one_of("file_format", file_format, set(FORMATS.values()))
+    names: Any = [str(path) for path in paths]
+    try:
+        return ds.dataset(names[0] if len(names) == 1 else names, format=file_format)
+    except (OSError, pa.ArrowException) as error:
+        raise checks.unread(f"The data set {', '.join(names[:3])}", error) from error
+
+
+def _check_columns(what: str, schema: pa.Schema, wanted: list[str], features: list[str]) -> None:
+    if any(name not in schema.names for name in wanted):
+        raise checks.other_columns(what, wanted, schema.names)
+    for name in features:
+        kind = schema.field(name).type
+        if not any(test(kind) for test in NUMBERS):
+            raise checks.no_numbers(what, name, str(kind))
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    elif pa.types.is_null(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy(zero_copy_only=False)

@@ -1,0 +1,120 @@
+"""Predictions for rows that come in batches: made batch by batch, and written to a file as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mixtura import checks
+from mixtura.streams.batches import named_batches
+from mixtura.values.whole_files import written_whole
+
+
+class BatchedPredictions:
+    """What a model predicts for batches of rows; nothing is computed before it is asked for.
+
+    Iterating gives one array per batch. It can be done again and again.
+
+    Parameters
+    ----------
+    predict : callable
+        From rows to an array with one entry, or one row, for each of them.
+    batches : re-iterable of batches
+    name : str
+        Name of a single column of a file; of several it is the beginning.
+    labels : sequence
+        What several columns stand for: the ends of their names.
+    """
+
+    def __init__(self, predict: Callable[[Any], Any], batches: Iterable[Any], name: str, labels: Sequence[Any]):
+        self._predict, self._batches = predict, batches
+        self.name, self.labels = name, list(labels)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in named_batches(self._batches):
+            try:
+                yield self._predict(batch.X)
+            except ValueError as error:
+                raise checks.unread(batch.origin, error) from error
+
+    def joined(self) -> np.ndarray:
+        """All predictions in one array."""
+        return np.concatenate([np.asarray(part) for part in self])
+
+    def write(self, path: Any) -> None:
+        """Write all predictions to a file, batch by batch.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file that ends in ".parquet", ".csv" or ".npy". It appears under this name when all of it is written;
+            after an error nothing is left of it, and a file that had the name before stays as it was.
+        """
+        target = Path(path)
+        write = WRITERS[checks.one_of("the ending of path", target.suffix.lower(), WRITERS)]
+        try:
+            with written_whole(target) as file:
+                write(file, (np.asarray(part) for part in self), self._columns)
+        except OSError as error:
+            raise OSError(error.errno, f"Predictions could not be written to {str(path)!r}: {error}") from error
+
+    def _columns(self, part: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns of a table by name."""
+        if part.ndim == 1:
+            return {self.name: part}
+        columns = zip(self.labels, part.T, strict=True)
+        return {f"{self.name}_{label}": np.ascontiguousarray(column) for label, column in columns}
+
+
+Columns = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def _write_parquet(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for part in parts:
+            table = pa.table(columns(part))
+            writer = writer or pq.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_csv(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) -> None:
+    import pandas as pd
+
+    for number, part in enumerate(parts):
+        pd.DataFrame(columns(part)).to_csv(file, index=False, header=number == 0)
+
+
+def _write_npy(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) -> None:
+    """The header needs the number of rows, which is known last: NumPy leaves room for it there."""
+    shape: tuple[int, ...] = ()
+    kind: Any = None
+    n_rows = start = 0
+    for part in parts:
+        if kind is None:
+            shape, kind = part.shape[1:], part.dtype
+            if kind.hasobject:
+                raise ValueError("Labels of this kind cannot be written to a .npy file; use .parquet or .csv.")
+            _write_header(file, (0, *shape), kind)
+            start = file.tell()
+        n_rows += len(part)
+        file.write(np.ascontiguousarray(part, dtype=kind).tobytes())
+    file.seek(0)
+    _write_header(file, (n_rows, *shape), kind)
+    assert file.tell() == start
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...], kind: np.dtype) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": kind.str, "fortran_order": False, "shape": shape})
+
+
+WRITERS = {".parquet": _write_parquet, ".csv": _write_csv, ".npy": _write_npy}
