@@ -670,7 +670,7 @@ class TestSources:
     def test_class_weight_and_batches(self):
         weight = {0: 1.0, 1: 2.0, 2: 5.0}
         expected = MixtureClassifier(class_weight=weight).fit(IRIS, SPECIES).predict_proba(IRIS)
-        with pytest.raises(ValueError, match="class_weight cannot be used where X is batches"):
+        with pytest.raises(ValueError, match="class_weight cannot be combined with an X of batches"):
             MixtureClassifier(class_weight=weight).fit(Batches(IRIS, SPECIES))
         by_hand = MixtureClassifier().fit(Batches(IRIS, SPECIES, np.array([1.0, 2.0, 5.0])[SPECIES]))
         np.testing.assert_allclose(by_hand.predict_proba(IRIS), expected, atol=1e-9)
@@ -693,7 +693,7 @@ class TestSources:
             MixtureClassifier().fit((IRIS, SPECIES) for _ in range(2))
 
     def test_batches_that_do_not_fit(self):
-        with pytest.raises(ValueError, match="a batch without y was found"):
+        with pytest.raises(ValueError, match="this one has no y"):
             MixtureClassifier().fit([(IRIS, SPECIES), (IRIS, None)])
         with pytest.raises(
             ValueError, match="X has 3 features, but MixtureClassifier is expecting 4 features as input"
