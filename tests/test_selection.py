@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 import reference
@@ -48,6 +49,17 @@ def stripes(seed, n_stripes=4):
     """Parallel and long: k-means cuts them across."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.normal(size=(80, 2)) * [20, 1] + [0, 6 * i] for i in range(n_stripes)])
+
+
+def test_rounded_values_are_not_taken_for_clusters():
+    """The petals of iris are rounded to millimetres, so that many samples are equal."""
+    petals = load_iris().data[:, 2:]
+    model = GaussianMixture("auto", random_state=0).fit(petals)
+    assert model.mixture_.n_components == 3
+    smallest = np.linalg.eigvalsh(model.covariances_).min()
+    assert smallest > 0.1 * np.linalg.eigvalsh(np.cov(petals.T)).min()
+    widths = GaussianMixture("auto", random_state=0).fit(petals[:, 1:])
+    assert float(widths.covariances_.min()) > 1e-3 * petals[:, 1].var()
 
 
 def test_long_clusters_that_mislead_kmeans_are_counted_right():

@@ -43,8 +43,9 @@ PATH_TOL = 1e-3
 PATH_ITERATIONS = 40
 # Of the weights of an average of the candidates; more would only sharpen what few rows cannot tell.
 STACKING_ITERATIONS = 300
-# Maximum likelihood has no maximum to walk along: without a prior the path has a weak one (pseudo-rows per feature).
-WEAK = 0.03
+# Maximum likelihood has no maximum: a component may shrink to a few equal values, and no criterion survives that.
+# Without a prior, candidates have that of Fraley and Raftery (2007), D + 2 pseudo-samples of the expected variances.
+REGULAR = 2.0
 
 
 def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
@@ -273,7 +274,7 @@ def _made(prior: Any, outlook: Outlook) -> Prior:
     if isinstance(prior, str):
         return PRIORS[prior](outlook)
     if prior is None:
-        prior = Shrinkage(WEAK * len(outlook.pooled))
+        prior = Shrinkage(REGULAR + len(outlook.pooled))
     return prior.prior(outlook) if isinstance(prior, Shrinkage) else prior
 
 
