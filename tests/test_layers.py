@@ -112,10 +112,18 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
 
+def docstring_lines(source: str) -> int:
+    """Lines of all docstrings of a file."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    owners = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    docstrings = [owner.body[0] for owner in owners if ast.get_docstring(owner, clean=False) is not None]
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in docstrings)
+
+
 def length_faults(source: str, path: Path) -> list[str]:
-    """The file and every function in it that are too long, as text."""
+    """The file and every function in it that are too long, docstrings not counted, as text."""
     faults = []
-    n_lines = len(source.splitlines())
+    n_lines = len(source.splitlines()) - docstring_lines(source)
     if n_lines > MAX_FILE_LINES:
         faults.append(f"{path}: {n_lines} lines, at most {MAX_FILE_LINES}: split it by idea")
     for node in ast.walk(ast.parse(source)):
@@ -284,6 +292,12 @@ def test_checker_looks_into_methods():
     source = "class C:\n" + "".join(f"    {line}\n" for line in function_of(MAX_BODY_LINES + 1).splitlines())
     (fault,) = length_faults(source, Path("mixture.py"))
     assert fault == "mixture.py:2 f: body of 61 lines, at most 60"
+
+
+def test_checker_counts_files_without_docstrings():
+    source = '"""One.\n\nTwo.\n"""\n' + "x = 1\n" * MAX_FILE_LINES
+    assert length_faults(source, Path("mixture.py")) == []
+    assert len(length_faults(source + "x = 1\n", Path("mixture.py"))) == 1
 
 
 def test_checker_counts_the_lines_of_a_file():
