@@ -29,6 +29,7 @@ from mixtura.estimators.prediction import DensityClassifier
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
+from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
@@ -385,6 +386,17 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             return posterior + log_joint.logsumexp(0)
 
         return scores
+
+    def _graph(self) -> Any:
+        if self.combine == "density":
+            return super()._graph()
+        mixture = self.mixture_
+        owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
+        members = [
+            [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
+            for b in range(len(self.mixtures_))
+        ]
+        return ClassifierGraph(GaussianScores(mixture, self.warp_), mixture.class_sizes, self._temperature(), members)
 
     def to_mixture(self) -> MixtureClassifier:
         """The averaged densities as a fitted MixtureClassifier of all components (combine="density")."""

@@ -24,6 +24,12 @@ class ClassReading:
     class_prior_: np.ndarray
     class_offsets_: np.ndarray | None = None  # added to the scores of the classes: log of a changed class prior
 
+    def _log_prior_change(self) -> Tensor:
+        """What a changed class prior adds to the scores of the classes, (C,)."""
+        if self.class_offsets_ is None:
+            return torch.zeros(len(self.classes_), dtype=torch.float64)
+        return torch.from_numpy(self.class_offsets_)
+
     def _offset(self, scores: Tensor) -> Tensor:
         """The scores of the classes (C, n) under the class prior that was asked for."""
         if self.class_offsets_ is None:

@@ -24,6 +24,7 @@ from mixtura.estimators.base import (
     warn_of_prior,
     warn_of_repairs,
 )
+from mixtura.estimators.conversion import SklearnConversion
 from mixtura.estimators.input import (
     Labels,
     Rows,
@@ -64,7 +65,7 @@ SEPARATED = -1e-3
 
 
 @storable("MixtureClassifier", check=check_fitted)
-class MixtureClassifier(DensityClassifier):
+class MixtureClassifier(SklearnConversion, DensityClassifier):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample

@@ -34,6 +34,7 @@ from mixtura.estimators.base import (
     warn_of_repairs,
 )
 from mixtura.estimators.classifier import wanted_criterion, wanted_priors
+from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
@@ -389,6 +390,30 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         """Mean log density of the rows."""
         values = self.score_samples(X)
         return float((values.joined() if isinstance(values, BatchedPredictions) else values).mean())
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> GaussianMixture:
+        """A fitted mixture with the parameters of a fitted `sklearn.mixture.GaussianMixture`.
+
+        Parameters
+        ----------
+        model : sklearn.mixture.GaussianMixture
+
+        Returns
+        -------
+        GaussianMixture
+        """
+        return mixture_from_sklearn(cls, model)
+
+    def to_sklearn(self) -> Any:
+        """A fitted `sklearn.mixture.GaussianMixture` with the same parameters.
+
+        Returns
+        -------
+        sklearn.mixture.GaussianMixture
+            With covariance_type "full" where scikit-learn does not have that of this model.
+        """
+        return mixture_to_sklearn(self)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Rows drawn from the mixture and their components, ordered by component."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mixtura import checks
+from mixtura.estimators.export import ExportableMixture
 from mixtura.estimators.trust import OutlierDetection, as_array
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
@@ -15,7 +16,7 @@ from mixtura.reading.summaries import component_entropies, component_table, feat
 from mixtura.reading.tables import ModelSummary
 
 
-class DescribedMixture(OutlierDetection):
+class DescribedMixture(ExportableMixture, OutlierDetection):
     """Parameters, criteria and summary of a fitted mixture. The parameters are those of `mixture_`: under `warp` they
     are in the units of the transformed features, everything else is in the units of the samples.
     """

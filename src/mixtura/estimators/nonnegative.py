@@ -32,7 +32,9 @@ from mixtura.nonnegative.mixture import (
 )
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
+from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, run, run_held_out
+from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, pick, scaled_columns
 from mixtura.values.storable import storable
 
@@ -317,14 +319,26 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         check_is_fitted(self)
-        offsets = 0.0 if self.class_offsets_ is None else torch.from_numpy(self.class_offsets_)
-        log_prior = torch.from_numpy(self.class_prior_).log() - offsets  # that of the training; offsets come later
+        # That of the training: a changed one is added later, to all scores.
+        log_prior = torch.from_numpy(self.class_prior_).log() - self._log_prior_change()
 
         def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
             scores = mixture.log_probabilities(part)
             return finish(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores))
 
         return self._map(X, compute)
+
+    def _graph(self) -> Any:
+        mixture, change = self.mixture_.to("cpu"), self._log_prior_change()
+        log_prior = (torch.from_numpy(self.class_prior_).log() - change).unsqueeze(-1)
+        log_shares = mixture.shares.log().clamp_min(-1e30).unsqueeze(-1)  # (C, J, 1)
+
+        def score(rows: Tensor) -> Tensor:
+            bases = weigh(rows.T, mixture.coefficients, mixture.log_totals)  # (J, n)
+            scores = (log_shares + bases).logsumexp(1) - bases.logsumexp(0)
+            return torch.where((rows == 0).all(1), log_prior, scores)
+
+        return ConditionalGraph(score, change)
 
     def responsibilities(self, X: Any) -> Any:
         """Posterior of each weight, that is of each pair of a class and a basis, given the row: (n_rows, n_weights)."""

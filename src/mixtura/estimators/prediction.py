@@ -17,12 +17,14 @@ from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.described import fit_facts, label_facts
 from mixtura.estimators.explained import ExplainedClassifier
+from mixtura.estimators.export import Exportable
 from mixtura.estimators.model_files import Savable
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.scoring import only_labeled
 from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
 from mixtura.reading.class_priors import checked_costs
+from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.reading.tables import ModelSummary, Table
 
 
@@ -87,7 +89,7 @@ class ClassPredictions(ClassReading, ClassifierMixin):
         return float(accuracy_score(*known, sample_weight=sample_weight))
 
 
-class ConditionalClassifier(ClassPredictions, Savable, BaseEstimator):
+class ConditionalClassifier(ClassPredictions, Exportable, Savable, BaseEstimator):
     """A classifier without a density."""
 
     n_features_in_: int
@@ -154,6 +156,10 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
             return Temperature(self.temperature_)
         log_prior = self.mixture_.log_class_prior.cpu()
         return Temperature(self.temperature_, log_prior - torch.from_numpy(self.training_prior_).log().to(log_prior))
+
+    def _graph(self) -> Any:
+        scores = GaussianScores(self.mixture_, self.warp_)
+        return ClassifierGraph(scores, self.mixture_.class_sizes, self._temperature())
 
     @rowwise("class")
     def predict_joint_log_proba(self, X: Any) -> Any:

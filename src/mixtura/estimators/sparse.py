@@ -24,6 +24,7 @@ from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.objectives import class_log_joint
+from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
     Basis,
@@ -385,6 +386,16 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         return self._map(X, lambda part: finish(self.model_.class_scores(part)))
+
+    def _graph(self) -> Any:
+        model, mixture = self.model_, self.model_.mixture
+        sizes, coefficients = mixture.class_sizes, mixture.coefficients(_n_columns(model.basis))
+
+        def score(rows: Tensor) -> Tensor:
+            columns = model.basis.evaluate(model.scaling(rows))
+            return class_log_joint(weigh(columns.T, coefficients, mixture.log_weights), sizes)
+
+        return ConditionalGraph(score, self._log_prior_change())
 
     def predict_proba(self, X: Any, moderated: bool = False) -> Any:
         """p(c | x) of each row and class; moderated: averaged over what is not known of the weights (moderated)."""

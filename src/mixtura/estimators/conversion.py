@@ -1,0 +1,171 @@
+"""Fitted models of scikit-learn as models of this package, and back: mixtures, discriminant analyses, naive Bayes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.mixture import GaussianMixture as SklearnMixture
+from sklearn.naive_bayes import GaussianNB
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura.covariances import DiagonalCovariance, FullCovariance, TiedCovariance
+from mixtura.estimators.input import adopt_features
+from mixtura.model.mixture import Mixture
+
+SHAPES = ("full", "tied", "diag", "spherical")
+
+
+def mixture_from_sklearn(cls: Any, model: Any) -> Any:
+    """A fitted GaussianMixture of this package with the parameters of scikit-learn's."""
+    if not isinstance(model, SklearnMixture):
+        raise TypeError(f"from_sklearn takes a GaussianMixture of scikit-learn; got {type(model).__name__}.")
+    check_is_fitted(model)
+    means = _tensor(model.means_)
+    kind, size = str(model.covariance_type), means.shape[1]
+    covariances = _tensor(model.covariances_)
+    covariance: Any = FullCovariance(covariances)
+    if kind == "tied":
+        covariance = TiedCovariance(FullCovariance(covariances.unsqueeze(0)), _classes(len(means)))
+    elif kind != "full":
+        spherical = kind == "spherical"
+        entries = covariances.unsqueeze(-1).expand(-1, size).contiguous() if spherical else covariances
+        covariance = DiagonalCovariance(entries, spherical)
+    own = cls(**{name: value for name, value in model.get_params().items() if name in cls().get_params()})
+    own.mixture_ = Mixture(_tensor(model.weights_).log(), means, covariance, _classes(len(means)))
+    own.warp_, own.unobserved_, own.history_ = None, (), []
+    own.converged_, own.n_iter_ = bool(model.converged_), int(model.n_iter_)
+    own.lower_bound_, own.lower_bounds_ = float(model.lower_bound_), [float(model.lower_bound_)]
+    adopt_features(own, model)
+    return own
+
+
+def mixture_to_sklearn(model: Any) -> SklearnMixture:
+    """A fitted GaussianMixture of scikit-learn with the parameters of ours; other covariances become full."""
+    check_is_fitted(model)
+    kind = model.covariance_type if model.covariance_type in SHAPES else "full"
+    names = set(SklearnMixture().get_params()) & set(model.get_params())
+    settings = {name: model.get_params()[name] for name in names}
+    settings |= {"covariance_type": kind, "n_components": len(model.weights_)}
+    other = SklearnMixture(**settings)
+    other.weights_, other.means_ = model.weights_, model.means_
+    other.covariances_, other.precisions_ = model.covariances_, model.precisions_
+    other.precisions_cholesky_ = model.precisions_cholesky_
+    other.converged_, other.n_iter_, other.lower_bound_ = model.converged_, model.n_iter_, model.lower_bound_
+    adopt_features(other, model)
+    return other
+
+
+class SklearnConversion:
+    """Conversion of classifiers of one component per class to and from scikit-learn."""
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Any:
+        """A fitted classifier that predicts as a fitted discriminant analysis or naive Bayes of scikit-learn.
+
+        Parameters
+        ----------
+        model : QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
+            A LinearDiscriminantAnalysis needs `store_covariance=True`.
+
+        Returns
+        -------
+        MixtureClassifier
+            It has a density: it takes missing values, samples, imputes and explains.
+        """
+        return classifier_from_sklearn(cls, model)
+
+    def to_sklearn(self) -> Any:
+        """A fitted classifier of scikit-learn that predicts the same, where there is one.
+
+        Returns
+        -------
+        QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
+            For full, tied and diagonal covariances of one component per class.
+        """
+        return classifier_to_sklearn(self)
+
+
+def classifier_from_sklearn(cls: Any, model: Any) -> Any:
+    """A fitted MixtureClassifier that predicts as a discriminant analysis or naive Bayes of scikit-learn."""
+    check_is_fitted(model)
+    if isinstance(model, QuadraticDiscriminantAnalysis):
+        matrices = [(r * s) @ r.T for r, s in zip(model.rotations_, model.scalings_, strict=True)]
+        kind, prior = "full", model.priors_
+        covariance: Any = FullCovariance(_tensor(matrices))
+    elif isinstance(model, LinearDiscriminantAnalysis):
+        if "covariance_" not in vars(model):
+            raise ValueError("The LinearDiscriminantAnalysis has no covariance_; fit it with store_covariance=True.")
+        kind, prior = "tied", model.priors_
+        covariance = TiedCovariance(FullCovariance(_tensor(model.covariance_).unsqueeze(0)), _one_matrix(model))
+    elif isinstance(model, GaussianNB):
+        kind, prior = "diag", model.class_prior_
+        covariance = DiagonalCovariance(_tensor(model.var_))
+    else:
+        raise TypeError(
+            "from_sklearn takes a QuadraticDiscriminantAnalysis, a LinearDiscriminantAnalysis or a GaussianNB; got "
+            f"{type(model).__name__}."
+        )
+    means = _tensor(model.theta_ if isinstance(model, GaussianNB) else model.means_)
+    own = cls(1, covariance_type=kind)
+    own.classes_, own.class_prior_ = np.asarray(model.classes_), np.asarray(prior, dtype=float)
+    own.mixture_ = Mixture(_tensor(prior).log(), means, covariance, torch.arange(len(means)))
+    own.warp_, own.unobserved_, own.history_ = None, (), []
+    own.n_components_, own.n_iter_, own.converged_ = np.ones(len(means), dtype=np.int64), 0, True
+    adopt_features(own, model)
+    return own
+
+
+def classifier_to_sklearn(model: Any) -> Any:
+    """A discriminant analysis or naive Bayes of scikit-learn that predicts as a model of one component per class."""
+    check_is_fitted(model)
+    mixture = model.mixture_.to("cpu")
+    single = mixture.n_components == mixture.n_classes
+    if not single or model.warp_ is not None or model.temperature_ != 1:
+        raise ValueError(
+            "to_sklearn needs one component per class, no transform of the features (warp=None) and temperature=1; "
+            f"this model has {mixture.class_sizes} components per class, "
+            f"{'no transform' if model.warp_ is None else 'a transform'} and temperature {model.temperature_:g}. "
+            "to_onnx exports every model."
+        )
+    covariance, means = mixture.covariance, mixture.means.numpy()
+    if isinstance(covariance, TiedCovariance) and covariance.n_groups == 1:
+        other = _linear(means, covariance.dense()[0].numpy(), model.class_prior_)
+    elif isinstance(covariance, DiagonalCovariance):
+        other = GaussianNB()
+        other.theta_, other.var_, other.class_prior_ = means, covariance.variances().numpy(), model.class_prior_
+        other.epsilon_ = 0.0
+    else:
+        scalings, rotations = np.linalg.eigh(covariance.dense().numpy())
+        other = QuadraticDiscriminantAnalysis()
+        other.means_, other.priors_ = means, model.class_prior_
+        other.scalings_, other.rotations_ = list(scalings), list(rotations)
+    other.classes_ = model.classes_
+    adopt_features(other, model)
+    return other
+
+
+def _linear(means: np.ndarray, covariance: np.ndarray, prior: np.ndarray) -> LinearDiscriminantAnalysis:
+    other = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True)
+    coefficients = np.linalg.solve(covariance, means.T).T  # (C, D)
+    intercepts = np.log(prior) - 0.5 * (coefficients * means).sum(1)
+    if len(means) == 2:  # scikit-learn keeps the difference
+        coefficients, intercepts = coefficients[1:] - coefficients[:1], intercepts[1:] - intercepts[:1]
+    other.coef_, other.intercept_ = coefficients, intercepts
+    other.means_, other.covariance_, other.priors_ = means, covariance, prior
+    return other
+
+
+def _tensor(values: Any) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.float64))
+
+
+def _classes(n_components: int) -> Tensor:
+    return torch.zeros(n_components, dtype=torch.int64)
+
+
+def _one_matrix(model: Any) -> Tensor:
+    return torch.zeros(len(model.classes_), dtype=torch.int64)

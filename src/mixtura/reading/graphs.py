@@ -1,0 +1,216 @@
+"""Fitted models as torch modules of plain operations, which other runtimes can execute, and their export to ONNX.
+
+Samples come in as float32 and answers leave as float32; in between numbers are float64, so that answers are as precise
+as the samples.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mixtura.model.mixture import Mixture
+from mixtura.model.temperature import Temperature
+from mixtura.model.warp import Warp
+from mixtura.values.moments import DiagonalForm
+
+LOG_TWO_PI = 1.8378770664093453
+# Missing values need an elimination step per feature of a full matrix; graphs of more steps than this grow too large.
+MOST_ELIMINATED = 32
+
+
+class GaussianScores(nn.Module):
+    """Log joints (n, K) of samples (n, D) in double precision, and the log slopes of the transform (n,).
+
+    Missing values are integrated out by diagonal covariances, and by full ones of up to 32 features: in the matrix of
+    the observed features, completed by an identity, features are eliminated one after the other.
+    """
+
+    def __init__(self, mixture: Mixture, warp: Warp | None):
+        super().__init__()
+        mixture = mixture.to("cpu")
+        self.n_features = mixture.n_features
+        self.warp_places = None if warp is None else warp.locations.cpu().double()
+        if warp is not None:
+            self.warp_widths = torch.where(warp.transformed, warp.scales, 1.0).cpu().double()
+            self.warp_bent = warp.transformed.cpu().double()
+        self.log_weights, self.means = mixture.log_weights.double(), mixture.means.double()
+        self.diagonal = isinstance(mixture.covariance.form, DiagonalForm)
+        self.variances = mixture.covariance.variances().double()
+        self.takes_missing = self.diagonal or mixture.n_features <= MOST_ELIMINATED
+        if not self.diagonal:
+            scales = self.variances.sqrt()
+            dense = mixture.covariance.dense().double()
+            self.scales, self.correlations = scales, dense / scales.unsqueeze(-1) / scales.unsqueeze(-2)
+            factors = torch.linalg.cholesky(dense)
+            identity = torch.eye(mixture.n_features, dtype=torch.float64).expand_as(dense)
+            self.whitening = torch.linalg.solve_triangular(factors, identity, upper=False)  # (K, D, D)
+            self.log_determinants = mixture.covariance.log_determinants.double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log joints (n, K), log slopes (n,), share of observed features (n,)."""
+        rows, slopes = self._warped(x.double())
+        observed = (rows == rows).double()  # false for NaN
+        deviations = torch.where(observed.unsqueeze(1) > 0, rows.unsqueeze(1) - self.means, 0.0)  # (n, K, D)
+        count = observed.sum(1, keepdim=True)  # (n, 1)
+        if self.diagonal:
+            distances = (deviations * deviations / self.variances).sum(2)
+            log_determinants = observed @ self.variances.log().T
+        elif self.takes_missing:
+            distances, log_determinants = self._eliminated(deviations / self.scales, observed)
+            log_determinants = log_determinants + 2 * observed @ self.scales.log().T
+        else:
+            deviations = rows.unsqueeze(1) - self.means
+            whitened = torch.matmul(self.whitening, deviations.permute(1, 2, 0))  # (K, D, n)
+            distances, log_determinants = (whitened * whitened).sum(1).T, self.log_determinants
+        log_joint = self.log_weights - 0.5 * (distances + log_determinants + count * LOG_TWO_PI)
+        return log_joint, slopes, count.squeeze(1) / self.n_features
+
+    def _warped(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.warp_places is None:
+            return rows, torch.zeros_like(rows[:, 0])
+        off = (rows - self.warp_places) / self.warp_widths
+        # asinh by operations that every runtime has in double precision.
+        bent = torch.sign(off) * (off.abs() + (off * off + 1).sqrt()).log()
+        values = torch.where(self.warp_bent > 0, self.warp_places + self.warp_widths * bent, rows)
+        slopes = -0.5 * (off * off + 1).log() * self.warp_bent
+        return values, torch.where(slopes == slopes, slopes, 0.0).sum(1)
+
+    def _eliminated(self, deviations: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared distances and log-determinants of the observed features, (n, K) each."""
+        pairs = (observed.unsqueeze(2) * observed.unsqueeze(1)).unsqueeze(1)  # (n, 1, D, D)
+        identity = torch.eye(self.n_features, dtype=torch.float64)
+        matrices = self.correlations * pairs + identity * (1 - observed).unsqueeze(1).unsqueeze(2)  # (n, K, D, D)
+        distances = log_determinants = torch.zeros_like(deviations[:, :, 0])
+        for _ in range(self.n_features):
+            pivots, first = matrices[:, :, 0, 0], deviations[:, :, 0]
+            distances = distances + first * first / pivots
+            log_determinants = log_determinants + pivots.log()
+            ratios = matrices[:, :, 1:, 0] / pivots.unsqueeze(-1)
+            deviations = deviations[:, :, 1:] - ratios * first.unsqueeze(-1)
+            matrices = matrices[:, :, 1:, 1:] - ratios.unsqueeze(-1) * matrices[:, :, :1, 1:]
+        return distances, log_determinants
+
+
+class ClassifierGraph(nn.Module):
+    """Class probabilities and log densities of samples, float32.
+
+    Parameters
+    ----------
+    scores : GaussianScores
+    class_sizes : sequence of int
+        Components of each class.
+    temperature : Temperature
+    members : sequence of sequence of int, optional
+        For averages of class probabilities: the numbers of the components of every class and member, flat.
+    """
+
+    def __init__(
+        self,
+        scores: GaussianScores,
+        class_sizes: Sequence[int],
+        temperature: Temperature,
+        members: Sequence[Sequence[Sequence[int]]] | None = None,
+    ):
+        super().__init__()
+        self.scores, self.class_sizes, self.members = scores, list(class_sizes), members
+        self.temperature = float(temperature.value)
+        change = temperature.log_prior_change
+        self.change = torch.zeros(len(class_sizes), dtype=torch.float64) if change is None else change.cpu().double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        log_joint, slopes, share = self.scores(x)
+        if self.members is None:
+            scores = torch.stack([log_sum(part) for part in log_joint.split(self.class_sizes, 1)], 1)  # (n, C)
+        else:
+            each = [[log_sum(log_joint[:, numbers]) for numbers in member] for member in self.members]
+            stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
+            posteriors = torch.softmax(stacked, 2).mean(1)
+            scores = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
+        if self.temperature != 1:
+            divisors = (1 + (self.temperature - 1) * share).unsqueeze(1)
+            scores = (scores - self.change) / divisors + self.change
+        return torch.softmax(scores, 1).float(), (log_sum(log_joint) + slopes).float()
+
+
+class DensityGraph(nn.Module):
+    """Responsibilities of the components and log densities of samples, float32."""
+
+    def __init__(self, scores: GaussianScores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        log_joint, slopes, _ = self.scores(x)
+        return torch.softmax(log_joint, 1).float(), (log_sum(log_joint) + slopes).float()
+
+
+class ConditionalGraph(nn.Module):
+    """Class probabilities of samples, float32, from a function that scores classes.
+
+    Parameters
+    ----------
+    score : callable
+        Samples (n, D) in double precision to scores (C, n), up to a term of the sample.
+    offsets : Tensor of shape (C,)
+        Added to the scores.
+    """
+
+    def __init__(self, score: Any, offsets: Tensor):
+        super().__init__()
+        self.score, self.offsets = score, offsets.unsqueeze(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.score(x.double()) + self.offsets, 0).T.float()
+
+
+def log_sum(values: Tensor) -> Tensor:
+    """log sum exp over the columns: (n, K) -> (n,)."""
+    largest = values.amax(1, keepdim=True)
+    return (largest + (values - largest).exp().sum(1, keepdim=True).log()).squeeze(1)
+
+
+def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str], notes: Mapping[str, Any]) -> None:
+    """Write a module to an ONNX file with a free number of samples.
+
+    Parameters
+    ----------
+    graph : Module
+        Takes samples (n, D), float32.
+    path : str or path-like
+    n_features : int
+    outputs : sequence of str
+        Names of what the module returns.
+    notes : mapping
+        Written to the metadata of the file, as JSON.
+    """
+    try:
+        import onnxscript  # noqa: F401 - what torch exports with
+    except ImportError as error:
+        text = "Exporting to ONNX needs onnxscript; install it with: pip install 'mixtura[onnx]'"
+        raise ModuleNotFoundError(text, name="onnxscript") from error
+    example = torch.zeros(3, n_features)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own deprecations
+        log.setLevel(logging.ERROR)  # and its words on packages that are not needed
+        program: Any = torch.onnx.export(
+            graph.eval(),
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["X"],
+            output_names=list(outputs),
+            dynamic_shapes=({0: torch.export.Dim("n_samples", min=1)},),
+        )
+        log.setLevel(level)
+    for name, value in notes.items():
+        program.model.metadata_props[name] = json.dumps(value)
+    program.save(str(path))
