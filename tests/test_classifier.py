@@ -705,7 +705,7 @@ class TestSources:
             MixtureClassifier().fit([(IRIS, SPECIES[:100])])
         with pytest.raises(ValueError, match=r"y of a batch must hold one label per row; got shape \(150, 3\)"):
             MixtureClassifier().fit([(IRIS, np.eye(3)[SPECIES])])
-        with pytest.raises(ValueError, match="sample_weight cannot be used where X is batches"):
+        with pytest.raises(ValueError, match="sample_weight cannot be combined with an X of batches"):
             MixtureClassifier().fit([(IRIS, SPECIES)], sample_weight=np.ones(150))
         with pytest.raises(ValueError, match="only one class: 0"):
             MixtureClassifier().fit([(IRIS[:10], SPECIES[:10]), (IRIS[10:20], SPECIES[10:20])])

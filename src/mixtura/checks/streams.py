@@ -100,3 +100,10 @@ def same_columns(rows: Any, estimator: Any) -> None:
             f"X has {np.shape(rows)[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input."
         )
+
+
+def same_widths(n_features: tuple[int, ...]) -> None:
+    """Processes whose rows have unlike numbers of features."""
+    for rank, n in enumerate(n_features):
+        if n != n_features[0]:
+            raise ValueError(f"Process {rank} has rows of {n} features, but process 0 has rows of {n_features[0]}.")

@@ -18,13 +18,9 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes of a group.
+    """The processes of a group. Tensors are summed on the CPU by gloo, on the current GPU by NCCL."""
 
-    Arguments:
-        device: where tensors are summed: that of the rows where the group works there (NCCL), else the CPU.
-    """
-
-    def __init__(self, group: Any, device: torch.device):
+    def __init__(self, group: Any):
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError(
                 "X is Sharded, but there is no process group; call torch.distributed.init_process_group first, in "
@@ -32,7 +28,7 @@ class Processes:
             )
         self.group, self.rank = group, dist.get_rank(group)
         self.n_processes = dist.get_world_size(group)
-        self.device = torch.device("cpu") if dist.get_backend(group) == "gloo" else device
+        self.device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
     def total(self, compute: Callable[[], T]) -> T:
         """The sum of what every process computes, added in the order of the processes; the same in all of them."""

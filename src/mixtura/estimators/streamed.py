@@ -160,7 +160,7 @@ def read_stream(
     checks.alone_with_batches(y=y, sample_weight=sample_weight)
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
-    reader = _reader(estimator, first_batch(X).X, labeled, unlabeled)
+    reader = _reader(estimator, first_batch(X), labeled, unlabeled)
     look = reader.look(X) if labeled else None
     reader, classes = _with_classes(reader, look)
     source = BatchSource(_Named(X), reader, estimator.n_features_in_, reader.device, reader.dtype, watch)
@@ -190,9 +190,12 @@ def first_batch(batches: Any) -> Batch:
     raise ValueError("X is an iterable without batches; pass at least one batch, such as (X, y).")
 
 
-def _reader(estimator: Any, example: Any, labeled: bool, unlabeled: Any) -> Reader:
+def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
     """The reader of rows like an example, whose features the estimator keeps."""
-    rows = read_rows(estimator, example, reset=True)
+    try:
+        rows = read_rows(estimator, example.X, reset=True)
+    except ValueError as error:
+        raise checks.unread(example.origin, error) from error
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
 
 
@@ -211,10 +214,15 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     if in_batches:
         checks.alone_with_batches(y=shard.y, sample_weight=shard.sample_weight)
     batches = shard.X if in_batches else [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
-    reader = _reader(estimator, first_batch(batches).X, labeled, unlabeled)
-    processes = Processes(shard.group, reader.device)
-    look = processes.total(lambda: reader.look(batches))
-    reader, classes = _with_classes(reader, look)
+    processes, readers = Processes(shard.group), []
+
+    def look_here() -> Look:
+        readers.append(_reader(estimator, first_batch(batches), labeled, unlabeled))
+        return readers[0].look(batches)
+
+    look = processes.total(look_here)
+    checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
+    reader, classes = _with_classes(readers[0], look)
     start = sum(look.lengths[: processes.rank])
     n_features = estimator.n_features_in_
     if in_batches:
@@ -232,7 +240,7 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
 
     if labeled and y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
-    reader = _reader(estimator, example_of(X), labeled, unlabeled)
+    reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
     partitions = DaskPartitions(partitions_of(X, y, sample_weight))
     look = partitions.total(partial(_look_part, reader), "look")
     reader, classes = _with_classes(reader, look)

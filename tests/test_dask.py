@@ -1,0 +1,267 @@
+"""Dask collections: the model of their rows, lazy predictions, partitions that stay where they are, lost workers."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from mixtura import GaussianMixture, MixtureClassifier, SparseMixtureClassifier
+from mixtura.checks import SourceError
+from mixtura.datasets import make_ripley, remove_values
+
+pd = pytest.importorskip("pandas")
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+
+
+@pytest.fixture(autouse=True)
+def threads_of_this_process():
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = make_ripley(150, random_state=0)
+    return remove_values(X, 0.1, random_state=0), np.where(y, "one", "two"), np.linspace(0.5, 2, len(y))
+
+
+def arrays(data, n_rows=110):
+    return [da.from_array(part, chunks=(n_rows, *part.shape[1:])) for part in data]
+
+
+def frames(data):
+    X, y, weights = data
+    frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b"]).assign(y=y, w=weights), npartitions=3, sort=False)
+    return frame[["a", "b"]], frame["y"], frame["w"]
+
+
+def assert_same(model, other, X):
+    assert np.allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-9)
+    assert model.n_iter_ == other.n_iter_
+
+
+# ---- the same model ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "low_rank"])
+def test_a_classifier_of_arrays_is_that_of_the_rows(covariance_type, data):
+    options = {"covariance_type": covariance_type, "random_state": 0}
+    model = MixtureClassifier(2, **options).fit(*arrays(data))
+    assert_same(model, MixtureClassifier(2, **options).fit(*data), data[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{"objective": "conditional"}, {"warp": "johnson"}, {"n_components": "auto"}, {"init": "k-means++"}]
+)
+def test_every_part_of_a_fit_is_that_of_the_rows(options, data):
+    X, y, _ = data
+    options = {"n_components": 2, "random_state": 0, **options}
+    model = MixtureClassifier(**options).fit(*arrays((X, y)))
+    assert np.allclose(model.predict_proba(X), MixtureClassifier(**options).fit(X, y).predict_proba(X), atol=1e-7)
+
+
+def test_frames_keep_their_names(data):
+    X, y, weights = frames(data)
+    model = MixtureClassifier(2, random_state=0).fit(X, y, weights)
+    inside = pd.DataFrame(data[0], columns=["a", "b"])
+    assert_same(model, MixtureClassifier(2, random_state=0).fit(inside, *data[1:]), inside)
+    assert model.feature_names_in_.tolist() == ["a", "b"]
+
+
+def test_a_density_is_that_of_the_rows(data):
+    X, _, weights = data
+    model = GaussianMixture(3, random_state=0).fit(arrays(data)[0], sample_weight=arrays(data)[2])
+    assert_same(model, GaussianMixture(3, random_state=0).fit(X, sample_weight=weights), X)
+
+
+def test_chunks_of_columns_labels_in_memory_and_other_cuts(data):
+    X, y, _ = data
+    model = MixtureClassifier(2, random_state=0).fit(da.from_array(X, chunks=(70, 1)), y)
+    other = MixtureClassifier(2, random_state=0).fit(arrays(data)[0], da.from_array(y, chunks=33))
+    assert_same(model, other, X)
+
+
+def test_unlabeled_rows(data):
+    X, y, _ = data
+    some = np.where(np.arange(len(y)) % 3, y, "none")
+    model = MixtureClassifier(2, unlabeled="none", random_state=0).fit(*arrays((X, some)))
+    assert_same(model, MixtureClassifier(2, unlabeled="none", random_state=0).fit(X, some), X)
+
+
+# ---- predictions ---------------------------------------------------------------------------------------------------
+
+METHODS = ["predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "impute"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("collection", [arrays, frames])
+def test_predictions_are_lazy_and_those_of_the_rows(method, collection, data):
+    X, y, _ = data
+    columns = ["a", "b"] if collection is frames else None
+    model = MixtureClassifier(2, random_state=0).fit(X if columns is None else pd.DataFrame(X, columns=columns), y)
+    inside = X if columns is None else pd.DataFrame(X, columns=columns)
+    lazy, whole = getattr(model, method)(collection(data)[0]), np.asarray(getattr(model, method)(inside))
+    assert isinstance(lazy, da.Array)
+    assert lazy.dtype == whole.dtype
+    assert lazy.shape[1:] == whole.shape[1:]
+    assert len(lazy.chunks[0]) == len(collection(data)[0].to_delayed())
+    values = lazy.compute()
+    assert (values == whole).all() if method == "predict" else np.allclose(values, whole, atol=1e-9)
+
+
+def test_nothing_is_computed_before_it_is_asked_for(data):
+    model = MixtureClassifier(random_state=0).fit(*data[:2])
+    never = da.map_blocks(lambda block: 1 / 0, arrays(data)[0], dtype=float, meta=np.empty((0, 2)))
+    lazy = model.predict_proba(never)
+    with pytest.raises(ZeroDivisionError):
+        lazy.compute()
+
+
+def test_densities_score_collections(data):
+    model = GaussianMixture(2, random_state=0).fit(data[0])
+    assert np.isclose(model.score(arrays(data)[0]), model.score(data[0]))
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def blocks(*parts):
+    """An array of blocks that may differ from what their meta says."""
+    return da.concatenate([da.from_delayed(dask.delayed(part), shape=(len(part), 2), dtype=float) for part in parts])
+
+
+def refused(call, text, kind=ValueError):
+    with pytest.raises(kind) as caught:
+        call()
+    assert text in str(caught.value)
+
+
+def test_a_partition_with_other_columns_is_named(data):
+    X = blocks(data[0][:100], data[0][100:200, :1])
+    refused(lambda: GaussianMixture().fit(X), "Partition 1 could not be used: X has 1 features, but", SourceError)
+
+
+def test_a_partition_of_another_type_is_named(data):
+    X = blocks(data[0][:100], np.full((100, 2), "text"))
+    refused(lambda: GaussianMixture().fit(X), "Partition 1 could not be used: ", SourceError)
+
+
+def test_a_partition_with_infinite_values_is_named(data):
+    X = blocks(data[0][:100], np.full((10, 2), np.inf))
+    refused(lambda: GaussianMixture().fit(X), "Partition 1 could not be used: Input X contains infinity", SourceError)
+    model = GaussianMixture().fit(data[0])
+    refused(lambda: model.score_samples(X).compute(), "Partition 1 could not be used: Input X", SourceError)
+
+
+def test_partitions_without_rows_values_or_a_class_are_no_error(data):
+    X, y, _ = data
+    one = y == "one"
+    parts = [(X[:0], y[:0]), (X[:50] * np.nan, y[:50]), (X[one], y[one]), (X[50:], y[50:])]
+    rows, labels = blocks(*(part for part, _ in parts)), da.concatenate([da.from_array(part) for _, part in parts])
+    whole = np.concatenate([part for part, _ in parts]), np.concatenate([part for _, part in parts])
+    model = MixtureClassifier(2, random_state=0).fit(rows, labels)
+    assert_same(model, MixtureClassifier(2, random_state=0).fit(*whole), X)
+    assert model.predict(rows).compute().shape == whole[1].shape
+
+
+def test_labels_that_are_cut_otherwise(data):
+    X, y, _ = frames(data)
+    text = "X has 3 partitions and y has 2; both must be cut at the same rows"
+    refused(lambda: MixtureClassifier().fit(X, y.repartition(npartitions=2)), text)
+    refused(lambda: MixtureClassifier().fit(X, data[1]), "y must be a Dask collection, cut at the same rows as X")
+    refused(lambda: MixtureClassifier().fit(arrays(data)[0], arrays(data)[1][:50]), "X has 300 rows, but y has 50.")
+    refused(lambda: MixtureClassifier().fit(X), "MixtureClassifier requires y to be passed")
+
+
+def test_learners_that_need_all_rows_say_so(data):
+    X, y, _ = arrays(data)
+    text = "SparseMixtureClassifier needs all rows in memory; got a dask.array"
+    refused(lambda: SparseMixtureClassifier().fit(X, y), text)
+
+
+def test_a_whole_pass_without_dask_installed():
+    """`is_dask` asks for the module only where someone has imported it."""
+    from mixtura.estimators.input import is_dask
+
+    assert not is_dask(np.zeros((2, 2)))
+    assert is_dask(da.zeros((2, 2)))
+
+
+# ---- clusters of processes -----------------------------------------------------------------------------------------
+
+
+# Clusters that lose a part close their sockets when they are collected.
+lossy = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "10s"}),
+        distributed.LocalCluster(
+            2, threads_per_worker=1, dashboard_address=":0", silence_logs=50, host="127.0.0.1"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+        dask.config.set(scheduler=client),
+    ):
+        yield client
+
+
+def slowly(block):
+    time.sleep(0.05)
+    return block
+
+
+@lossy
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_time_alone(cluster, data):
+    X, y, _ = data
+    rows, labels = arrays((X, y), 50)
+    slow = rows.map_blocks(slowly, dtype=rows.dtype, meta=np.empty((0, 2)))
+    pids = list(cluster.run(os.getpid).values())
+    thread = threading.Timer(1.5, lambda: os.kill(pids[0], signal.SIGKILL))
+    thread.start()
+    model = MixtureClassifier(2, tol=0, max_iter=30, random_state=0)
+    with pytest.warns(Warning, match="max_iter"):
+        model.fit(slow, labels)
+    assert not thread.is_alive()
+    with pytest.warns(Warning, match="max_iter"):
+        other = MixtureClassifier(2, tol=0, max_iter=30, random_state=0).fit(X, y)
+    assert_same(model, other, X)
+
+
+@lossy
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away(cluster, data):
+    X, y, _ = data
+    rows, labels = arrays((X, y), 50)
+    slow = rows.map_blocks(slowly, dtype=rows.dtype, meta=np.empty((0, 2)))
+    threading.Timer(3.0, lambda: cluster.cluster.scheduler_comm.close_rpc() or cluster.shutdown()).start()
+    model = MixtureClassifier(2, tol=0, max_iter=1000, random_state=0)
+    refused(lambda: model.fit(slow, labels), "The Dask scheduler or its workers were lost during a pass", SourceError)
+    assert model.n_iter_ > 1
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+@lossy
+@pytest.mark.slow
+def test_moments_travel_and_rows_do_not(cluster, data):
+    rows = da.random.default_rng(0).normal(size=(400_000, 8), chunks=(100_000, 8)).persist()
+    model = GaussianMixture(2, max_iter=5, tol=0, random_state=0)
+    before = sum(cluster.run(transferred).values())
+    with pytest.warns(Warning, match="did not converge"):
+        model.fit(rows)
+    n_bytes = sum(cluster.run(transferred).values()) - before
+    assert n_bytes < 0.5 * rows.nbytes
+    assert torch.isfinite(model.mixture_.means).all()
+
+
+def transferred(dask_worker):
+    return dask_worker.transfer_outgoing_bytes_total + dask_worker.transfer_incoming_bytes_total
