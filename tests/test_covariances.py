@@ -530,3 +530,75 @@ def test_low_rank_precisions_say_that_they_have_no_update(rng, device):
     scatter = scatter_of(covariance, covariance.dense(), torch.ones(N_COMPONENTS, dtype=torch.float64, device=device))
     with pytest.raises(NotImplementedError, match=r"no closed update.*solver='gradient'"):
         covariance.updated(scatter, nothing_added(device), torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
+
+
+# ---- the least that a structure must say -------------------------------------------------------------------------
+
+
+@every_updated_covariance
+def test_an_update_from_its_own_moments_changes_nothing(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    counts = tensor(rng.uniform(5, 10, N_COMPONENTS), device)
+    scatter = scatter_of(covariance, covariance.dense() * counts[:, None, None], counts)
+    floor = torch.zeros(N_FEATURES, dtype=torch.float64, device=device)
+    assert_close(covariance.updated(scatter, nothing_added(device), floor).dense(), covariance.dense())
+
+
+@every_covariance
+def test_optimisers_move_no_redundant_numbers(case, rng, device):
+    """With seven features, so that matrices have more numbers than factor models of rank two."""
+    covariance, _ = random_covariance(case, rng, device, n_features=7)
+    free = covariance.unconstrained()
+    assert sum(part.numel() for part in free.values()) == covariance.n_parameters
+    flat = torch.cat([part.flatten() for part in free.values()])
+
+    def dense(flat: torch.Tensor) -> torch.Tensor:
+        parts = flat.split([part.numel() for part in free.values()])
+        shaped = {name: part.reshape(free[name].shape) for name, part in zip(free, parts, strict=True)}
+        return covariance.constrained(shaped).dense().flatten()
+
+    jacobian = torch.autograd.functional.jacobian(dense, flat)
+    assert torch.linalg.matrix_rank(jacobian, rtol=1e-9) == len(flat)
+
+
+@every_covariance
+def test_components_of_several_covariances_are_put_together_and_taken_apart(case, rng, device):
+    first, second = (random_covariance(case, rng, device)[0] for _ in range(2))
+    both = case.structure.concatenated([first, second])
+    assert_close(both.dense(), torch.cat((first.dense(), second.dense())), 1e-15)
+    last = both.select(torch.arange(N_COMPONENTS, 2 * N_COMPONENTS, device=device)).compacted()
+    assert_close(last.dense(), second.dense(), 1e-15)
+    assert last.n_parameters == second.n_parameters
+
+
+@every_covariance
+def test_the_structure_is_enough_to_make_the_covariance_again(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    assert torch.equal(covariance.structure.from_tensors(covariance.tensors()).dense(), covariance.dense())
+    assert torch.equal(covariance.to(device).dense(), covariance.dense())
+    covariance.check()
+
+
+@every_covariance
+def test_matrices_that_are_not_finite_are_refused(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    tensors = covariance.tensors()
+    name = next(iter(tensors))
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    with pytest.raises(ValueError, match="not"):
+        case.structure.from_tensors(tensors).check()
+
+
+@every_covariance
+def test_marginals_are_offered_or_refused(case, rng, device):
+    covariance, _ = random_covariance(case, rng, device)
+    rows = tensor(with_missing_cells(rng.normal(size=(N_ROWS, N_FEATURES)), rng), device)
+    observed, zeros = ~rows.isnan(), torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device)
+    if not covariance.has_marginals:
+        with pytest.raises(NotImplementedError, match="use condition"):
+            covariance.marginals(rows.nan_to_num(), observed, zeros)
+        return
+    given = covariance.condition(rows.nan_to_num().expand(N_COMPONENTS, -1, -1), observed)
+    distances, log_determinants = covariance.marginals(rows.nan_to_num(), observed, zeros).solved()
+    assert_close(distances, given.squared_distances)
+    assert_close(log_determinants, given.log_determinants)

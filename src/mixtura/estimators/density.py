@@ -17,7 +17,7 @@ from sklearn.base import DensityMixin, clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -45,7 +45,7 @@ from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
-from mixtura.roles import Covariance, Prior
+from mixtura.roles import Covariance, Prior, Structure
 from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 from mixtura.solvers.problem import is_auto, make_prior
@@ -86,10 +86,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
         "n_components": [Interval(Integral, 1, None, closed="left")],  # and "auto"
-        "covariance_type": [
-            StrOptions(set(COVARIANCES) - {"low_rank_precision"}),
-            HasMethods(["start", "from_tensors"]),
-        ],
+        "covariance_type": [StrOptions(COVARIANCES.keys()), Structure],  # keys are a view: also those added later
         "tol": [Interval(Real, 0.0, None, closed="left")],
         "reg_covar": [Interval(Real, 0.0, None, closed="left")],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
