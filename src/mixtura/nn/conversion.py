@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
 from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents
 from mixtura.nn.pruned import without_offsets
-from mixtura.nn.running_density import MOMENTUM, STRUCTURES
+from mixtura.nn.running_density import MOMENTUM
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.values.features import QUADRATICS, Coefficients
@@ -62,7 +63,8 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> N
         if logits:
             _initialise(head, _padded(mixture, head.n_components))
         if head.running_density is not None:
-            head.running_density.keep(_without_smallest(head.quadratic, _padded(mixture, head.n_components)))
+            padded = _padded(mixture, head.n_components)
+            head.running_density.keep(replace(padded, covariance=_without_smallest(padded.covariance)))
             head.running_density.n_batches.fill_(REMEMBERED)
 
 
@@ -135,17 +137,16 @@ def _initialise_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
         parts.loadings.copy_(covariance.loadings)
 
 
-def _without_smallest(quadratic: str, mixture: Mixture) -> Mixture:
+def _without_smallest(covariance: Covariance) -> Covariance:
     """Subtract the smallest variance, which is added again later; the differences are kept positive."""
-    tensors = mixture.covariance.tensors()
-    if "matrices" in tensors:
-        values, vectors = torch.linalg.eigh(tensors["matrices"])
-        tensors["matrices"] = (vectors * _lowered(values).unsqueeze(-2)) @ vectors.mT
-    for name in ("entries", "uniquenesses"):
-        if name in tensors:
-            tensors[name] = _lowered(tensors[name])
-    covariance = STRUCTURES[quadratic].from_tensors(tensors)
-    return Mixture(mixture.log_weights, mixture.means, covariance, mixture.class_of)
+    if isinstance(covariance, TiedCovariance):
+        return replace(covariance, inner=_without_smallest(covariance.inner))
+    if isinstance(covariance, FullCovariance):
+        values, vectors = torch.linalg.eigh(covariance.matrices)
+        return FullCovariance((vectors * _lowered(values).unsqueeze(-2)) @ vectors.mT)
+    if isinstance(covariance, LowRankCovariance):
+        return replace(covariance, diagonals=_lowered(covariance.diagonals))
+    return DiagonalCovariance(_lowered(covariance.variances()))
 
 
 def _lowered(variances: Tensor) -> Tensor:
@@ -187,28 +188,15 @@ def _mixture(head: Any) -> Mixture:
     parts = head.components
     centre, scale = (part.double().cpu() for part in head.frame())
     if isinstance(parts, GaussianComponents):
-        covariance, means = parts.covariance(), parts.means
+        covariance = parts.covariance()
         tensors = {name: part.detach().double().cpu() for name, part in covariance.tensors().items()}
-        covariance, means = _covariance(head.quadratic, tensors), means.double().cpu()
+        covariance, means = covariance.structure.from_tensors(tensors), parts.means.double().cpu()
         log_weights = parts.log_weights().double().cpu()
     else:
         covariance, means, log_weights = _gauged(head.quadratic, head.n_features, parts.coefficients())
-    tensors = {name: _in_units(name, part, scale) for name, part in covariance.tensors().items()}
     class_of = torch.arange(head.n_classes).repeat_interleave(head.n_components)
     log_weights = log_weights - log_weights.logsumexp(0)
-    return Mixture(log_weights, means * scale + centre, _covariance(head.quadratic, tensors), class_of)
-
-
-def _covariance(quadratic: str, tensors: dict[str, Tensor]) -> Covariance:
-    structure = {"full": Full(), "low_rank": LowRank()}.get(quadratic, Diagonal())
-    return structure.from_tensors(tensors)
-
-
-def _in_units(name: str, values: Tensor, scale: Tensor) -> Tensor:
-    """Tensors of covariances of normalised features, in the units of the raw features."""
-    if name == "matrices":
-        return values * scale * scale.unsqueeze(-1)
-    return values * scale.unsqueeze(-1) if name == "loadings" else values * scale.square()
+    return Mixture(log_weights, means * scale + centre, covariance.scaled(scale), class_of)
 
 
 def _gauged(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:

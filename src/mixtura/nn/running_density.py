@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from mixtura.covariances import Diagonal, Full, LowRank, Tied
+from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance, TiedCovariance
 from mixtura.model.mixture import Mixture
 from mixtura.nn.gaussians import SMALLEST_VARIANCE
 from mixtura.objectives import Joint
-from mixtura.roles import Structure
+from mixtura.roles import Covariance
 from mixtura.solvers.em import placed, pseudo_moments_of
 from mixtura.values.targets import Targets
 
@@ -18,12 +21,6 @@ from mixtura.values.targets import Targets
 MOMENTUM = 0.02
 SMALLEST_WEIGHT = 1e-12  # of a component without samples
 FLOOR = 1e-3  # smallest variance before SMALLEST_VARIANCE is added, relative to it; keeps variances positive
-STRUCTURES: dict[str, Structure] = {
-    "full": Full(),
-    "diagonal": Diagonal(),
-    "low_rank": LowRank(),
-    "none": Tied(Diagonal()),
-}
 
 
 class RunningDensity(nn.Module):
@@ -47,26 +44,23 @@ class RunningDensity(nn.Module):
         self.register_buffer("class_of", torch.arange(n_components) // n_members, persistent=False)
         self.register_buffer("n_batches", torch.zeros(()))
         variances = torch.ones(1 if quadratic == "none" else n_components, n_features)
-        starts = {
-            "full": {"matrices": torch.diag_embed(variances)},
-            "diagonal": {"entries": variances},
-            "low_rank": {"uniquenesses": variances, "loadings": 0.1 * torch.randn(n_components, n_features, rank)},
-            "none": {"entries": variances, "groups": torch.zeros(n_components, dtype=torch.int64)},
+        starts: dict[str, Callable[[], Covariance]] = {
+            "full": lambda: FullCovariance(torch.diag_embed(variances)),
+            "diagonal": lambda: DiagonalCovariance(variances),
+            "low_rank": lambda: LowRankCovariance(variances, 0.1 * torch.randn(n_components, n_features, rank)),
+            "none": lambda: TiedCovariance(DiagonalCovariance(variances), torch.zeros(n_components, dtype=torch.int64)),
         }
-        self.parts = tuple(starts[quadratic])  # of the covariances
-        for name, values in starts[quadratic].items():
+        covariance = starts[quadratic]()
+        self.structure, tensors = covariance.structure, covariance.tensors()
+        self.parts = tuple(tensors)
+        for name, values in tensors.items():
             self.register_buffer(name, values)
 
     def mixture(self, smallest: float = SMALLEST_VARIANCE) -> Mixture:
         """The mixture of the normalised features, in float64, with this added to all variances."""
         tensors = {name: self.get_buffer(name) for name in self.parts}
         tensors = {name: part.double() if part.is_floating_point() else part for name, part in tensors.items()}
-        if "matrices" in tensors:
-            tensors["matrices"] = tensors["matrices"] + smallest * torch.eye(self.n_features).to(tensors["matrices"])
-        for name in ("entries", "uniquenesses"):
-            if name in tensors:
-                tensors[name] = tensors[name] + smallest
-        covariance = STRUCTURES[self.quadratic].from_tensors(tensors)
+        covariance = _plus_variance(self.structure.from_tensors(tensors), smallest)
         return Mixture(self.log_weights.double(), self.means.double(), covariance, self.class_of)
 
     def keep(self, mixture: Mixture) -> None:
@@ -105,3 +99,15 @@ class RunningDensity(nn.Module):
         coefficients = coefficients.select(slice(None), self.means.dtype)
         with torch.autocast(x.device.type, enabled=False):
             return coefficients.forward(coefficients.phi(x.T.to(self.means.dtype)))[0].logsumexp(0)
+
+
+def _plus_variance(covariance: Covariance, variance: float) -> Covariance:
+    """With this added to all variances."""
+    if isinstance(covariance, TiedCovariance):
+        return replace(covariance, inner=_plus_variance(covariance.inner, variance))
+    if isinstance(covariance, FullCovariance):
+        return FullCovariance(covariance.matrices + variance * torch.eye(covariance.n_features).to(covariance.matrices))
+    if isinstance(covariance, LowRankCovariance):
+        return replace(covariance, diagonals=covariance.diagonals + variance)
+    assert isinstance(covariance, DiagonalCovariance)
+    return replace(covariance, entries=covariance.entries + variance)
