@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 import torch
+from packaging.version import Version
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
@@ -67,24 +69,28 @@ def fitted(ripley):
 # ---- one component per class and no prior: classifiers that everyone knows ------------------------------------------
 
 
+divides_by_n = pytest.mark.skipif(
+    Version(sklearn.__version__) < Version("1.9"), reason="scikit-learn divided covariances by N - 1"
+)
+
+
 class TestSpecialCases:
+    @divides_by_n
     @pytest.mark.parametrize("data", [load_iris, load_wine], ids=["iris", "wine"])
     def test_full_is_quadratic_discriminant_analysis(self, data):
         X, y = data(return_X_y=True)
         ours = MixtureClassifier(prior=None).fit(X, y)
-        theirs = QuadraticDiscriminantAnalysis(store_covariance=True).fit(X, y)  # divides by N since 1.9
+        theirs = QuadraticDiscriminantAnalysis(store_covariance=True).fit(X, y)
         np.testing.assert_allclose(ours.mixture_.covariances, theirs.covariance_, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
         np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(X), rtol=1e-6, atol=1e-8)
 
     @pytest.mark.parametrize("data", [load_iris, load_wine], ids=["iris", "wine"])
-    @pytest.mark.parametrize("solver", ["lsqr", "svd"])
+    @pytest.mark.parametrize("solver", ["lsqr", pytest.param("svd", marks=divides_by_n)])
     def test_tied_is_linear_discriminant_analysis(self, data, solver):
         X, y = data(return_X_y=True)
         ours = MixtureClassifier(covariance_type="tied", prior=None).fit(X, y)
-        theirs = LinearDiscriminantAnalysis(solver=solver, store_covariance=True).fit(
-            X, y
-        )  # svd divides by N since 1.9
+        theirs = LinearDiscriminantAnalysis(solver=solver, store_covariance=True).fit(X, y)
         np.testing.assert_allclose(ours.mixture_.covariances[0], theirs.covariance_, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
         np.testing.assert_allclose(ours.predict_log_proba(X), theirs.predict_log_proba(X), rtol=1e-6, atol=1e-6)

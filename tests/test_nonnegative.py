@@ -89,7 +89,7 @@ def test_sparse_rows_are_never_dense():
     """A matrix that would take 8 GB if it were."""
     rng = np.random.default_rng(0)
     y = np.arange(2000) % 2
-    X = sparse.random_array((2000, 500_000), density=2e-5, rng=rng, format="csr")
+    X = sparse.random(2000, 500_000, density=2e-5, random_state=rng, format="csr")
     marks = sparse.csr_array((np.ones(2000), (np.arange(2000), 499_990 + y)), X.shape)
     model = quick(1, tol=1e-3, max_iter=200, solver="accelerated").fit(X + marks, y)
     assert model.score(X + marks, y) == 1.0

@@ -33,7 +33,7 @@ from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
-from mixtura.values.storable import contiguous, storable
+from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Rows whose scores by all members are held at a time.
@@ -112,11 +112,11 @@ class _Averaged(MixtureEstimator):
         return [max(group, key=lambda result: result.objective) for group in groups]
 
     def _keep(self, results: Sequence[FitResult], structure: Structure, max_iter: int, tol: float) -> None:
-        self.mixtures_ = [contiguous(result.mixture) for result in results]
+        self.mixtures_ = [as_loaded(result.mixture) for result in results]
         stack = Stack.of(structure, self.mixtures_)
         self.member_of_ = stack.member_of
         log_weights = stack.mixture.log_weights - math.log(len(results))
-        self.mixture_ = contiguous(replace(stack.mixture, log_weights=log_weights))
+        self.mixture_ = as_loaded(replace(stack.mixture, log_weights=log_weights))
         self.n_iter_ = max(len(result.history) for result in results)
         self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
         self.history_ = _mean_history([result.history for result in results])
@@ -483,7 +483,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
     model: Any = clone(averaged._base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
-    model.mixture_, model.warp_ = contiguous(mixture), averaged.warp_
+    model.mixture_, model.warp_ = as_loaded(mixture), averaged.warp_
     adopt_features(model, averaged)
     model.unobserved_, model.training_weight_ = averaged.unobserved_, averaged.training_weight_
     model.n_iter_, model.converged_, model.history_ = averaged.n_iter_, averaged.converged_, list(averaged.history_)

@@ -50,7 +50,7 @@ from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best
 from mixtura.solvers.gradient import GradientState
 from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
 from mixtura.streams.sharded import Sharded
-from mixtura.values.storable import contiguous, storable
+from mixtura.values.storable import as_loaded, storable
 
 # Solvers that can maximise an objective, the preferred one first.
 STARTS = ("kmeans", "k-means++", "random", "spread")
@@ -447,7 +447,7 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
 
     def _keep(self, result: FitResult, problem: Problem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
-        self.mixture_, self.warp_ = contiguous(result.mixture), contiguous(problem.warp)
+        self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(problem.warp)
         self.classes_ = problem.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
         self.n_components_ = np.array([part.stop - part.start for part in result.mixture.class_slices])

@@ -50,7 +50,7 @@ from mixtura.selection.search import Ground, Selection, choose
 from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
 from mixtura.solvers.problem import is_auto, make_prior
 from mixtura.streams.predictions import BatchedPredictions
-from mixtura.values.storable import contiguous, storable
+from mixtura.values.storable import as_loaded, storable
 
 # Rows up to this size can be squared and summed in single precision.
 LARGEST_SINGLE = 1e15
@@ -350,7 +350,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return _Start(index, torch.arange(self.n_components, device=device), None, count)
 
     def _keep(self, result: FitResult) -> None:
-        self.mixture_ = contiguous(result.mixture)
+        self.mixture_ = as_loaded(result.mixture)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.n_iter_ = len(result.history)
         self.lower_bound_ = result.objective

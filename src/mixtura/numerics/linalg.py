@@ -12,6 +12,10 @@ from torch import Tensor
 JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)
 
 
+class NumericalError(FloatingPointError, ValueError):
+    """The input leads to numbers that floating point cannot hold: an error of the input, and an arithmetic one."""
+
+
 def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Lower Cholesky factors, and which matrices had to be repaired.
 
@@ -32,7 +36,7 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
 
     Raises
     ------
-    FloatingPointError
+    NumericalError
         If a matrix has a non-finite entry or a diagonal that is not positive.
     """
     factors, info = torch.linalg.cholesky_ex(matrices, out=out)
@@ -44,7 +48,10 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
         return factors, repaired
     diagonals = matrices.diagonal(dim1=-2, dim2=-1)
     if not bool(torch.isfinite(matrices).all()) or bool((diagonals <= 0).any()):
-        raise FloatingPointError("a covariance matrix has a non-finite entry or a variance that is not positive")
+        raise NumericalError(
+            "a covariance matrix has a non-finite entry or a variance that is not positive; bring the columns of X to "
+            "similar units, or use prior='default'"
+        )
     for jitter in JITTERS:
         attempt = matrices + torch.diag_embed(diagonals * jitter * (info > 0).unsqueeze(-1))
         factors, info = torch.linalg.cholesky_ex(attempt)

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mixtura.numerics.linalg import safe_cholesky
+from mixtura.numerics.linalg import NumericalError, safe_cholesky
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.values.features import gather, weigh
 
@@ -184,7 +184,7 @@ class FeatureFactored:
         product.diagonal().add_(1)
         self.factors, self.pivots, info = torch.linalg.lu_factor_ex(product)
         if int(info) > 0:
-            raise FloatingPointError("the Hessian is singular to rounding")
+            raise NumericalError("the Hessian is singular to rounding")
 
     @property
     def is_positive(self) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured
+from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured, stored_fields
 
 TYPES: dict[str, type] = {"float": float, "float32": np.float32, "float64": np.float64}
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -46,10 +46,6 @@ def arguments_of(estimator: Any) -> dict[str, Any]:
 def fitted_of(estimator: Any) -> dict[str, Any]:
     """The attributes that a fit has set, by scikit-learn's convention."""
     return {name: value for name, value in vars(estimator).items() if name.endswith("_") and not name.startswith("_")}
-
-
-def stored_fields(cls: type) -> list[str]:
-    return [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

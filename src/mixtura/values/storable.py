@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -68,20 +68,18 @@ class Structured(ABC):
         """Raise a ValueError where the numbers do not fit together; called before saving and after loading."""
 
 
-def contiguous(value: Any) -> Any:
-    """The same value with its tensors laid out as a file lays them out, so that a loaded model rounds as this one does.
+def as_loaded(value: Any) -> Any:
+    """Return the value that a file would give back: tensors laid out row by row, and nothing that is cached.
 
-    Matrix products of the same numbers in another layout may differ in the last bit.
+    The same numbers in another layout, or a factor that was computed on another way, may round differently.
     """
     if isinstance(value, Tensor):
         return value.contiguous()
-    if isinstance(value, Structured):
-        tensors = value.tensors()
-        if all(part.is_contiguous() for part in tensors.values()):
-            return value
-        return value.structure.from_tensors({name: part.contiguous() for name, part in tensors.items()})
-    if type(value) not in NAMES:
+    if type(value) not in NAMES or not is_dataclass(value):
         return value
-    parts = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
-    changed = {name: laid_out for name, part in parts.items() if (laid_out := contiguous(part)) is not part}
-    return replace(value, **changed) if changed else value
+    return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
+
+
+def stored_fields(cls: type) -> list[str]:
+    """Names of the fields of a dataclass that a file holds."""
+    return [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
