@@ -762,7 +762,8 @@ class TestStarts:
     def test_from_a_model_with_other_settings(self, ripley, fitted):
         X, y = ripley
         with pytest.raises(
-            ValueError, match=re.escape("2 features and [2, 2] components per class, but 2 features and [3, 3]")
+            ValueError,
+            match=re.escape("2 features and [2, 2] components per class, but the model has 2 features and [3, 3]"),
         ):
             MixtureClassifier(3, init=fitted).fit(X, y)
         with pytest.raises(ValueError, match=r"covariances other than covariance_type='diag' asks for"):

@@ -233,8 +233,8 @@ class TestNamedRepairs:
     def test_more_components_than_rows(self, rng):
         X, y = one_row_in_a_class(rng)
         message = (
-            "^There are fewer rows than components: class 1 has 1 rows for 3 components; each gets a component per row "
-            "instead. Lower n_components for them, e.g. with a dict.$"
+            "^There are fewer samples than components: class 1 has 1 samples for 3 components; such a class gets one "
+            "component per sample. Lower n_components for it, for example with a dict.$"
         )
         with pytest.warns(RepairWarning, match=message) as caught:
             model = MixtureClassifier(3, random_state=0).fit(X, y)
@@ -244,7 +244,7 @@ class TestNamedRepairs:
     @pytest.mark.parametrize("covariance_type", ["full", "tied"])
     def test_a_covariance_that_is_not_positive_definite(self, rng, covariance_type):
         X, y = collinear(rng)
-        message = r"The covariance of component \d was not positive definite and was mended; use prior='default'"
+        message = r"The covariance of component \d was not positive definite; a multiple of its diagonal was added\. Use prior"
         with pytest.warns(RepairWarning, match=message) as caught:
             MixtureClassifier(covariance_type=covariance_type, prior=None).fit(X, y)
         assert caught[0].filename == __file__
@@ -253,7 +253,7 @@ class TestNamedRepairs:
     def test_a_variance_at_its_floor(self, rng, covariance_type):
         X, y = identical_rows(rng)
         with pytest.warns(
-            RepairWarning, match=r"A variance of component 0 fell below the smallest one allowed and was mended"
+            RepairWarning, match=r"A variance of component 0 was raised to the smallest allowed variance"
         ):
             MixtureClassifier(covariance_type=covariance_type, prior=None).fit(X, y)
 

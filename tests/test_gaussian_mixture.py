@@ -143,10 +143,14 @@ def test_warm_start_goes_on(covariance_type):
 def test_warm_start_with_other_settings_says_what_differs():
     model = GaussianMixture(2, warm_start=True).fit(X)
     with pytest.raises(
-        ValueError, match=re.escape("has 3 features and [2] components per class, but 3 features and [4]")
+        ValueError, match=re.escape("has 3 features and [2] components per class, but the model has 3 features and [4]")
     ):
         model.set_params(n_components=4).fit(X)
-    with pytest.raises(ValueError, match=r"other than covariance_type='diag' asks for \(12 numbers instead of 6\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"other covariances than covariance_type='diag' \(12 parameters instead of "
+        r"6\)",
+    ):
         model.set_params(n_components=2, covariance_type="diag").fit(X)
 
 
@@ -646,7 +650,7 @@ class TestInterrupted:
 def test_repairs_are_named():
     collinear = np.hstack([X, X @ np.array([[1.0], [2.0], [3.0]])])
     with pytest.warns(
-        RepairWarning, match="covariance of component 0 was not positive definite and was mended"
+        RepairWarning, match="covariance of component 0 was not positive definite; a multiple of its diagonal was added"
     ) as caught:
         GaussianMixture(prior=Conjugate(1e-14, torch.ones(4, dtype=torch.float64))).fit(collinear)
     assert caught[0].filename == __file__

@@ -614,7 +614,7 @@ def test_a_density_is_refitted_without_a_change_of_the_logits():
 def test_from_features_fills_a_class_with_few_rows():
     x, y = rows_and_labels(30)
     few = torch.cat((torch.arange(30)[y != 0], torch.arange(30)[y == 0][:1]))
-    with pytest.warns(mixtura.checks.RepairWarning, match="has 1 rows for 3 components"):
+    with pytest.warns(mixtura.checks.RepairWarning, match="has 1 samples for 3 components"):
         head = MixtureHead.from_features(x[few], y[few], 3, "diagonal", random_state=0).eval()
     assert torch.isfinite(head(x)).all()
 

@@ -227,12 +227,14 @@ def test_bad_priors(call, text):
 @pytest.mark.parametrize("estimator", [GaussianMixture(2, random_state=0), MixtureClassifier(2, random_state=0)])
 def test_priors_that_let_nothing_be_learned_are_announced(estimator, rng):
     X, y = rng.normal(size=(40, 2)), np.repeat([0, 1], 20)
-    with pytest.warns(PriorWarning, match="has 1e[+]06 pseudo-rows behind the covariances, but no component has more"):
+    with pytest.warns(
+        PriorWarning, match="has 1e[+]06 pseudo-observations of the covariances, but no component has more"
+    ):
         clone(estimator).set_params(prior=Shrinkage(1e6)).fit(X, y)
-    with pytest.warns(PriorWarning, match="has 1e[+]06 pseudo-rows behind the means, but no component has more"):
+    with pytest.warns(PriorWarning, match="has 1e[+]06 pseudo-observations of the means, but no component has more"):
         clone(estimator).set_params(prior=Shrinkage(mean_strength=1e6)).fit(X, y)
     X[:10] = 50.0
-    with pytest.warns(PriorWarning, match="so weak that a variance fell to"):
+    with pytest.warns(PriorWarning, match="too weak: a variance fell to"):
         clone(estimator).set_params(prior=Shrinkage(1e-7)).fit(X, y)
 
 

@@ -276,7 +276,7 @@ class TestHardData:
 
     def test_nothing_to_learn_gives_the_class_prior(self):
         X, y = np.zeros((30, 2)), np.repeat([0, 1], 15)
-        with pytest.warns(RepairWarning, match="it predicts the class prior for every row"):
+        with pytest.warns(RepairWarning, match="it predicts the class prior for every sample"):
             model = RelevanceVectorClassifier().fit(X, y)
         np.testing.assert_allclose(model.predict_proba(X), 0.5)
         np.testing.assert_allclose(model.predict_proba(X, moderated=True), 0.5)
@@ -297,7 +297,7 @@ class TestHardData:
         y = np.array([0, 0, 0, 0, 0, 1, 1])
         X = rng.normal(size=(7, 2)) + 3 * y[:, None]
         with pytest.warns(
-            RepairWarning, match="fewer rows than components: class 1 has 2 rows for 4 components; each gets"
+            RepairWarning, match="fewer samples than components: class 1 has 2 samples for 4 components; such a class"
         ):
             SparseMixtureClassifier(4, n_init=1).fit(X, y)
 
@@ -329,7 +329,7 @@ class TestBadInput:
     def test_missing_cells(self, ripley, fitted):
         X, y = ripley[0].copy(), ripley[1]
         X[3, 1] = np.nan
-        message = "Input X contains NaN, first in column 1; .* use an estimator that takes them: MixtureClassifier, "
+        message = "Input X contains NaN, first in column 1; .* use an estimator that supports them: MixtureClassifier, "
         for call in (lambda: RelevanceVectorClassifier().fit(X, y), lambda: fitted.predict(X)):
             with pytest.raises(ValueError, match=message):
                 call()
@@ -348,11 +348,14 @@ class TestBadInput:
         X, y = ripley
         with pytest.raises(ValueError, match="The kernel is not positive definite: the smallest eigenvalue"):
             RelevanceVectorClassifier(kernel=lambda a, b: np.linalg.norm(a[:, None] - b, axis=-1)).fit(X, y)
-        with pytest.raises(ValueError, match=r"Precomputed kernel matrix is not square.* its shape is \(120, 2\)"):
+        with pytest.raises(ValueError, match=r"Precomputed kernel matrix is not square.* got shape \(120, 2\)"):
             RelevanceVectorClassifier(kernel="precomputed").fit(X, y)
 
     def test_an_early_end_is_a_warning(self, ripley):
-        with pytest.warns(ConvergenceWarning, match="stopped at max_iter=3 before the precisions settled to tol=1e-05"):
+        with pytest.warns(
+            ConvergenceWarning,
+            match="did not converge: the precisions still change by more than tol=1e-05 after max_iter=3",
+        ):
             RelevanceVectorClassifier(max_iter=3).fit(*ripley)
 
     def test_predicting_before_fitting(self, ripley):

@@ -582,13 +582,14 @@ def test_every_class_with_fewer_rows_than_components_is_named(name):
     rows, labels = ROWS[[0, 1, 2, -3, -2, -1, 30]], ["a", "b", "b", "c", "c", "c", "c"]
     model = clone(ESTIMATORS[name]).set_params(n_components=4)
     text = (
-        "There are fewer rows than components: class 'a' has 1 rows for 4 components, class 'b' has 2 rows for 4 "
-        "components; each gets a component per row instead. Lower n_components for them, e.g. with a dict."
+        "There are fewer samples than components: class 'a' has 1 samples for 4 components, class 'b' has 2 samples "
+        "for 4 components; such a class gets one component per sample. Lower n_components for it, for example with a "
+        "dict."
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(rows, labels)
-    (found,) = [warning for warning in caught if "fewer rows" in str(warning.message)]
+    (found,) = [warning for warning in caught if "fewer samples" in str(warning.message)]
     assert str(found.message) == text
     assert found.filename == __file__
 

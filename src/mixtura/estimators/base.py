@@ -1,4 +1,4 @@
-"""What all estimators of densities share: reading rows, predicting from a mixture, sampling, saving."""
+"""The base of estimators with a density: reading X, prediction, imputation, sampling, and warnings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mixtura.roles import ConjugatePrior, Covariance, Prior, Structure
 
 
 class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
-    """Fitted: `mixture_` (weights, means, covariances as dense views) and everything that follows from it."""
+    """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
 
     mixture_: Mixture
     warp_: Warp | None = None  # a transform of the features that the mixture describes
@@ -97,12 +97,32 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
 
     @rowwise()
     def score_samples(self, X: Any) -> Any:
-        """Log density log p(x) of each row; missing cells (NaN) are integrated out."""
+        """Compute the log density of each sample; missing values (NaN) are marginalised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+        """
         return self._map(X, lambda log_joint: posteriors(log_joint)[0], density=True)
 
     @rowwise("component")
     def responsibilities(self, X: Any) -> Any:
-        """Posterior probability of each component given the row, (n_rows, n_components)."""
+        """Compute the posterior probability of each component.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        responsibilities : ndarray of shape (n_samples, n_components)
+        """
         return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
 
     @rowwise("feature")
@@ -112,16 +132,17 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Samples.
         method : {"mean", "draw"}, default="mean"
-            "mean" takes the conditional expectation (under `warp` that of the transformed feature, transformed back);
-            "draw" draws from the conditional distribution, which keeps variances and correlations.
+            "mean" imputes the conditional expectation (with `warp`, that of the transformed feature, transformed
+            back); "draw" samples from the conditional distribution, which preserves variances and correlations.
         random_state : int or RandomState, optional
-            Of the draws; None takes that of the model.
+            Seed of the draws; that of the model if None.
 
         Returns
         -------
         completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
-            Columns without an observed value in the training samples stay missing.
+            Columns without an observed value in the training set stay missing.
         """
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
@@ -178,21 +199,21 @@ def _unknown_covariance(value: object) -> str:
 
 
 def check_start(mixture: Mixture, n_features: int, n_components: list[int], structure: Structure) -> None:
-    """A mixture to start from must have the features, components and covariances that are asked for."""
+    """Check that an initial mixture has the requested features, components and covariances."""
     counts = [part.stop - part.start for part in mixture.class_slices]
     if mixture.n_features != n_features or counts != n_components:
         raise ValueError(
-            f"The mixture to start from has {mixture.n_features} features and {counts} components per class, but "
-            f"{n_features} features and {n_components} components are asked for; set warm_start=False, or start from a "
-            f"model with the same settings."
+            f"The initial mixture has {mixture.n_features} features and {counts} components per class, but the model "
+            f"has {n_features} features and {n_components} components. Set warm_start=False, or start from a model "
+            f"with the same settings."
         )
     variances = torch.ones_like(mixture.means)
     wanted = structure.start(variances, variances[:0], mixture.class_of[:0], mixture.class_of)
     if _kind(wanted) != _kind(mixture.covariance):
         raise ValueError(
-            f"The mixture to start from has covariances other than covariance_type={structure.name!r} asks for "
-            f"({mixture.covariance.n_parameters} numbers instead of {wanted.n_parameters}); set warm_start=False, or "
-            "start from a model with the same covariance_type and rank."
+            f"The initial mixture has other covariances than covariance_type={structure.name!r} "
+            f"({mixture.covariance.n_parameters} parameters instead of {wanted.n_parameters}). Set warm_start=False, "
+            "or start from a model with the same covariance_type and rank."
         )
 
 
@@ -200,14 +221,14 @@ def _kind(covariance: Covariance) -> tuple[Structure, int]:
     return covariance.structure, covariance.n_parameters
 
 
-# A prior with this many times the rows of a component leaves nothing to them.
+# A prior with this many times the weight of a component overrides the data.
 OVERWHELMING = 1e3
-# A variance this much below the pooled one, in spite of a prior, is a component on a point, a line or a plane.
+# A variance this much below the pooled one, despite a prior, means a component collapsed onto a point, line or plane.
 COLLAPSED = 1e-6
 
 
 def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, description: Description) -> None:
-    """Tell the user of a prior of theirs that is so strong or so weak that nothing is learned."""
+    """Warn of a prior that is so strong or so weak that the model cannot learn from the data."""
     if not isinstance(prior, ConjugatePrior) or isinstance(wanted, str):
         return
     pseudo, rows = prior.pseudo_moments(mixture.n_features), description.weight * float(mixture.weights.max())
@@ -215,14 +236,15 @@ def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, descriptio
     for name, strength in strengths.items():
         if float(torch.as_tensor(strength).min()) > OVERWHELMING * rows:
             _warn_of_penalty(
-                f"The prior has {float(torch.as_tensor(strength).min()):.3g} pseudo-rows behind the {name}, but no "
-                f"component has more than {rows:.3g} rows: the {name} are those of the prior. Lower its strength."
+                f"The prior overrides the data: it has {float(torch.as_tensor(strength).min()):.3g} "
+                f"pseudo-observations of the {name}, but no component has more than {rows:.3g} samples. Lower its "
+                "strength."
             )
     lowest = mixture.covariance.variances() / description.within
     if bool((lowest[:, description.varies] < COLLAPSED).any()):
         _warn_of_penalty(
-            f"The prior is so weak that a variance fell to {float(lowest[:, description.varies].min()):.1g} of the "
-            "pooled one: a component describes a few equal rows. Raise its strength, or use prior='default'."
+            f"The prior is too weak: a variance fell to {float(lowest[:, description.varies].min()):.1g} of the "
+            "pooled one, since a component collapsed onto a few samples. Raise its strength, or use prior='default'."
         )
 
 
@@ -231,46 +253,46 @@ def _warn_of_penalty(text: str) -> None:
 
 
 def check_described(estimator: Any, description: Description) -> None:
-    """Rows with observed values that can be squared, and with weights that can be summed."""
+    """Check that there are observed values whose squares, and weights whose sum, neither overflow nor underflow."""
     checks.total_weight(description.weight)
     checks.observed(description.observed)
     checks.squareable(estimator, description.frame.centre, description.frame.radii, description.weight)
 
 
 def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:
-    """Remember the weight of the samples, and columns without an observed value; tell the user of these."""
+    """Store the weight of the samples and the columns without an observed value; warn of these columns."""
     estimator.training_weight_ = description.weight
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
     if estimator.unobserved_:
         names = getattr(estimator, "feature_names_in_", None)
         columns = [column if names is None else names[column] for column in estimator.unobserved_]
         warnings.warn(
-            f"X has no observed value in columns {columns}: nothing is learned of them, and impute leaves NaN there. "
-            "Leave these columns out.",
+            f"X has no observed value in columns {columns}: they have no effect, and impute leaves NaN there. "
+            "Remove these columns.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )
 
 
 def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int], stacklevel: int) -> None:
-    """Tell the user which classes get as many components as they have rows."""
+    """Warn of classes with fewer samples than components, which get one component per sample."""
     counts = zip(classes, wanted, available, strict=True)
-    short = [f"class {c!r} has {m} rows for {n} components" for c, n, m in counts if m < n]
+    short = [f"class {c!r} has {m} samples for {n} components" for c, n, m in counts if m < n]
     if short:
         warnings.warn(
-            f"There are fewer rows than components: {', '.join(short)}; each gets a component per row instead. Lower "
-            "n_components for them, e.g. with a dict.",
+            f"There are fewer samples than components: {', '.join(short)}; such a class gets one component per sample. "
+            "Lower n_components for it, for example with a dict.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )
 
 
 def warn_of_repairs(repairs: tuple[str, ...], stacklevel: int) -> None:
-    """Tell the user what had to be mended."""
+    """Warn of repaired covariances."""
     if repairs:
         text = repairs[0][0].upper() + repairs[0][1:]
         warnings.warn(
-            f"{text} and was mended; use prior='default', fewer components, or a simpler covariance_type.",
+            f"{text}. Use prior='default', fewer components, or a simpler covariance_type.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )

@@ -1,4 +1,4 @@
-"""Predictions of classes, for every classifier: all follow from the scores of the classes."""
+"""Class predictions of all classifiers, from the scores of the classes."""
 
 from __future__ import annotations
 
@@ -44,28 +44,59 @@ class ClassPredictions(ClassReading, ClassifierMixin):
 
     @rowwise("class")
     def predict_log_proba(self, X: Any) -> Any:
-        """log p(c | x) of each row and class; a row with nothing observed gets the class prior."""
-        return self._finished(X, lambda scores: scores.log_softmax(0).T)
-
-    @rowwise("class")
-    def predict_proba(self, X: Any) -> Any:
-        """p(c | x) of each row and class."""
-        return self._finished(X, lambda scores: posteriors(scores)[1].T)
-
-    @rowwise("class")
-    def decision_function(self, X: Any) -> Any:
-        """Log posteriors (n_rows, n_classes); with two classes the log odds of the second, (n_rows,)."""
-        return self._finished(X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T)
-
-    @rowwise()
-    def predict(self, X: Any, costs: Any = None) -> Any:
-        """The most probable class of each sample, or the one with the lowest expected cost.
+        """Predict log probabilities of the classes; a sample without observed values gets the class prior.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        return self._finished(X, lambda scores: scores.log_softmax(0).T)
+
+    @rowwise("class")
+    def predict_proba(self, X: Any) -> Any:
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        return self._finished(X, lambda scores: posteriors(scores)[1].T)
+
+    @rowwise("class")
+    def decision_function(self, X: Any) -> Any:
+        """Compute log posteriors, or the log odds of the second class if there are two classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+        """
+        return self._finished(X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T)
+
+    @rowwise()
+    def predict(self, X: Any, costs: Any = None) -> Any:
+        """Predict the most probable class of each sample, or the class with the lowest expected cost.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
         costs : array-like of shape (n_classes, n_classes), optional
-            `costs[i, j]` is the price of predicting `classes_[j]` where `classes_[i]` is true.
+            `costs[i, j]` is the cost of predicting `classes_[j]` if `classes_[i]` is true.
 
         Returns
         -------
@@ -83,10 +114,24 @@ class ClassPredictions(ClassReading, ClassifierMixin):
         return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy on the labeled samples; samples that the argument `unlabeled` names are ignored."""
+        """Compute the accuracy on labeled samples; unlabeled ones are ignored.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        accuracy : float
+        """
         X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
-        known = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
-        return float(accuracy_score(*known, sample_weight=sample_weight))
+        labels = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
+        return float(accuracy_score(*labels, sample_weight=sample_weight))
 
 
 class ConditionalClassifier(ClassPredictions, Exportable, Savable, BaseEstimator):
@@ -163,21 +208,44 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
 
     @rowwise("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
-        """log p(x, c) of each row and class, (n_rows, n_classes)."""
+        """Compute the joint log density of each sample and class, log p(x, c).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        joint_log_density : ndarray of shape (n_samples, n_classes)
+        """
         scores = self._scores()
         return self._map(X, lambda log_joint: scores(log_joint).T, density=True)
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows and their labels, from all classes or from one."""
+        """Draw samples and their labels, from all classes or from one.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of samples.
+        class_label : object, optional
+            Class to draw from; all classes, by their probabilities, if None.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        y : ndarray of shape (n_samples,)
+        """
         check_is_fitted(self)
         mixture = self.mixture_
         if class_label is not None:
-            found = np.flatnonzero(self.classes_ == class_label)
-            if not len(found):
+            matches = np.flatnonzero(self.classes_ == class_label)
+            if not len(matches):
                 raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
-            mixture = mixture.select(mixture.class_slices[int(found[0])])
+            mixture = mixture.select(mixture.class_slices[int(matches[0])])
             rows, _ = self._draw(mixture, n_samples)
-            return rows.numpy(), np.repeat(self.classes_[found], len(rows))
+            return rows.numpy(), np.repeat(self.classes_[matches], len(rows))
         rows, components = self._draw(mixture, n_samples)
         return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
 

@@ -1,4 +1,4 @@
-"""SparseMixtureClassifier: mixtures that keep only the weights the data justify; RelevanceVectorClassifier."""
+"""SparseMixtureClassifier, a mixture with as few weights as the evidence supports; RelevanceVectorClassifier."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 from mixtura.values.storable import storable
 
-# How much more likely the labels must be for several components of a class than for one: ten to one, "strong evidence"
-# on the scale of Jeffreys. This and the two variances were chosen by simulated sets and folds of training rows
+# Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
+# and the two variances were selected on simulated data and by cross-validation on training sets
 # (reproduce/results/sparse_simulations.md).
 LOG_ODDS = math.log(10)
 START_VARIANCE = 30.0
 EXPECTED_VARIANCE = 100.0
-# Draws of the weights behind moderated probabilities: the error of a probability is then below 0.005.
+# Draws of the weights for moderated probabilities, whose error is then below 0.005.
 N_DRAWS = 256
 LARGEST_DEGREE = 1000  # of monomials in a model file
 
@@ -64,7 +64,7 @@ LARGEST_DEGREE = 1000  # of monomials in a model file
 @storable("sparse_model", check=lambda model: model.check())
 @dataclass(frozen=True)
 class SparseModel:
-    """What a fit leaves: the scaling of rows, the columns in use, the mixture over them, the doubt about it."""
+    """A fitted model: the scaling of rows, the basis in use, the mixture over it, and the posterior covariance."""
 
     scaling: Scaling
     basis: Basis
@@ -98,7 +98,7 @@ class SparseModel:
         return self.mixture.log_joint(self.features(rows))
 
     def draws(self) -> SparseMixture:
-        """Values (S, P) from their posterior: a fixed low-discrepancy set, so that answers repeat."""
+        """Draw values (S, P) from their posterior: a fixed low-discrepancy set, for reproducible predictions."""
         size = self.mixture.n_pairs
         uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(N_DRAWS, dtype=torch.float64)
         normal = torch.special.ndtri(uniform.clamp(1e-10, 1 - 1e-10)).to(self.covariance.device)
@@ -125,55 +125,111 @@ class SparseModel:
 
 
 def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: Tensor) -> SparseModel:
-    """The model over those columns of the basis alone that are in use."""
+    """The model over the columns of the basis that are in use."""
     used, columns = mixture.columns.unique(return_inverse=True)
     return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
 
 
 @storable("SparseMixtureClassifier", check=check_fitted)
 class SparseMixtureClassifier(ConditionalClassifier):
-    """Classifies with a mixture per class, learned by sparse Bayesian learning (Hayashi & Uchida 2021).
+    """Classifier with a sparse discriminative mixture per class, fitted by sparse Bayesian learning [1]_.
 
-    Trained to separate the classes, not to describe the rows: few weights survive, and components that are not needed
-    leave. There is no density, so missing cells (NaN) are an error; `MixtureClassifier` takes them.
+    Weights and components that the evidence does not support are removed from the model. There is no density, so
+    missing values (NaN) are an error; `MixtureClassifier` handles them.
 
-    Parameters:
-        n_components: components per class at the start, an int or a dict class -> int.
-        kernel: "polynomial" or "rbf" at rows of the data, a function of two arrays of rows, "precomputed" (X holds the
-            kernel of every pair), or None for the monomials of the features themselves.
-        degree, gamma, coef0: of "polynomial", (gamma x'z + coef0)^degree, and of "rbf", exp(-gamma |x - z|^2);
-            degree also of the monomials. They act on scaled rows.
-        scaling: whether rows are scaled to z-scores / sqrt(D) inside.
-        hessian: "complete" (the paper's: responsibilities held fixed) or "exact"; the first prunes a little more and is
-            always positive definite, see docs/theory.md (exact-hessian).
-        component_trials: whether one component per class is tried as well, and kept unless the evidence is ten to one
-            for more (component-trial).
-        start_variance: the most that the prior variances of the weights of a component add up to at the start,
-            however many columns there are (start-variance); None: one each.
-        expected_variance: the mean of the prior that prior variances have themselves (variance-prior); smaller means
-            smoother; None: all are as probable. The published algorithm is component_trials=False,
-            start_variance=None, expected_variance=None.
-        n_init: number of starts; the evidence chooses. One component per class needs only one.
-        max_iter, tol: stop after max_iter updates of the precisions, or when their squared change falls below tol.
-        working_set: "auto", True or False: whether columns are added as the evidence asks for them instead of
-            starting with all. "auto": where all would take minutes or not fit in memory_limit.
-        device, dtype: where rows are held, and their precision; the fit itself is in float64.
-        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of predictions, and of
-            the columns that `working_set="auto"` holds. A fit holds its samples, responsibilities and Hessian on top.
-        random_state, verbose: as in scikit-learn.
+    Parameters
+    ----------
+    n_components : int or dict, default=3
+        Initial number of components per class; a dict maps each class to its number.
+    kernel : {"polynomial", "rbf", "precomputed"}, callable or None, default="polynomial"
+        Basis functions: kernels at training samples, given by name or as a function of two arrays of samples;
+        "precomputed" if X holds the kernel of every pair of samples; None for monomials of the features.
+    degree : int, default=2
+        Degree of the polynomial kernel, (gamma x'z + coef0)^degree, or of the monomials.
+    gamma : float, default=1.0
+        Coefficient of the polynomial kernel and of the RBF kernel, exp(-gamma |x - z|^2). It applies to scaled samples.
+    coef0 : float, default=1.0
+        Constant of the polynomial kernel.
+    scaling : bool, default=True
+        Whether to standardise the features internally, to z-scores divided by sqrt(n_features).
+    hessian : {"complete", "exact"}, default="complete"
+        Hessian of the Laplace approximation. "complete" is that of [1]_, with fixed responsibilities; it prunes
+        slightly more and is always positive definite. See (exact-hessian) in docs/theory.md.
+    component_trials : bool, default=True
+        Whether to compare with one component per class, which is selected unless the evidence for more is ten to one.
+    start_variance : float or None, default=30.0
+        Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
+    expected_variance : float or None, default=100.0
+        Mean of the hyperprior on the prior variances; smaller values give smoother boundaries. None means a flat
+        hyperprior. The published algorithm is `component_trials=False`, `start_variance=None`,
+        `expected_variance=None`.
+    n_init : int, default=3
+        Number of initialisations, of which the one with the largest evidence is kept. One component per class needs
+        only one.
+    max_iter : int, default=5000
+        Maximum number of updates of the precisions.
+    tol : float, default=1e-5
+        Squared change of the precisions below which the fit has converged.
+    working_set : "auto" or bool, default="auto"
+        Whether to add columns one by one while they raise the evidence, instead of starting with all. "auto" does so
+        if all columns would take minutes, or not fit in `memory_limit`.
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
+    dtype : {"float32", "float64"} or None, default=None
+        Precision in which X is held; the fit is in float64.
+    memory_limit : int, str or None, default=None
+        Limit of the temporary arrays of predictions and of the columns that `working_set="auto"` holds, in bytes or as
+        text like "256 MB"; None means 256 MB. A fit holds its samples, responsibilities and Hessian on top.
+    random_state : int, RandomState or None, default=None
+        Seed of the initialisation.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar.
 
-    Attributes:
-        classes_, n_components_ (per class, after pruning), n_weights_ (pairs of component and column that are left),
-        coef_ (n_components x columns in use), basis_names_, relevance_, relevance_vectors_, log_evidence_, n_iter_,
-        converged_, history_ (the objective is the log evidence per row), n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_prior_ : ndarray of shape (n_classes,)
+        Class proportions of the training set.
+    n_components_ : ndarray of shape (n_classes,)
+        Number of components of each class after pruning.
+    n_weights_ : int
+        Number of weights after pruning.
+    n_parameters_ : int
+        Number of weights and mixture weights after pruning.
+    coef_ : ndarray of shape (n_components, n_columns)
+        Weights of the components for the basis functions in use; zero where pruned.
+    basis_names_ : list of str
+        Names of the basis functions in use.
+    relevance_ : ndarray of shape (n_vectors,)
+        Indices of the relevance vectors in the training set.
+    relevance_vectors_ : ndarray of shape (n_vectors, n_features)
+        The relevance vectors.
+    log_evidence_ : float
+        Laplace approximation of the log evidence.
+    n_iter_ : int
+        Number of iterations.
+    converged_ : bool
+        Whether the fit converged.
+    history_ : list of Record
+        Log evidence per sample of each iteration.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
 
-    Examples:
-        >>> from mixtura import SparseMixtureClassifier
-        >>> from mixtura.datasets import make_ripley
-        >>> X, y = make_ripley(60, random_state=0)
-        >>> model = SparseMixtureClassifier(n_components=2, random_state=0).fit(X, y)
-        >>> bool(model.score(X, y) > 0.85 and model.n_weights_ < 20)
-        True
+    References
+    ----------
+    .. [1] Hayashi and Uchida (2021). A discriminative Gaussian mixture model with sparsity. ICLR.
+
+    Examples
+    --------
+    >>> from mixtura import SparseMixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(60, random_state=0)
+    >>> model = SparseMixtureClassifier(n_components=2, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.85 and model.n_weights_ < 20)
+    True
     """
 
     model_: SparseModel
@@ -222,12 +278,20 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMixtureClassifier:
-        """Fit the mixture.
+        """Fit the classifier.
 
-        Arguments:
-            X: rows without missing cells; with kernel="precomputed" the kernel of every pair of rows.
-            y: one label per row; -1 is a label like any other.
-            sample_weight: one non-negative weight per row.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples without missing values; with `kernel="precomputed"` the kernel of every pair of samples.
+        y : array-like of shape (n_samples,)
+            Labels; -1 is a label like any other.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : SparseMixtureClassifier
         """
         solver = self._solver()
         kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
@@ -295,9 +359,9 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
     def _fit_all(self, problem: SparseProblem, solver: SparseNewton) -> FitResult:
-        """The start of the largest evidence; or one component per class, unless that is much less (component-trial).
+        """Fit from several starts and, if asked for, with one component per class (component-trial).
 
-        Both start with all columns or both with a few: what starts with all has more evidence.
+        Both fits start with all columns, or both with a few, since a start with all columns has more evidence.
         """
         several, generator = max(problem.n_components) > 1, self._generator()
         best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
@@ -322,7 +386,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _fit_once(self, problem: SparseProblem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
-        # Many small calls: a tenth of their time would be bookkeeping for gradients.
+        # The fit makes many small calls; recording for gradients would take a tenth of their time.
         with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
             if problem.evidence is not None:
                 precisions = problem.candidates().precisions_at_start()
@@ -333,11 +397,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
             return run(working, start, problem.rows_only, int(self.max_iter), 0.0, watch)
 
     def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
-        """Store a result; warn about what the user should know; raise again what interrupted the fit."""
+        """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
         state, evidence, basis = problem.settled(result.mixture)
         state = replace(state, mixture=ordinary(state.mixture))
         state, self.log_evidence_ = solver.settled(state, evidence)
-        # The complete Hessian makes the posterior too narrow; it is good for pruning, not for doubt.
+        # The complete Hessian underestimates the posterior variance: it suits pruning, not uncertainty.
         state, covariance = replace(solver, exact=True).posterior(state, evidence)
         state = self._with_class_prior_alone(state, problem)
         self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
@@ -350,19 +414,19 @@ class SparseMixtureClassifier(ConditionalClassifier):
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
             warnings.warn(
-                f"{type(self).__name__} stopped at max_iter={self.max_iter} before the precisions settled to "
-                f"tol={self.tol}; increase max_iter or tol.",
+                f"{type(self).__name__} did not converge: the precisions still change by more than tol={self.tol} "
+                f"after max_iter={self.max_iter} iterations. Increase max_iter or tol.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
 
     def _with_class_prior_alone(self, state: State, problem: SparseProblem) -> State:
-        """Where no pair is left there is no constant either, and the class prior goes into the weights."""
+        """Put the class prior into the mixture weights if no weight is left, the constant included."""
         if state.mixture.n_pairs:
             return state
         warnings.warn(
-            f"No weight of the {type(self).__name__} was worth keeping: it predicts the class prior for every row. The "
-            f"features may tell nothing of the classes; otherwise change gamma, or use scaling=True.",
+            f"All weights of the {type(self).__name__} were pruned: it predicts the class prior for every sample. The "
+            f"features may be independent of the classes; otherwise change gamma, or use scaling=True.",
             checks.RepairWarning,
             stacklevel=4,
         )
@@ -381,8 +445,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         rows, mixture = self._read_rows(X, reset=False), self.model_.mixture
         per_row = 8 * (4 * mixture.n_pairs + 64 * mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
         values = _tensor(rows).to(mixture.values.device)
-        found = map_parts(values, per_row, checks.memory_limit(self.memory_limit), compute)
-        return rows.answer(found.to(rows.device))
+        outputs = map_parts(values, per_row, checks.memory_limit(self.memory_limit), compute)
+        return rows.answer(outputs.to(rows.device))
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         return self._map(X, lambda part: finish(self.model_.class_scores(part)))
@@ -398,40 +462,62 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return ConditionalGraph(score, self._log_prior_change())
 
     def predict_proba(self, X: Any, moderated: bool = False) -> Any:
-        """p(c | x) of each row and class; moderated: averaged over what is not known of the weights (moderated)."""
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        moderated : bool, default=False
+            Whether to average over the posterior of the weights, which gives less confident probabilities (moderated).
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
         if checks.switch("moderated", moderated):
             return self._map(X, lambda part: self.model_.moderated_probabilities(part))
         return super().predict_proba(X)
 
     def responsibilities(self, X: Any) -> Any:
-        """Posterior probability of each component given the row, (n_rows, n_components)."""
+        """Compute the posterior probability of each component.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        responsibilities : ndarray of shape (n_samples, n_components)
+        """
         return self._map(X, lambda part: self.model_.log_joint(part).softmax(0).T)
 
     @property
     def n_weights_(self) -> int:
-        """Pairs of a component and a column of the basis that are left."""
+        """Number of weights after pruning."""
         return self.model_.mixture.n_pairs
 
     @property
     def n_parameters_(self) -> int:
-        """Weights that are left, and mixture weights."""
+        """Number of weights and mixture weights after pruning."""
         mixture = self.model_.mixture
         return mixture.n_pairs + mixture.n_components - 1 - int(mixture.class_of[-1])
 
     @property
     def n_components_(self) -> np.ndarray:
-        """Components of each class that are left."""
+        """Number of components of each class after pruning."""
         return np.bincount(self.model_.mixture.class_of.cpu().numpy())
 
     @property
     def coef_(self) -> np.ndarray:
-        """Weights of the components (rows) for the columns in use, named in `basis_names_`; zero where pruned."""
+        """Weights of the components (rows) for the basis functions in use (columns); zero where pruned."""
         model = self.model_
         return model.mixture.coefficients(_n_columns(model.basis)).cpu().numpy()
 
     @property
     def basis_names_(self) -> list[str]:
-        """What the columns of `coef_` are: monomials of scaled features, or kernels at rows of the data."""
+        """Names of the columns of `coef_`: monomials of scaled features, or kernels at training samples."""
         basis = self.model_.basis
         if isinstance(basis, KernelColumns):
             return ["1" if n < 0 else f"k(x, row {n})" for n in basis.numbers.tolist()]
@@ -441,14 +527,14 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     @property
     def relevance_(self) -> np.ndarray:
-        """Numbers of the training rows whose kernels are in use."""
+        """Indices of the relevance vectors in the training set."""
         basis = self.model_.basis
         numbers = basis.numbers.cpu().numpy() if isinstance(basis, KernelColumns) else np.zeros(0, int)
         return numbers[numbers >= 0]
 
     @property
     def relevance_vectors_(self) -> np.ndarray:
-        """The training rows whose kernels are in use, in their own units, (n_vectors, n_features)."""
+        """The relevance vectors in the units of X, of shape (n_vectors, n_features)."""
         basis, scaling = self.model_.basis, self.model_.scaling
         if not isinstance(basis, KernelColumns) or basis.points is None:
             return np.zeros((0, self.n_features_in_))
@@ -470,7 +556,7 @@ MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "
 
 
 def ordinary(mixture: SparseMixture) -> SparseMixture:
-    """The same mixture in tensors that may take part in gradients."""
+    """Copy the mixture into tensors that support gradients."""
     return SparseMixture(**{name: getattr(mixture, name).clone() for name in MIXTURE_PARTS})
 
 
@@ -485,18 +571,57 @@ def _n_columns(basis: Basis) -> int:
 
 @storable("RelevanceVectorClassifier", check=check_fitted)
 class RelevanceVectorClassifier(SparseMixtureClassifier):
-    """The relevance vector machine (Tipping 2001) for any number of classes: one component per class, kernel "rbf".
+    """Relevance vector machine [1]_ for any number of classes.
 
-    Parameters and attributes are those of `SparseMixtureClassifier`; every weight starts with a prior variance of one,
-    and all prior variances are as probable.
+    It is a `SparseMixtureClassifier` with one component per class and an RBF kernel, with the attributes of that class.
 
-    Examples:
-        >>> from mixtura import RelevanceVectorClassifier
-        >>> from mixtura.datasets import make_ripley
-        >>> X, y = make_ripley(60, random_state=0)
-        >>> model = RelevanceVectorClassifier().fit(X, y)
-        >>> bool(model.score(X, y) > 0.85 and len(model.relevance_vectors_) < 15)
-        True
+    Parameters
+    ----------
+    kernel : {"polynomial", "rbf", "precomputed"}, callable or None, default="rbf"
+        Basis functions, as in `SparseMixtureClassifier`.
+    degree : int, default=2
+        Degree of the polynomial kernel or of the monomials.
+    gamma : float, default=1.0
+        Coefficient of the RBF kernel, exp(-gamma |x - z|^2), and of the polynomial kernel.
+    coef0 : float, default=1.0
+        Constant of the polynomial kernel.
+    scaling : bool, default=True
+        Whether to standardise the features internally.
+    hessian : {"complete", "exact"}, default="complete"
+        Hessian of the Laplace approximation.
+    start_variance : float or None, default=None
+        Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
+    expected_variance : float or None, default=None
+        Mean of the hyperprior on the prior variances; None means a flat hyperprior.
+    max_iter : int, default=5000
+        Maximum number of updates of the precisions.
+    tol : float, default=1e-5
+        Squared change of the precisions below which the fit has converged.
+    working_set : "auto" or bool, default="auto"
+        Whether to add columns one by one while they raise the evidence, instead of starting with all.
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
+    dtype : {"float32", "float64"} or None, default=None
+        Precision in which X is held; the fit is in float64.
+    memory_limit : int, str or None, default=None
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
+    random_state : int, RandomState or None, default=None
+        Seed of the initialisation.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar.
+
+    References
+    ----------
+    .. [1] Tipping (2001). Sparse Bayesian learning and the relevance vector machine. JMLR 1.
+
+    Examples
+    --------
+    >>> from mixtura import RelevanceVectorClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(60, random_state=0)
+    >>> model = RelevanceVectorClassifier().fit(X, y)
+    >>> bool(model.score(X, y) > 0.85 and len(model.relevance_vectors_) < 15)
+    True
     """
 
     def __init__(

@@ -234,7 +234,9 @@ def run_together(
                 histories[number].append(Record(iteration, value, change, time.perf_counter() - start))
                 previous[number] = value
                 if mended:
-                    repairs[number]["a covariance was not positive definite"] = None
+                    repairs[number]["a covariance was not positive definite; a multiple of its diagonal was added"] = (
+                        None
+                    )
                 if abs(change) < tol:
                     settle(position, Outcome.CONVERGED)
                     done.append(position)

@@ -141,7 +141,9 @@ def repairs_of(mixture: Mixture) -> tuple[str, ...]:
     repaired = mixture.covariance.repaired
     if bool(repaired.any()):
         numbers = repaired.nonzero()[:, 0].tolist()
-        found.append(f"the covariance of component {numbers[0]} was not positive definite")
+        found.append(
+            f"the covariance of component {numbers[0]} was not positive definite; a multiple of its diagonal was added"
+        )
     return tuple(found)
 
 

@@ -94,7 +94,7 @@ class Problem:
         """Which variances ended at their floor, in words."""
         low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
         numbers = low.any(1).nonzero()[:, 0].tolist()
-        return (f"a variance of component {numbers[0]} fell below the smallest one allowed",) if numbers else ()
+        return (f"a variance of component {numbers[0]} was raised to the smallest allowed variance",) if numbers else ()
 
 
 def is_auto(value: Any) -> bool:
