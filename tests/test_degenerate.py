@@ -244,7 +244,7 @@ class TestNamedRepairs:
     @pytest.mark.parametrize("covariance_type", ["full", "tied"])
     def test_a_covariance_that_is_not_positive_definite(self, rng, covariance_type):
         X, y = collinear(rng)
-        message = r"The covariance of component \d was not positive definite; a multiple of its diagonal was added\. Use prior"
+        message = r"The covariance of component \d was not positive definite; a multiple of its diagonal was added"
         with pytest.warns(RepairWarning, match=message) as caught:
             MixtureClassifier(covariance_type=covariance_type, prior=None).fit(X, y)
         assert caught[0].filename == __file__
