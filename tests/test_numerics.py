@@ -71,9 +71,7 @@ def test_a_non_finite_entry_raises(device, place, value):
 @pytest.mark.parametrize("variance", [0.0, -1.0])
 def test_a_variance_that_is_not_positive_raises(device, variance):
     matrix = torch.diag(torch.tensor([1.0, variance], dtype=torch.float64, device=device))
-    with pytest.raises(
-        FloatingPointError, match=r"a variance that is not positive; bring the columns of X to .*'default'$"
-    ):
+    with pytest.raises(FloatingPointError, match=r"a variance that is not positive; bring the columns"):
         linalg.safe_cholesky(matrix)
 
 

@@ -75,6 +75,8 @@ def as_loaded(value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         return value.contiguous()
+    if isinstance(value, Structured):
+        return value.structure.from_tensors({name: part.contiguous() for name, part in value.tensors().items()})
     if type(value) not in NAMES or not is_dataclass(value):
         return value
     return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
