@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 import reference
 from chain import Chain
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import TOLERANCES
 from mixtura.model.mixture import Mixture
 from mixtura.nonnegative.share_penalty import SparseShares
@@ -24,7 +24,7 @@ from mixtura.nonnegative.updates import Accelerated, Multiplicative
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate
 from mixtura.roles import Objective, Structure
-from mixtura.solvers import EM
+from mixtura.solvers import EM, BaumWelch, Gradient, Problem
 from mixtura.values.extents import Frame
 
 CLASS_OF = np.array([0, 0, 1, 2, 2])
@@ -223,13 +223,21 @@ PRIORS = {
 every_prior = pytest.mark.parametrize(("make_prior", "twin_prior"), PRIORS.values(), ids=PRIORS)
 
 
-def em(frame: Frame, prior=None, objective: Objective | None = None, **options) -> EM:
-    return EM(objective or Joint(), frame, floor=torch.zeros_like(frame.centre), prior=prior, **options)
+def problem_of(
+    source, prior=None, objective: Objective | None = None, frame: Frame | None = None, **options
+) -> Problem:
+    frame = frame or locate(source)
+    return Problem(source, objective or Joint(), frame, torch.zeros_like(frame.centre), prior, **options)
 
 
-# Solvers that must never lower their objective, made from a frame and a prior.
-SOLVERS = {"em": em}
-every_solver = pytest.mark.parametrize("make_solver", SOLVERS.values(), ids=SOLVERS)
+# Solvers, each with an objective and whether it must never lower that.
+SOLVERS = {
+    "em": (EM(), Joint(), True),
+    "baum_welch": (BaumWelch(), Conditional(), True),
+    "gradient": (Gradient("lbfgs"), Conditional(), True),
+    "gradient by minibatches": (Gradient("adam", 1e-2, decay_epochs=9, averaging=0.5, batch_size=20), Hybrid(), False),
+}
+every_solver = pytest.mark.parametrize(("solver", "objective", "monotone"), SOLVERS.values(), ids=SOLVERS)
 
 # Solvers of log-linear mixtures on non-negative rows, made from the strength of the penalty on shares.
 NONNEGATIVE_SOLVERS = {

@@ -16,17 +16,16 @@ from cases import (
     VARIANCES,
     assert_close,
     assert_same_mixture,
-    em,
     every_updated_covariance,
+    problem_of,
     random_data,
     random_mixture,
     tensor,
 )
-from mixtura.engine.sources import locate
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Conditional, Joint
-from mixtura.solvers import BaumWelch, Outcome, run, run_held_out
-from mixtura.solvers.baum_welch import grown
+from mixtura.objectives import Conditional
+from mixtura.solvers import EM, BaumWelch, HeldOut, Outcome, Problem, run
+from mixtura.solvers.baum_welch import maximising_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,9 +33,8 @@ some_kinds = pytest.mark.parametrize("name", ["all_hard", "all_soft"])
 some_priors = pytest.mark.parametrize("prior_name", ["no_prior", "everything"])
 
 
-def baum_welch(source, prior=None, objective=None, **options) -> BaumWelch:
-    frame = locate(source)
-    return BaumWelch(objective or Conditional(), frame, torch.zeros_like(frame.centre), prior, **options)
+def conditional(source, prior=None, **options) -> Problem:
+    return problem_of(source, prior, Conditional(), **options)
 
 
 def prior_of(name, device="cpu"):
@@ -48,13 +46,12 @@ def prior_of(name, device="cpu"):
 @some_priors
 def test_no_step_lowers_the_objective(case, name, prior_name, rng, device, dtype):
     source = random_data(KINDS[name], rng, dtype, n_rows=200).source(device, dtype)
-    solver = baum_welch(source, prior_of(prior_name, device))
-    progress = solver.start(random_mixture(case, rng, device), source)
+    solver, problem = BaumWelch(), conditional(source, prior_of(prior_name, device))
+    progress = solver.init(problem, random_mixture(case, rng, device))
     values = [progress.value]
     for _ in range(6):
-        step = solver.step(progress, source)
-        assert step.value == values[-1]
-        progress = step.mixture
+        progress, info = solver.step(problem, progress)
+        assert info.value == values[-1]
         values.append(progress.value)
     assert (np.diff(values) >= 0).all(), values
     assert values[-1] > values[0] + 0.1
@@ -68,10 +65,10 @@ def test_no_step_lowers_the_objective(case, name, prior_name, rng, device, dtype
 def test_a_step_equals_the_twin(case, name, prior_name, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, dtype)
     source = data.source(device, dtype)
-    solver = baum_welch(source, prior_of(prior_name, device))
-    progress = solver.start(mixture, source)
-    constants = solver.constants(progress, 1.5, solver.anchor(progress, 0))
-    new = solver.updated(progress, 1.5)
+    solver, problem = BaumWelch(), conditional(source, prior_of(prior_name, device))
+    progress = solver.init(problem, mixture)
+    constants = solver.constants(problem, progress, 1.5, solver.anchor(progress, 0))
+    new = solver.updated(problem, progress, 1.5)
     twin = reference.twin_of(mixture)
     found = reference.evaluated(twin, data, reference.conditional)
     assert (constants.cpu().numpy() >= 1.5 * found.denominator.sum(0) * (1 - 1e-9)).all()
@@ -89,9 +86,9 @@ def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, 
     data = random_data(KINDS["labels"], rng)
     source = data.source(device)
     mixture = random_mixture(case, rng, device)
-    solver = baum_welch(source)
-    progress = solver.start(mixture, source)
-    constants = solver.constants(progress, 1e-6, solver.anchor(progress, 0)).cpu().numpy()
+    solver, problem = BaumWelch(), conditional(source)
+    progress = solver.init(problem, mixture)
+    constants = solver.constants(problem, progress, 1e-6, solver.anchor(progress, 0)).cpu().numpy()
     lowest = 1e-6 * progress.summary.denominator_counts.cpu().numpy()
     raised = constants > 1.5 * lowest
     assert raised.any()
@@ -115,8 +112,8 @@ def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, 
 def test_momentum_carries_the_moments_on(rng, device):
     source = random_data(KINDS["labels"], rng).source(device)
     first, second = (random_mixture(COVARIANCES["full"], rng, device) for _ in range(2))
-    solver = baum_welch(source)
-    progress = replace(solver.start(second, source), previous=first)
+    solver, problem = BaumWelch(), conditional(source)
+    progress = replace(solver.init(problem, second), previous=first)
     anchor = solver.anchor(progress, 3)  # half of the last step once more
     off = second.means - first.means
     assert_close(anchor.counts, np.ones(5))
@@ -130,21 +127,22 @@ def test_without_a_denominator_it_is_em(rng, device, dtype, tolerance):
     source = random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
     for case in UPDATED.values():
         mixture, prior = random_mixture(case, rng, device), prior_of("everything", device)
-        solver = baum_welch(source, prior, Joint())
-        step = solver.step(solver.start(mixture, source), source)
-        expected = em(locate(source), prior).step(mixture, source)
-        assert_same_mixture(step.mixture.mixture, expected.mixture, max(tolerance, 1e-7))
-        assert_close(step.value, expected.value, tolerance)
+        solver, problem = BaumWelch(), problem_of(source, prior)
+        state, info = solver.step(problem, solver.init(problem, mixture))
+        expected, expected_info = EM().step(problem, mixture)
+        assert_same_mixture(solver.result(state), expected, max(tolerance, 1e-7))
+        assert_close(info.value, expected_info.value, tolerance)
 
 
 @every_updated_covariance
 def test_fixed_class_probabilities_are_kept(case, rng, device):
     source = random_data(KINDS["all_hard"], rng, n_rows=200).source(device)
     class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
-    solver = baum_welch(source, class_prior=class_prior)
-    progress = solver.start(random_mixture(case, rng, device).with_class_prior(class_prior), source)
+    solver, problem = BaumWelch(), conditional(source, class_prior=class_prior)
+    progress = solver.init(problem, random_mixture(case, rng, device).with_class_prior(class_prior))
     for _ in range(3):
-        before, progress = progress.value, solver.step(progress, source).mixture
+        before = progress.value
+        progress, _ = solver.step(problem, progress)
         assert progress.value > before
         assert_close(progress.mixture.log_class_prior.exp(), class_prior)
 
@@ -166,10 +164,10 @@ def test_short_steps_follow_the_gradient(case, rng, device):
     """D times a step tends to Sigma times the gradient by the means, so that it rests where the gradient is zero."""
     source = random_data(KINDS["labels"], rng).source(device)
     mixture, prior = random_mixture(case, rng, device), prior_of("everything", device)
-    solver = baum_welch(source, prior)
-    progress = solver.start(mixture, source)
-    constants = solver.constants(progress, 1e7, solver.anchor(progress, 0))
-    new = solver.updated(progress, 1e7)
+    solver, problem = BaumWelch(), conditional(source, prior)
+    progress = solver.init(problem, mixture)
+    constants = solver.constants(problem, progress, 1e7, solver.anchor(progress, 0))
+    new = solver.updated(problem, progress, 1e7)
     leaves = {key: part.clone() for key, part in mixture.covariance.tensors().items()}
     floats = [part.requires_grad_() for part in leaves.values() if part.is_floating_point()]
     means = mixture.means.clone().requires_grad_()
@@ -190,7 +188,9 @@ def test_short_steps_follow_the_gradient(case, rng, device):
 def test_weights_are_those_of_the_growth_transform(rng):
     weights = rng.dirichlet(np.ones(6))
     numerators, denominators = rng.uniform(0, 5, 6), rng.uniform(0, 5, 6)
-    found = grown(*(torch.from_numpy(v) for v in (np.log(weights), numerators, denominators)), [slice(0, 6)], [1.0])
+    found = maximising_weights(
+        *(torch.from_numpy(v) for v in (np.log(weights), numerators, denominators)), [slice(0, 6)], [1.0]
+    )
     assert_close(found.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
 
 
@@ -200,7 +200,7 @@ def test_weights_of_any_size_stay_finite(rng):
     weights = (log_weights - log_weights.logsumexp(0)).exp()
     denominators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
     numerators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
-    found = grown(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
+    found = maximising_weights(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
     assert torch.isfinite(found).all()
     main = [1, 2, 5]
     twin = reference_baum_welch.grown(*(v[main].numpy() for v in (weights, numerators, denominators)))
@@ -210,25 +210,24 @@ def test_weights_of_any_size_stay_finite(rng):
 def test_weights_rest_where_both_sides_agree(rng):
     weights = torch.from_numpy(rng.dirichlet(np.ones(5)))
     counts = torch.from_numpy(rng.uniform(1, 5, 5))
-    assert_close(grown(weights.log(), counts, counts, [slice(0, 5)], [1.0]).exp(), weights)
+    assert_close(maximising_weights(weights.log(), counts, counts, [slice(0, 5)], [1.0]).exp(), weights)
 
 
 def test_weights_of_groups_keep_their_totals_and_vanish_without_numerators(rng):
     log_weights = torch.tensor([0.3, 0.2, 0.4, 0.1], dtype=torch.float64).log()
     numerators = torch.tensor([3.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     denominators = torch.tensor([1.0, 1.0, 2.0, 0.0], dtype=torch.float64)
-    found = grown(log_weights, numerators, denominators, [slice(0, 2), slice(2, 4)], [0.5, 0.5])
+    found = maximising_weights(log_weights, numerators, denominators, [slice(0, 2), slice(2, 4)], [0.5, 0.5])
     assert_close(found[:2].exp(), [0.5, 0.0])
     assert torch.equal(found[2:], log_weights[2:])  # nothing asks for another share
 
 
 def test_it_ends_where_nothing_is_to_be_gained(rng, device):
     source = random_data(KINDS["labels"], rng).source(device)
-    solver = baum_welch(source, prior_of("everything", device))
-    progress = solver.start(random_mixture(COVARIANCES["diag"], rng, device), source)
-    result = run(solver, progress, source, max_iter=2000, tol=1e-9)
+    solver, problem = BaumWelch(), conditional(source, prior_of("everything", device))
+    result = run(solver, problem, random_mixture(COVARIANCES["diag"], rng, device), max_iter=2000, tol=1e-9)
     assert result.outcome is Outcome.CONVERGED
-    mixture = result.mixture.mixture
+    mixture = result.mixture
     means = mixture.means.clone().requires_grad_()
     moving = Mixture(mixture.log_weights, means, mixture.covariance, mixture.class_of)
     leaves = {"entries": mixture.covariance.entries.clone().requires_grad_()}
@@ -241,15 +240,15 @@ def test_it_stops_where_rows_that_were_kept_out_are_predicted_best(rng, device):
     """Few rows and no prior: the conditional likelihood of other rows rises first and falls later."""
     data = random_data(KINDS["labels"], rng, n_rows=400)
     source, others = data.taken(np.arange(40)).source(device), data.taken(np.arange(40, 400)).source(device)
-    solver = baum_welch(source)
-    judge = baum_welch(others)
+    solver, problem = BaumWelch(), conditional(source)
 
-    def score(progress) -> float:
-        return judge.start(progress.mixture, others).value
+    def score(mixture) -> float:
+        return solver.init(conditional(others), mixture).value
 
-    start = solver.start(random_mixture(COVARIANCES["diag"], rng, device), source)
-    found = run_held_out(solver, start, source, score, max_iter=300, tol=0.0, interval=2, patience=5)
-    assert found.outcome is Outcome.HELD_OUT
-    last = run(solver, start, source, max_iter=len(found.history), tol=0.0)
-    assert score(found.mixture) > score(last.mixture)
-    assert score(found.mixture) >= score(start)
+    start = random_mixture(COVARIANCES["diag"], rng, device)
+    result = run(solver, problem, start, max_iter=300, tol=0.0, held_out=HeldOut(score, interval=2, patience=5))
+    assert result.outcome is Outcome.HELD_OUT
+    last = run(solver, problem, start, max_iter=len(result.history), tol=0.0)
+    assert score(result.mixture) > score(last.mixture)
+    assert score(result.mixture) >= score(start)
+    assert score(result.mixture) == dict(result.scores)[result.best_iteration]

@@ -184,7 +184,7 @@ def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     X, y = ripley
     model = MixtureClassifier(2, covariance_type="diag", random_state=0)
     source, classes = model._read_problem(X, y, None, model._objective())
-    problem = model._problem(source, classes, model._objective())
+    problem = model._plan(source, classes, model._objective())
     mixture = model.fit(X, y).mixture_
     counts = unexplained(mixture, problem.description, 1)
     own, joint = mixture.class_slices[1], mixture.log_joint(torch.from_numpy(X[y == 1]))

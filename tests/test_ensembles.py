@@ -1,5 +1,7 @@
 """Averages of mixtures: trained together as they would be alone, out-of-bag figures, merging."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,19 +16,19 @@ from cases import (
     VARIANCES,
     assert_close,
     assert_same_mixture,
-    em,
     every_updated_covariance,
+    problem_of,
     random_data,
     random_mixture,
     tensor,
 )
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley
-from mixtura.engine.sources import TensorSource, locate
+from mixtura.engine.sources import TensorSource
 from mixtura.objectives import Joint, Members
 from mixtura.priors import Conjugate
 from mixtura.selection.merging import reduced
-from mixtura.solvers import Outcome, Stack, Task, run, run_together
+from mixtura.solvers import EM, Outcome, Stack, Task, run, run_together
 from mixtura.values.targets import Targets
 from test_bad_input import refused
 
@@ -46,19 +48,19 @@ def test_members_end_where_each_would_end_alone(case, name, rng, device):
     data = random_data(KINDS[name], rng, n_rows=150)
     counts = rng.multinomial(150, np.full(150, 1 / 150), size=N_MEMBERS).T
     base = np.ones(150) if data.weights is None else data.weights
-    frame = locate(data.source(device))
     starts = [random_mixture(case, rng, device) for _ in range(N_MEMBERS)]
-    solvers = [em(frame, prior) for prior in priors(device)]
     source = data.source(device)
+    problems = [problem_of(source, prior) for prior in priors(device)]
     block = next(source.blocks())
     together = TensorSource(block.rows, block.labels, block.shares, block.weights, tensor(counts, device))
     tasks = [
-        Task(solver, start, float(counts[:, b] @ base), b)
-        for b, (solver, start) in enumerate(zip(solvers, starts, strict=True))
+        Task(problem, start, float(counts[:, b] @ base), b)
+        for b, (problem, start) in enumerate(zip(problems, starts, strict=True))
     ]
     results = run_together(case.structure, tasks, together, 12, 1e-3)
     for b, (task, result) in enumerate(zip(tasks, results, strict=True)):
-        alone = run(task.solver, task.start, data.changed(weights=counts[:, b] * base).source(device), 12, 1e-3)
+        seen = data.changed(weights=counts[:, b] * base).source(device)
+        alone = run(EM(), replace(task.problem, source=seen), task.start, 12, 1e-3)
         assert_same_mixture(result.mixture, alone.mixture, 1e-8)
         assert_close([r.objective for r in result.history], [r.objective for r in alone.history])
         assert result.outcome is alone.outcome
@@ -67,10 +69,11 @@ def test_members_end_where_each_would_end_alone(case, name, rng, device):
 def test_members_with_unlike_numbers_of_components(rng, device):
     case, data = COVARIANCES["full"], random_data(KINDS["complete"], rng, n_rows=80)
     starts = [random_mixture(case, rng, device, class_of=np.zeros(k, int)) for k in (1, 4, 2)]
-    source, solver = data.source(device), em(locate(data.source(device)))
-    results = run_together(case.structure, [Task(solver, start, 80.0) for start in starts], source, 5, 0.0)
+    source = data.source(device)
+    problem = problem_of(source)
+    results = run_together(case.structure, [Task(problem, start, 80.0) for start in starts], source, 5, 0.0)
     for start, result in zip(starts, results, strict=True):
-        assert_same_mixture(result.mixture, run(solver, start, source, 5, 0.0).mixture)
+        assert_same_mixture(result.mixture, run(EM(), problem, start, 5, 0.0).mixture)
         assert result.outcome is Outcome.LIMIT
 
 

@@ -1,6 +1,6 @@
 """Gradients of objectives by free parameters, and the solver that follows them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,19 +16,23 @@ from cases import (
     assert_same_mixture,
     every_covariance,
     every_prior,
+    problem_of,
     random_data,
     random_mixture,
     tensor,
 )
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
-from mixtura.priors import Conjugate
-from mixtura.solvers import Gradient, Outcome, run
+from mixtura.priors import Conjugate, Scaled
+from mixtura.selection.scores import classification_score
+from mixtura.solvers import EM, FileCheckpoint, Gradient, HeldOut, Outcome, fingerprint, run
 from mixtura.solvers.gradient import Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+SETTINGS = {part.name for part in fields(Gradient)}
 HYBRID = Hybrid(0.3, Margin(4.0), 0.6)
 OBJECTIVES = {"joint": Joint(), "conditional": Conditional(), "margin": Margin(3.0), "hybrid": HYBRID}
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
@@ -36,8 +40,9 @@ gradient_kinds = pytest.mark.parametrize("name", ["some_labels", "soft_labels", 
 
 
 def training_of(mixture, data, device="cpu", dtype=torch.float64, **options) -> Training:
-    options = {"optimiser": "adam", "batch_size": 16, **options}
-    return Training(Gradient(**options), mixture, data.source(device, dtype))
+    settings = {name: options.pop(name) for name in list(options) if name in SETTINGS}
+    problem = problem_of(data.source(device, dtype), **options)
+    return Training(Gradient(**{"optimiser": "adam", "batch_size": 16, **settings}), problem, mixture)
 
 
 def gradient_and_value(training) -> tuple[dict, float]:
@@ -54,7 +59,7 @@ def slow_value(training, data, twin_objective, prior) -> float:
     value = reference.evaluated(twin, data, twin_objective).value
     if prior is not None:
         mixture = training.free.mixture()
-        value += training.solver.prior_weight * float(prior.log_density(mixture))
+        value += float(prior.log_density(mixture))
     return value
 
 
@@ -62,8 +67,8 @@ def slow_value(training, data, twin_objective, prior) -> float:
 @gradient_kinds
 def test_gradients_are_central_differences_of_the_slow_objective(case, name, rng, device):
     data, prior = random_data(KINDS[name], rng), PRIORS["dirichlet"][0](tensor(VARIANCES, device))
-    options = {"objective": HYBRID, "prior": prior, "prior_weight": 0.3}
-    training = training_of(random_mixture(case, rng, device), data, device, **options)
+    prior = Scaled(prior, 0.3)
+    training = training_of(random_mixture(case, rng, device), data, device, objective=HYBRID, prior=prior)
     twin = reference.hybrid(0.3, reference.margin(4.0), 0.6)
     gradient, value = gradient_and_value(training)
     if name not in ("all_hard", "all_soft"):  # there the units of missing cells are taken off on average
@@ -116,7 +121,7 @@ def test_units_of_the_columns_do_not_matter(rng, device):
     first = training_of(mixture, data, device, objective=HYBRID)
     second = training_of(moved, data.changed(rows=data.rows * scales + shift), device, objective=HYBRID)
     for training in (first, second):
-        training.run_epoch()
+        training.run_epoch(0)
     for name, leaf in first.free.leaves.items():
         assert_close(second.free.leaves[name], leaf, 1e-6)
 
@@ -124,9 +129,15 @@ def test_units_of_the_columns_do_not_matter(rng, device):
 # ---- the solver --------------------------------------------------------------------------------------------------
 
 
-def fit(mixture, source, n_epochs=5, **options):
-    solver = Gradient(**{"optimiser": "adam", "batch_size": 20, "learning_rate": 1e-2, "objective": HYBRID, **options})
-    return run(solver, solver.start(mixture, source), source, n_epochs, 0.0)
+def fit(mixture, source, n_epochs=5, held_out=None, patience=20, checkpoint=None, **options):
+    settings = {name: options.pop(name) for name in list(options) if name in SETTINGS}
+    solver = Gradient(**{"optimiser": "adam", "batch_size": 20, "learning_rate": 1e-2, **settings})
+    problem = problem_of(source, **{"objective": HYBRID, **options})
+    keeper = None if checkpoint is None else FileCheckpoint(checkpoint, fingerprint(solver, problem, mixture, held_out))
+    judge = None
+    if held_out is not None:
+        judge = HeldOut(classification_score(held_out, False, DEFAULT_MEMORY_LIMIT), patience=patience)
+    return run(solver, problem, mixture, n_epochs, 0.0, held_out=judge, checkpoint=keeper)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "lbfgs", lambda leaves: torch.optim.SGD(leaves, lr=1e-2)])
@@ -146,13 +157,11 @@ def test_lbfgs_finds_the_maximum_that_em_finds(case, rng, device):
     """One component a class and labels: the likelihood has one maximum, and EM finds it in closed form."""
     if case.restricted is None or "low_rank" in str(case.structure) or "LowRank" in str(case.structure):
         return
-    from cases import em
-
     data = random_data(KINDS["labels"], rng, n_rows=120)
     source = data.source(device)
     mixture = random_mixture(case, rng, device, class_of=np.array([0, 1, 2]))
-    expected = run(em(locate(source)), mixture, source, 3, 0.0).mixture
-    found = fit(mixture, source, 30, optimiser="lbfgs", objective=Joint()).mixture.mixture
+    expected = run(EM(), problem_of(source), mixture, 3, 0.0).mixture
+    found = fit(mixture, source, 30, optimiser="lbfgs", objective=Joint()).mixture
     assert_same_mixture(found, expected, 1e-4)
 
 
@@ -160,7 +169,7 @@ def test_fixed_class_probabilities_are_kept(rng, device):
     class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
     mixture = random_mixture(COVARIANCES["diag"], rng, device).with_class_prior(class_prior)
     source = random_data(KINDS["labels"], rng).source(device)
-    found = fit(mixture, source, class_prior=class_prior).mixture.mixture
+    found = fit(mixture, source, class_prior=class_prior).mixture
     assert_close(found.log_class_prior.exp(), class_prior)
     assert abs(found.log_weights - mixture.log_weights).max() > 1e-3
 
@@ -172,15 +181,12 @@ def held_out_of(data, device) -> TensorSource:
 def test_the_epoch_that_predicts_best_is_kept(rng, device):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng, n_rows=60)
     kept = held_out_of(random_data(KINDS["labels"], rng, n_rows=40), device)
-    result = fit(mixture, data.source(device), 60, held_out=kept, patience=4, learning_rate=0.05, criterion="log_loss")
-    progress = result.mixture
+    result = fit(mixture, data.source(device), 60, held_out=kept, patience=4, learning_rate=0.05)
     assert result.outcome is Outcome.HELD_OUT
-    assert len(result.history) == progress.best_epoch + 4
-    assert progress.best_score == max(progress.scores)
-    training = progress.training
-    training.free.restore(progress.best)
-    assert training.score() == progress.best_score
-    assert_close(training.free.mixture().means, progress.mixture.means)
+    assert len(result.history) == result.best_iteration + 4
+    scores = dict(result.scores)
+    assert scores[result.best_iteration] == max(scores.values())
+    assert classification_score(kept, False, DEFAULT_MEMORY_LIMIT)(result.mixture) == scores[result.best_iteration]
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -188,24 +194,24 @@ def test_scores_are_minus_the_error_and_the_log_posterior(missing, rng, device):
     mixture, data = random_mixture(COVARIANCES["low_rank_2"], rng, device), random_data(KINDS["labels"], rng)
     if missing:
         data = data.changed(rows=np.where(rng.random(data.rows.shape) < 0.2, np.nan, data.rows))
-    training = training_of(mixture, data, device, held_out=held_out_of(data, device))
+    score = classification_score(held_out_of(data, device), True, DEFAULT_MEMORY_LIMIT)
     joint = reference.log_joint(data.rows, reference.twin_of(mixture))
     classes = np.array([np.logaddexp.reduce(joint[:, mixture.class_of.cpu().numpy() == c], axis=1) for c in range(3)])
     posterior = classes - np.logaddexp.reduce(classes, axis=0)
     error = np.mean(posterior.argmax(0) != data.labels)
-    assert_close(training.score(), [-error, posterior[data.labels, np.arange(len(data.labels))].mean()], 1e-7)
+    assert_close(score(mixture), [-error, posterior[data.labels, np.arange(len(data.labels))].mean()], 1e-7)
 
 
 def test_the_step_size_falls_to_nothing_along_a_cosine(rng, device):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
     training = training_of(mixture, data, device, objective=HYBRID, learning_rate=0.1, decay_epochs=4)
     rates = []
-    for _ in range(4):
-        training.run_epoch()
+    for epoch in range(4):
+        training.run_epoch(epoch)
         rates.append(float(training.optimiser.param_groups[0]["lr"]))
     assert_close(np.array(rates), 0.1 * np.cos(np.pi / 8 * np.arange(4)) ** 2, 1e-6)
     last = training.free.snapshot()
-    training.run_epoch()
+    training.run_epoch(4)
     for name, leaf in training.free.leaves.items():
         assert_close(leaf, last[name])
 
@@ -214,10 +220,10 @@ def test_the_mixture_is_a_moving_average_of_the_parameters(rng, device):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
     training = training_of(mixture, data, device, objective=HYBRID, batch_size=10**6, averaging=0.25)
     average = training.free.snapshot()
-    for _ in range(3):
-        training.run_epoch()
+    for epoch in range(3):
+        training.run_epoch(epoch)
         average = {name: 0.75 * part + 0.25 * training.free.leaves[name].detach() for name, part in average.items()}
-    for name, part in training.kept().items():
+    for name, part in training.copies()["averages"].items():
         assert_close(part, average[name])
 
 
@@ -229,13 +235,12 @@ def test_a_fit_that_was_broken_off_goes_on_as_if_it_had_not_been(name, rng, devi
     mixture, source = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS[name], rng).source(device)
     kept = held_out_of(random_data(KINDS["labels"], rng), device)
     options = {"held_out": kept, "patience": 100, "checkpoint": tmp_path / "fit", "decay_epochs": 6, "averaging": 0.1}
-    whole = fit(mixture, source, 6, **{**options, "checkpoint": None}).mixture
+    whole = fit(mixture, source, 6, **{**options, "checkpoint": None})
     fit(mixture, source, 4, **options)
-    broken = fit(mixture, source, 2, **options).mixture
-    assert broken.epoch == 6
-    assert_close(broken.objectives, whole.objectives)
-    assert_close(broken.scores, whole.scores)
-    assert_same_mixture(broken.mixture, whole.mixture)
+    broken = fit(mixture, source, 6, **options)
+    assert [r.objective for r in broken.history] == [r.objective for r in whole.history]
+    assert broken.scores == whole.scores
+    assert torch.equal(broken.mixture.means, whole.mixture.means)
 
 
 def test_a_checkpoint_of_another_fit_is_refused_and_kept(rng, device, tmp_path):
@@ -294,4 +299,4 @@ def test_a_checkpoint_of_other_held_out_samples_or_another_prior_is_refused(chan
         changed["class_prior"] = tensor([0.2, 0.3, 0.5], device)
     with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
         fit(mixture, source, 2, **options, **{**same, **changed})
-    assert fit(mixture, data.source(device), 1, **options, **same).mixture.epoch == 3
+    assert len(fit(mixture, data.source(device), 3, **options, **same).history) == 3

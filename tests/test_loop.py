@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from cases import COVARIANCES, KINDS, Data, assert_same_mixture, em, random_data, random_mixture
-from mixtura.engine.sources import TensorSource, locate
+from cases import COVARIANCES, KINDS, Data, assert_same_mixture, problem_of, random_data, random_mixture
+from mixtura.engine.sources import TensorSource
 from mixtura.objectives import Joint
-from mixtura.roles import Step
-from mixtura.solvers import Outcome, run
+from mixtura.roles import Info
+from mixtura.solvers import EM, HeldOut, Outcome, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,16 +24,28 @@ class Scripted:
     def __init__(self, *values, repairs=()):
         self.values, self.repairs, self.n_steps = values, repairs, 0
 
-    def step(self, mixture, rows):
+    def init(self, problem, start):
+        return start
+
+    def step(self, problem, state):
         value = self.values[self.n_steps]
         self.n_steps += 1
         if isinstance(value, BaseException):
             raise value
-        return Step(f"mixture {self.n_steps}", value, self.repairs)
+        return f"mixture {self.n_steps}", Info(value, self.repairs)
+
+    def result(self, state):
+        return state
+
+    def saved(self, state):
+        return state
+
+    def restored(self, problem, saved):
+        return saved
 
 
 def test_a_small_change_converges():
-    result = run(Scripted(-3.0, -2.0, -1.5, -1.45, 0.0), "start", None, max_iter=10, tol=0.1)
+    result = run(Scripted(-3.0, -2.0, -1.5, -1.45, 0.0), None, "start", max_iter=10, tol=0.1)
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture == "mixture 4"
     assert [record.iteration for record in result.history] == [1, 2, 3, 4]
@@ -43,29 +55,43 @@ def test_a_small_change_converges():
 
 
 def test_the_limit_ends_a_fit():
-    result = run(Scripted(-3.0, -2.0, -1.0), "start", None, max_iter=2, tol=0.1)
+    result = run(Scripted(-3.0, -2.0, -1.0), None, "start", max_iter=2, tol=0.1)
     assert (result.outcome, result.mixture, len(result.history)) == (Outcome.LIMIT, "mixture 2", 2)
 
 
 def test_no_iterations_leave_the_start():
-    result = run(Scripted(), "start", None, max_iter=0, tol=0.1)
+    result = run(Scripted(), None, "start", max_iter=0, tol=0.1)
     assert (result.outcome, result.mixture, result.objective) == (Outcome.LIMIT, "start", -np.inf)
 
 
 def test_a_fit_can_go_on_from_a_previous_objective():
-    result = run(Scripted(-3.0, -2.0), "start", None, max_iter=5, tol=0.1, previous=-3.05)
+    result = run(Scripted(-3.0, -2.0), None, "start", max_iter=5, tol=0.1, previous=-3.05)
     assert (result.outcome, len(result.history)) == (Outcome.CONVERGED, 1)
 
 
 def test_repairs_are_kept_once():
-    result = run(Scripted(-3.0, -2.0, -1.0, repairs=("mended",)), "start", None, max_iter=3, tol=0.0)
+    result = run(Scripted(-3.0, -2.0, -1.0, repairs=("mended",)), None, "start", max_iter=3, tol=0.0)
     assert result.repairs == ("mended",)
 
 
 def test_every_record_is_shown_to_the_watcher():
     seen = []
-    result = run(Scripted(-3.0, -2.0), "start", None, max_iter=2, tol=0.0, watch=seen.append)
+    result = run(Scripted(-3.0, -2.0), None, "start", max_iter=2, tol=0.0, watch=seen.append)
     assert tuple(seen) == result.history
+
+
+def test_the_model_of_the_best_held_out_score_is_returned():
+    scores = iter([0.0, 3.0, 1.0, 2.0, 2.0, 9.0])
+    held_out = HeldOut(lambda mixture: next(scores), interval=2, patience=3)
+    result = run(Scripted(*range(20)), None, "start", max_iter=20, tol=0.0, held_out=held_out)
+    assert (result.outcome, result.mixture, result.best_iteration) == (Outcome.HELD_OUT, "mixture 2", 2)
+    assert result.scores == ((0, 0.0), (2, 3.0), (4, 1.0), (6, 2.0), (8, 2.0))
+
+
+def test_the_last_model_is_scored_too():
+    held_out = HeldOut(lambda mixture: 0.0 if mixture == "start" else float(mixture.split()[1]), interval=3)
+    result = run(Scripted(*map(float, range(20))), None, "start", max_iter=7, tol=0.0, held_out=held_out)
+    assert (result.outcome, result.mixture, len(result.history)) == (Outcome.LIMIT, "mixture 7", 7)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -75,17 +101,17 @@ def test_an_objective_that_is_not_finite_raises_and_names_the_iteration(value):
         "too large to square, or a component may have collapsed$"
     )
     with pytest.raises(FloatingPointError, match=message):
-        run(Scripted(-3.0, -2.0, value), "start", None, max_iter=10, tol=0.0)
+        run(Scripted(-3.0, -2.0, value), None, "start", max_iter=10, tol=0.0)
 
 
 def test_interruption_keeps_the_last_complete_mixture():
-    result = run(Scripted(-3.0, -2.0, KeyboardInterrupt()), "start", None, max_iter=10, tol=0.0)
+    result = run(Scripted(-3.0, -2.0, KeyboardInterrupt()), None, "start", max_iter=10, tol=0.0)
     assert (result.outcome, result.mixture, result.objective) == (Outcome.INTERRUPTED, "mixture 2", -2.0)
     assert result.outcome.value == "interrupted; the best parameters so far are kept"
 
 
 def test_interruption_of_the_first_step_keeps_the_start():
-    result = run(Scripted(KeyboardInterrupt()), "start", None, max_iter=10, tol=0.0)
+    result = run(Scripted(KeyboardInterrupt()), None, "start", max_iter=10, tol=0.0)
     assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, "start", ())
 
 
@@ -94,7 +120,7 @@ def test_interruption_by_the_watcher_keeps_the_step_it_saw():
         if record.iteration == 2:
             raise KeyboardInterrupt
 
-    result = run(Scripted(-3.0, -2.0, -1.0), "start", None, max_iter=10, tol=0.0, watch=watch)
+    result = run(Scripted(-3.0, -2.0, -1.0), None, "start", max_iter=10, tol=0.0, watch=watch)
     assert (result.outcome, result.mixture) == (Outcome.INTERRUPTED, "mixture 2")
 
 
@@ -122,9 +148,10 @@ def control_c():
 def test_control_c_inside_a_pass_leaves_the_mixture_of_the_step_before(rng, device):
     mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["complete"], rng)
     source = data.source(device)
-    solver = replace(em(locate(source)), memory_limit=1)
-    expected = run(solver, mixture, source, max_iter=2, tol=0.0)
-    result = run(solver, mixture, InterruptedSource(next(source.blocks()).rows), max_iter=10, tol=0.0)
+    problem = problem_of(source, memory_limit=1)
+    expected = run(EM(), problem, mixture, max_iter=2, tol=0.0)
+    interrupted = replace(problem, source=InterruptedSource(next(source.blocks()).rows))
+    result = run(EM(), interrupted, mixture, max_iter=10, tol=0.0)
     assert result.outcome is Outcome.INTERRUPTED
     assert len(result.history) == 2
     assert_same_mixture(result.mixture, expected.mixture, 1e-12)
@@ -147,8 +174,8 @@ def test_an_interrupted_worker_interrupts_the_fit(rng, device):
         random_mixture(COVARIANCES["full"], rng, device),
         random_data(KINDS["complete"], rng).source(device),
     )
-    solver = replace(em(locate(source)), objective=Failing(), memory_limit=1)
-    result = run(solver, mixture, source, max_iter=10, tol=0.0)
+    problem = problem_of(source, objective=Failing(), memory_limit=1)
+    result = run(EM(), problem, mixture, max_iter=10, tol=0.0)
     assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, mixture, ())
 
 
@@ -156,15 +183,14 @@ def test_rows_too_large_to_square_raise_and_name_the_iteration(rng, device):
     mixture = random_mixture(COVARIANCES["diag"], rng, device)
     source = Data(np.array([[1e200] * 4, [-1e200] * 4])).source(device)
     with pytest.raises(FloatingPointError, match="at iteration 1 of solver 'em'"):
-        run(em(locate(source)), mixture, source, max_iter=10, tol=0.0)
+        run(EM(), problem_of(source), mixture, max_iter=10, tol=0.0)
 
 
 def test_em_converges_to_a_fixed_point(rng, device):
     mixture, source = random_mixture(COVARIANCES["diag"], rng, device), random_data(KINDS["labels"], rng).source(device)
-    solver = em(locate(source))
-    result = run(solver, mixture, source, max_iter=2000, tol=1e-13)
+    result = run(EM(), problem_of(source), mixture, max_iter=2000, tol=1e-13)
     assert result.outcome is Outcome.CONVERGED
-    again = solver.step(result.mixture, source)
-    assert_same_mixture(again.mixture, result.mixture, 1e-4)
-    assert abs(again.value - result.objective) < 1e-12
+    again, info = EM().step(problem_of(source), result.mixture)
+    assert_same_mixture(again, result.mixture, 1e-4)
+    assert abs(info.value - result.objective) < 1e-12
     assert torch.isfinite(result.mixture.log_weights).all()

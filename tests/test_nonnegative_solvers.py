@@ -23,7 +23,7 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
-from mixtura.solvers import Outcome, run, run_held_out
+from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -165,12 +165,12 @@ def test_removed_weights_leave_the_tensors(rng):
 def test_an_iteration_equals_the_twin(rng, data, sharing, layout):
     mixture = random_mixture(rng, sharing)
     solver, rows = Multiplicative(), data.labeled(layout)
-    step = solver.step(solver.start(mixture), rows)
+    state, info = solver.step(rows, solver.init(rows, mixture))
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
     weights, coefficients = reference.iteration(*known)
-    assert_close(step.value, reference.log_likelihood(*known) / data.weights.sum())
-    assert_close(step.mixture.mixture.coefficients, coefficients)
-    assert_close(step.mixture.mixture.weights, weights / weights.sum())
+    assert_close(info.value, reference.log_likelihood(*known) / data.weights.sum())
+    assert_close(state.mixture.coefficients, coefficients)
+    assert_close(state.mixture.weights, weights / weights.sum())
 
 
 @every_solver
@@ -180,11 +180,10 @@ def test_an_iteration_equals_the_twin(rng, data, sharing, layout):
 @pytest.mark.parametrize("step", [10**6, 13], ids=["one chunk", "chunks"])
 def test_no_step_lowers_the_objective(rng, data, make_solver, layout, sharing, strength, step):
     solver, rows = make_solver(strength, first_removal=15), data.labeled(layout, step)
-    progress, values = solver.start(random_mixture(rng, sharing)), []
+    progress, values = solver.init(rows, random_mixture(rng, sharing)), []
     for _ in range(60):
-        taken = solver.step(progress, rows)
-        progress = taken.mixture
-        values.append(taken.value)
+        progress, info = solver.step(rows, progress)
+        values.append(info.value)
     assert (np.diff(values) >= -1e-12).all(), np.diff(values).min()
     assert values[-1] > values[0] + 0.05
     assert progress.mixture.coefficients.isfinite().all()
@@ -198,9 +197,9 @@ def test_chunks_and_layout_change_nothing(rng, data, make_solver, sharing, stren
     found = []
     for layout, step in (("dense", 10**6), ("dense", 13), ("sparse", 10**6), ("sparse", 13)):
         solver, rows = make_solver(strength, first_removal=5), data.labeled(layout, step)
-        progress = solver.start(start)
+        progress = solver.init(rows, start)
         for _ in range(12):
-            progress = solver.step(progress, rows).mixture
+            progress, _ = solver.step(rows, progress)
         found.append(progress.mixture)
     for other in found[1:]:
         assert other.n_components == found[0].n_components
@@ -230,8 +229,8 @@ def test_the_gradient_equals_differences(rng, data, sharing, strength):
 def test_the_accelerated_solver_is_not_behind_the_plain_rule(rng, data, sharing):
     start, rows = random_mixture(rng, sharing), data.labeled()
     plain, fast = Multiplicative(), Accelerated()
-    slow = run(plain, plain.start(start), rows, max_iter=500, tol=0)
-    quick = run(fast, fast.start(start), rows, max_iter=50, tol=0)
+    slow = run(plain, rows, start, max_iter=500, tol=0)
+    quick = run(fast, rows, start, max_iter=50, tol=0)
     assert quick.objective >= slow.objective - 1e-6
 
 
@@ -241,7 +240,7 @@ def test_both_solvers_find_the_one_maximum_of_private_single_bases(rng, data):
     found = []
     for solver, n_steps in ((Multiplicative(), 2500), (Accelerated(), 60)):
         start = random_mixture(np.random.default_rng(3), sharing="private", n_bases=1)
-        found.append(run(solver, solver.start(start), rows, max_iter=n_steps, tol=0).mixture.mixture)
+        found.append(run(solver, rows, start, max_iter=n_steps, tol=0).mixture)
     probabilities = [mixture.log_probabilities(torch.from_numpy(data.rows)).exp() for mixture in found]
     assert_close(probabilities[0], probabilities[1], 2e-2)
 
@@ -314,7 +313,7 @@ def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, sharing):
     sizes = []
     for strength in (0.0, 1.0, 100.0):
         solver = make_solver(strength, first_removal=20)
-        sizes.append(run(solver, solver.start(start), rows, 80, 0).mixture.mixture.n_components)
+        sizes.append(run(solver, rows, start, 80, 0).mixture.n_components)
     assert sizes[0] == start.n_components
     assert sizes[0] > sizes[1] >= sizes[2] >= N_CLASSES
 
@@ -325,13 +324,14 @@ def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, sharing):
 @every_sharing
 def test_the_published_rule_equals_the_twin(rng, data, sharing):
     mixture, solver = random_mixture(rng, sharing), Multiplicative(sum_penalty=0.7)
-    step = solver.step(solver.start(mixture), data.labeled())
+    rows = data.labeled()
+    state, info = solver.step(rows, solver.init(rows, mixture))
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
     weights, coefficients = reference.iteration(*known, sum_penalty=0.7)
-    assert_close(raw_weights(step.mixture.mixture), weights)
-    assert_close(step.mixture.mixture.coefficients, coefficients)
+    assert_close(raw_weights(state.mixture), weights)
+    assert_close(state.mixture.coefficients, coefficients)
     cost = 0.7 * raw_weights(mixture).sum()
-    assert_close(step.value, (reference.log_likelihood(*known) - cost) / data.weights.sum())
+    assert_close(info.value, (reference.log_likelihood(*known) - cost) / data.weights.sum())
 
 
 def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
@@ -339,12 +339,11 @@ def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
     rows, found, totals = data.labeled(), [], []
     for strength in (0.0, 0.3, 5.0):
         solver = Multiplicative(sum_penalty=strength)
-        progress = solver.start(random_mixture(np.random.default_rng(3), sharing="private", n_bases=1))
+        progress = solver.init(rows, random_mixture(np.random.default_rng(3), sharing="private", n_bases=1))
         values, sums = [], []
         for _ in range(700):
-            step = solver.step(progress, rows)
-            progress = step.mixture
-            values.append(step.value)
+            progress, info = solver.step(rows, progress)
+            values.append(info.value)
             sums.append(float(progress.mixture.log_weights.exp().sum()))
         assert (np.diff(values) >= -1e-12).all()
         mixture = progress.mixture
@@ -369,31 +368,13 @@ def test_the_published_start_cannot_move(data):
         coefficients=torch.full_like(mixture.coefficients, 0.5),
     )
     solver, rows = Multiplicative(), data.labeled()
-    progress = run(solver, solver.start(mixture), rows, 50, 0).mixture
-    assert_close(progress.mixture.coefficients, mixture.coefficients, 1e-12)
+    fitted = run(solver, rows, mixture, 50, 0).mixture
+    assert_close(fitted.coefficients, mixture.coefficients, 1e-12)
     prior = np.bincount(data.labels, data.weights) / data.weights.sum()
-    assert_close(progress.mixture.log_probabilities(torch.from_numpy(data.rows)).exp().T, np.tile(prior, (90, 1)))
+    assert_close(fitted.log_probabilities(torch.from_numpy(data.rows)).exp().T, np.tile(prior, (90, 1)))
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------
-
-
-def test_the_best_of_held_out_rows_is_handed_back(rng, data):
-    solver, rows = Multiplicative(), data.labeled()
-    scores = iter([-3.0, -2.0, -1.0, -2.0, -2.0, -2.0, 0.0])
-    result = run_held_out(
-        solver, solver.start(random_mixture(rng)), rows, lambda _: next(scores), 100, 0.0, interval=2, patience=3
-    )
-    assert result.outcome is Outcome.HELD_OUT
-    assert len(result.history) == 10
-    assert [record.iteration for record in result.history] == list(range(1, 11))
-    assert result.mixture.iteration == 4
-
-
-def test_a_fit_without_an_end_by_held_out_rows_ends_at_the_limit(rng, data):
-    solver, rows = Multiplicative(), data.labeled()
-    result = run_held_out(solver, solver.start(random_mixture(rng)), rows, lambda p: p.iteration, 7, 0.0, interval=3)
-    assert (result.outcome, len(result.history), result.mixture.iteration) == (Outcome.LIMIT, 7, 7)
 
 
 def test_a_non_finite_start_is_named(rng, data):
@@ -402,7 +383,7 @@ def test_a_non_finite_start_is_named(rng, data):
     )
     solver = Multiplicative()
     with pytest.raises(FloatingPointError, match="became nan at iteration 1 of solver 'multiplicative'"):
-        run(solver, solver.start(mixture), data.labeled(), 5, 0.0)
+        run(solver, data.labeled(), mixture, 5, 0.0)
 
 
 @pytest.mark.parametrize("value", [0, 1, "half", True])

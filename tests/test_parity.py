@@ -11,14 +11,14 @@ from sklearn.decomposition import FactorAnalysis
 from sklearn.mixture import GaussianMixture
 
 import reference
-from cases import COVARIANCES, Data, assert_close, em, random_data, random_mixture, tensor
+from cases import COVARIANCES, Data, assert_close, problem_of, random_data, random_mixture, tensor
 from cases import KINDS as DATA_KINDS
 from mixtura.covariances import Diagonal, Full, LowRank, Spherical, Tied
 from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
-from mixtura.solvers import run
+from mixtura.solvers import EM, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,14 +63,14 @@ def start(structure, data: Data, components, class_of, device) -> Mixture:
     log_weights = torch.full((n_components,), -np.log(n_components), dtype=torch.float64, device=device)
     rough = Mixture(log_weights, means, first, own)
     frame = locate(given)
-    made = em(frame).maximised(rough, summarise(rough, given, Joint(), frame).moments)
+    made = EM().maximised(problem_of(given, frame=frame), rough, summarise(rough, given, Joint(), frame).moments)
     return Mixture(made.log_weights, made.means, made.covariance, tensor(np.asarray(class_of), device))
 
 
 def fitted(mixture: Mixture, data: Data, device, **limits):
     """The result of EM, and the total of its objective at every iteration."""
     source = data.source(device)
-    result = run(em(locate(source)), mixture, source, **{**RESTS, **limits})
+    result = run(EM(), problem_of(source), mixture, **{**RESTS, **limits})
     weight = len(data.rows) if data.weights is None else data.weights.sum()
     return result.mixture, np.array([record.objective for record in result.history]) * weight
 
@@ -264,7 +264,7 @@ def test_every_iteration_of_em_has_the_bound_of_scikit_learns(name, ridge, rng, 
     data = random_data(DATA_KINDS["complete"], rng, n_rows=200)
     mixture = random_mixture(COVARIANCES[name], rng, device, class_of=np.zeros(3, dtype=int))
     source, kind = data.source(device), SKLEARN[name]
-    ours = run(em(locate(source), ridge=ridge), mixture, source, max_iter=8, tol=0.0)
+    ours = run(EM(), problem_of(source, ridge=ridge), mixture, max_iter=8, tol=0.0)
     twin = reference.twin_of(mixture)
     for n_iterations in (1, 2, 5, 8):
         rival = GaussianMixture(

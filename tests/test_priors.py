@@ -16,9 +16,9 @@ from cases import (
     PRIORS,
     VARIANCES,
     assert_close,
-    em,
     every_covariance,
     every_updated_covariance,
+    problem_of,
     random_data,
     random_mixture,
     tensor,
@@ -26,13 +26,14 @@ from cases import (
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.checks import PriorWarning
 from mixtura.datasets import make_ripley
-from mixtura.engine.sources import TensorSource, locate
+from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.priors import PRIORS as REGISTRY
 from mixtura.priors import Conjugate, Shrinkage, default_strength
 from mixtura.roles import Outlook
+from mixtura.solvers import EM
 from test_bad_input import refused
 
 proper_priors = pytest.mark.parametrize(
@@ -94,9 +95,9 @@ def test_the_gradient_is_zero_where_updates_stay(case, make_prior, twin_prior, r
     shares = torch.softmax(tensor(rng.normal(size=(60, 5)), device), 1)
     source = TensorSource(rows, shares=shares)
     prior = make_prior(tensor(VARIANCES, device))
-    solver = em(locate(source), prior, Assigned())
+    problem = problem_of(source, prior, Assigned())
     for _ in range(2):
-        mixture = solver.step(mixture, source).mixture
+        mixture, _ = EM().step(problem, mixture)
     free = {name: part.clone() for name, part in mixture.covariance.tensors().items()}
     leaves = [part.requires_grad_() for part in free.values() if part.is_floating_point()]
     logits, means = mixture.log_weights.clone().requires_grad_(), mixture.means.clone().requires_grad_()
@@ -277,5 +278,11 @@ class TestADensityAlone:
 
     def test_em_names_the_solver_that_takes_it(self):
         X, y = make_ripley(50, random_state=0)
-        with pytest.raises(ValueError, match="got Pull, which has a density alone"):
-            MixtureClassifier(1, prior=Pull(1.0), random_state=0).fit(X, y)
+        with pytest.raises(ValueError, match="and Pull has a density alone; use solver='gradient'"):
+            MixtureClassifier(1, prior=Pull(1.0), solver="em", random_state=0).fit(X, y)
+
+    def test_auto_takes_a_solver_that_can_use_it(self):
+        X, y = make_ripley(50, random_state=0)
+        pulled = MixtureClassifier(1, prior=Pull(1e4), random_state=0, max_iter=20, tol=1e-3).fit(X, y)
+        free = MixtureClassifier(1, random_state=0).fit(X, y)
+        assert np.abs(pulled.mixture_.means.numpy()).max() < 0.1 * np.abs(free.mixture_.means.numpy()).max()

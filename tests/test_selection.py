@@ -8,18 +8,17 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 import reference
-from cases import COVARIANCES, assert_close, random_mixture
+from cases import COVARIANCES, assert_close, problem_of, random_mixture
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.covariances import Full, Tied
 from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
-from mixtura.objectives import Joint
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.selection import search
 from mixtura.selection.merging import one_fewer, reduced
 from mixtura.selection.search import Ground, choose, penalties
-from mixtura.solvers import EM, Stack
+from mixtura.solvers import Stack
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,8 +40,8 @@ def ground_of(X, y=None, structure=None, weights=None, seed=0) -> Ground:
     source = TensorSource(torch.from_numpy(X), labels, weights=None if weights is None else torch.from_numpy(weights))
     generator, n_classes = torch.Generator().manual_seed(seed), 1 if y is None else int(y.max()) + 1
     frame = describe(source, n_classes, generator).frame
-    solver = EM(Joint(), frame, floor=torch.zeros(X.shape[1], dtype=torch.float64))
-    return Ground(source, n_classes, structure or Full(), solver, "kmeans", generator)
+    problem = problem_of(source, frame=frame)
+    return Ground(problem, n_classes, structure or Full(), "kmeans", generator)
 
 
 def stripes(seed, n_stripes=4):

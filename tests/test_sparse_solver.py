@@ -55,7 +55,7 @@ def dense_columns(evidence) -> np.ndarray:
 
 def fitted(evidence, class_of, responsibilities, max_iter=2000, **options):
     start = starting_state(evidence.n_columns, tensor(class_of), tensor(responsibilities.T.copy()))
-    return run(SparseNewton(merge=False, **options), start, evidence, max_iter, 0.0)
+    return run(SparseNewton(merge=False, **options), evidence, start, max_iter, 0.0)
 
 
 KERNELS = {
@@ -113,7 +113,7 @@ class TestTwin:
         arguments = (None, np.array([0, 1]), no_scaling(2, torch.device("cpu")), RBF(0.7), None, [1, 1], False, 2**20)
         problem = make_problem(tensor(rows), tensor(labels), *arguments)
         start = starting_state(13, problem.class_of, tensor(np.eye(2)[labels].T.copy()), problem.precisions)
-        result = run(SparseNewton(), start, problem.evidence, 9, 0.0)
+        result = run(SparseNewton(), problem.evidence, start, 9, 0.0)
         assert problem.evidence.n_columns == 13
         evidences = [record.objective * len(rows) for record in result.history]
         assert_close(evidences[:2], twin.evidences[:2], 1e-7)
@@ -283,7 +283,7 @@ def test_a_working_set_ends_near_the_whole(rng):
     working = WorkingSet(SparseNewton(), Candidates(basis, values), 2**26, torch.Generator().manual_seed(0))
     start = working.start(tensor(class_of), tensor(responsibilities.T.copy()))
     nothing = Evidence(values.new_zeros(0, 60), None, evidence.labels, evidence.weights)
-    result = run(working, start, nothing, 2000, 0.0)
+    result = run(working, nothing, start, 2000, 0.0)
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture.features.shape[0] < 40
     assert result.history[-1].objective > whole.history[-1].objective - 0.05

@@ -21,7 +21,7 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
-from mixtura.estimators.classifier import MixtureClassifier, is_auto
+from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, adopt_features, is_batches
 from mixtura.estimators.model_files import check_fitted
@@ -32,7 +32,8 @@ from mixtura.objectives import class_log_joint
 from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
-from mixtura.solvers import FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.selection.plan import is_auto
+from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
@@ -104,9 +105,11 @@ class _Averaged(MixtureEstimator):
                     counts[random_state.choice(rows, size, replace=False), b] = 1
         return torch.from_numpy(counts)
 
-    def _train(self, structure: Structure, tasks: Sequence[Task], rows: Source, base: Any) -> list[FitResult]:
+    def _train(
+        self, structure: Structure, tasks: Sequence[Task], rows: Source, base: Any, solver: EM
+    ) -> list[FitResult]:
         """The best fit of every member; the tasks of a member follow one another."""
-        results = run_together(structure, tasks, rows, base.max_iter, base.tol)
+        results = run_together(structure, tasks, rows, base.max_iter, base.tol, solver)
         n_starts = len(tasks) // self.n_estimators
         groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
         return [max(group, key=lambda result: result.objective) for group in groups]
@@ -227,16 +230,17 @@ class AveragedMixture(DensityMixin, _Averaged):
             check_described(self, description)
             if is_auto(base.n_components) or is_auto(base.prior):
                 base, self.selection_ = base._chosen(source, description, random_state)
-            solver = base._solver(description)
+            problem = base._problem(source, description)
             tasks = []
             for b in range(self.n_estimators):
                 seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
                 about = describe(seen_source, 1, torch.Generator().manual_seed(0))
                 for _ in range(base.n_init):
-                    start = base._start(seen, seen_source, about, solver, random_state)
-                    tasks.append(Task(solver, start, float(about.class_weights.sum()), b))
+                    start = base._start(seen, replace(problem, source=seen_source), about, random_state)
+                    tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
             structure = base._structure(source.n_features)
-            results = self._train(structure, tasks, rows.source(weights=weights, counts=counts), base)
+            all_rows = rows.source(weights=weights, counts=counts)
+            results = self._train(structure, tasks, all_rows, base, base._em(problem))
         keep_unobserved(self, description, stacklevel=3)
         self._keep(results, structure, base.max_iter, base.tol)
         if counts is not None:
@@ -323,11 +327,6 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
-        if (base._able_solvers(objective)[0] if base.solver == "auto" else base.solver) != "em":
-            raise ValueError(
-                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
-                f'objective="joint"; got objective {objective.name!r} and solver={base.solver!r}.'
-            )
         rows, labels, weights = self._known(base, X, y, sample_weight)
         adopt_features(self, base)
         random_state = check_random_state(self.random_state)
@@ -335,23 +334,24 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         with computing():
             source = rows.source(labels.numbers, labels.shares, weights)
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-            problem = base._problem(source, labels.classes, objective)
-            problems = base._shared_out(problem, self.n_estimators)
-            rows, self.warp_ = replace(rows, warp=problem.warp), problem.warp
+            plan = base._plan(source, labels.classes, objective)
+            self._check_solver(base, plan)
+            plans = base._shared_out(plan, self.n_estimators)
+            rows, self.warp_ = replace(rows, warp=plan.warp), plan.warp
             tasks = []
             for b in range(self.n_estimators):
                 _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
                 for _ in range(base._n_starts()):
                     base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                    tasks.append(base._task(problems[b], seen, b))
+                    tasks.append(base._task(plans[b], seen, b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(problem.em_structure, tasks, all_rows, base)
-            results = [replace(result, mixture=problem.converted(result.mixture)) for result in results]
+            results = self._train(plan.em_structure, tasks, all_rows, base, EM())
+            results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
         self.classes_ = labels.classes
-        if problem.selection is not None:
-            self.selection_ = problem.selection
-        keep_unobserved(self, problem.description, stacklevel=3)
-        self._keep(results, problem.structure, base.max_iter, base.tol)
+        if plan.selection is not None:
+            self.selection_ = plan.selection
+        keep_unobserved(self, plan.description, stacklevel=3)
+        self._keep(results, plan.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         if counts is not None:
             self._keep_unseen(rows, labels, counts, weights)
@@ -364,6 +364,14 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
         return base._read_known(X, y, sample_weight, base._objective())
+
+    def _check_solver(self, base: Any, plan: Any) -> None:
+        solver = base._solver(plan)
+        if not isinstance(solver, EM):
+            raise ValueError(
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {plan.objective.name!r} and solver={base.solver!r}.'
+            )
 
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean

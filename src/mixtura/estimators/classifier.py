@@ -44,22 +44,14 @@ from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import OBJECTIVES, Joint
 from mixtura.priors import PRIORS, Shrinkage
-from mixtura.roles import Objective, Prior, Structure
+from mixtura.roles import MixtureSolver, Objective, Prior, Structure
+from mixtura.selection.plan import OTHER_PRIORS, Plan, is_auto, make_prior
 from mixtura.selection.search import CRITERIA, Ground, choose, penalties
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, Record, Task, best_of, first_update, run
-from mixtura.solvers.gradient import GradientState
-from mixtura.solvers.problem import OTHER_PRIORS, Problem, is_auto, make_prior
+from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
 from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import as_loaded, storable
 
-# Solvers that can maximise an objective, the preferred one first.
 STARTS = ("kmeans", "k-means++", "random", "spread")
-SOLVERS_OF = {
-    "joint": ("em", "gradient"),
-    "conditional": ("baum_welch", "gradient"),
-    "margin": ("gradient",),
-    "hybrid": ("gradient", "baum_welch"),
-}
 # A log posterior of the labels above this, per row, is that of classes without a doubtful row.
 SEPARATED = -1e-3
 
@@ -178,17 +170,18 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
         wanted_criterion(self.criterion, "log_loss")
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
+        self._asked_solver()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         with computing():
-            problem = self._settled(self._problem(source, classes, objective))
-            n_starts = self._n_starts() if problem.selection is None else 1
-            best = best_of(n_starts, lambda: self._fit_once(problem))
-        self._keep(best, problem)
+            plan = self._settled(self._plan(source, classes, objective))
+            n_starts = self._n_starts() if plan.selection is None else 1
+            best = best_of(n_starts, lambda: self._fit_once(plan))
+        self._keep(best, plan)
         return self
 
-    def _settled(self, problem: Problem) -> Problem:
-        """The problem with what the rows are to decide; a preset may look at them for that."""
-        return problem
+    def _settled(self, plan: Plan) -> Plan:
+        """The plan with what the rows are to decide; a preset may look at them for that."""
+        return plan
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -196,28 +189,24 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
 
     def _objective(self) -> Objective:
         if isinstance(self.objective, Objective):
-            chosen = self.objective
-        else:
-            chosen = OBJECTIVES[checks.one_of("objective", self.objective, SOLVERS_OF, " or an objective object")]
-        able = self._able_solvers(chosen)
-        if not isinstance(self.solver, Gradient):
-            checks.one_of(
-                "solver", self.solver, ("auto", *able), f' or a Gradient object, for objective "{chosen.name}"'
-            )
-        return chosen
+            return self.objective
+        return OBJECTIVES[checks.one_of("objective", self.objective, OBJECTIVES, " or an objective object")]
 
-    def _able_solvers(self, objective: Objective) -> tuple[str, ...]:
-        """Names of the solvers that can maximise an objective, the preferred one first."""
-        others = ("gradient", "baum_welch") if objective.needs_denominator else ("em", "gradient")
-        return SOLVERS_OF.get(objective.name, others)
+    def _asked_solver(self) -> MixtureSolver | None:
+        if is_auto(self.solver) or isinstance(self.solver, MixtureSolver):
+            return None if is_auto(self.solver) else self.solver
+        return SOLVERS[checks.one_of("solver", self.solver, SOLVERS, ', "auto" or a solver object')]
 
-    def _solver_of(self, problem: Problem) -> str:
-        """The name of the solver; "auto" takes the preferred one that the covariances allow."""
-        if self.solver != "auto":
-            return "gradient" if isinstance(self.solver, Gradient) else self.solver
-        preferred = self._able_solvers(problem.objective)[0]
-        without_update = preferred == "baum_welch" and not problem.structure.has_update
-        return "gradient" if without_update else preferred
+    def _solver(self, plan: Plan) -> MixtureSolver:
+        """Return the solver that was asked for; "auto" is the first registered one that does not refuse."""
+        asked, solver = (plan.objective, plan.prior, plan.structure), self._asked_solver()
+        if solver is None:
+            return next(solver for solver in SOLVERS.values() if solver.refusal(*asked) is None)
+        reason = solver.refusal(*asked)
+        if reason is not None:
+            able = ", ".join(repr(name) for name, other in SOLVERS.items() if other.refusal(*asked) is None)
+            raise ValueError(f"solver={self.solver!r} cannot be used here: {reason}. Use one of {able}.")
+        return solver
 
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
@@ -265,7 +254,7 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
             compute_class_weight(self.class_weight, classes=classes, y=classes[numbers]).astype(float)
         )
 
-    def _problem(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
+    def _plan(self, source: Source, classes: np.ndarray, objective: Objective) -> Plan:
         _, generator = self._generator()
         structure = self._structure(source.n_features)
         checks.has_update(structure.for_em(source.n_features))
@@ -274,7 +263,7 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
         checks.weighted_classes(classes.tolist(), description.class_weights)
         wanted, prior = self._wanted(classes)
         fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
-        problem = Problem(
+        plan = Plan(
             source=source,
             classes=classes,
             description=description,
@@ -286,7 +275,7 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
         )
-        options, found = [problem.with_warp(warp) for warp in self._warps(description)], []
+        options, found = [plan.with_warp(warp) for warp in self._warps(description)], []
         state = generator.get_state()
         chosen = fixed is None or is_auto(prior)
         for option in options if len(options) > 1 or chosen else ():
@@ -321,29 +310,26 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
             return self.n_components, self.prior
         return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
 
-    def _selected(self, problem: Problem, n_components: list[int] | None, prior: Any) -> Problem:
-        """The problem with what is "auto" chosen, by the log-loss of rows held out."""
-        priors = wanted_priors(prior, problem.em_structure, problem.source.n_features)
+    def _selected(self, plan: Plan, n_components: list[int] | None, prior: Any) -> Plan:
+        """The plan with what is "auto" chosen, by the log-loss of rows held out."""
+        priors = wanted_priors(prior, plan.em_structure, plan.source.n_features)
         method = self.init if isinstance(self.init, str) else "kmeans"
-        ground = Ground(
-            problem.source, len(problem.classes), problem.em_structure, problem.em(Joint()), method, problem.generator
-        )
+        problem = replace(plan.problem, objective=Joint())
+        ground = Ground(problem, len(plan.classes), plan.em_structure, method, plan.generator)
         found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
-        found = found.of_rows(problem.log_slope, 0 if problem.warp is None else problem.warp.n_parameters)
+        found = found.of_rows(plan.log_slope, 0 if plan.warp is None else plan.warp.n_parameters)
         counts = list(found.best.n_components)
-        chosen = make_prior(found.best.prior, problem.description, counts)
-        return replace(problem, n_components=counts, prior=chosen, selection=found)
+        chosen = make_prior(found.best.prior, plan.description, counts)
+        return replace(plan, n_components=counts, prior=chosen, selection=found)
 
-    def _shared_out(self, problem: Problem, n_members: int) -> list[Problem]:
+    def _shared_out(self, plan: Plan, n_members: int) -> list[Plan]:
         """The problems of the members of an average: with the candidates that share them (stacking)."""
-        if problem.selection is None:
-            return [problem] * n_members
+        if plan.selection is None:
+            return [plan] * n_members
         found = []
-        for choice in problem.selection.shared_out(n_members):
+        for choice in plan.selection.shared_out(n_members):
             counts = list(choice.n_components)
-            found.append(
-                replace(problem, n_components=counts, prior=make_prior(choice.prior, problem.description, counts))
-            )
+            found.append(replace(plan, n_components=counts, prior=make_prior(choice.prior, plan.description, counts)))
         return found
 
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
@@ -355,113 +341,89 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
         warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=5)
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
-    def _fit_once(self, problem: Problem) -> FitResult:
-        solver = self._solver_of(problem)
+    def _fit_once(self, plan: Plan) -> FitResult:
+        solver = self._solver(plan)
+        start = self._given_start(plan)
+        if start is None:
+            start = self._new_start(plan)
+            if solver.needs_fit:
+                result = self._run(EM(), plan.generative, start)
+                start = plan.converted(result.mixture)
+                if result.outcome is Outcome.INTERRUPTED:
+                    return replace(result, mixture=start)
+        elif not solver.needs_fit:
+            checks.has_update(plan.structure)
+        seed = int(torch.randint(2**31 - 1, (), generator=plan.generator))
+        result = self._run(solver, replace(plan.problem, seed=seed), start)
+        return result if solver.needs_fit else replace(result, mixture=plan.converted(result.mixture))
+
+    def _run(self, solver: MixtureSolver, problem: Problem, start: Mixture) -> FitResult:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        start = self._given_start(problem)
-        if start is None or solver == "em":
-            em = problem.em(problem.objective) if solver == "em" else problem.start_solver()
-            if start is None:
-                start = self._new_start(problem, em)
-            else:
-                checks.has_update(problem.structure)
-            with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-                result = run(em, start, problem.source, max_iter, tol, watch)
-            result = replace(result, mixture=problem.converted(result.mixture))
-            if solver == "em" or result.outcome is Outcome.INTERRUPTED:
-                return result
-            start = result.mixture
-        if solver == "gradient":
-            return self._follow(self._gradient(problem), start, problem, max_iter, tol)[1]
-        return self._separated(problem, start, max_iter, tol)
-
-    def _separated(self, problem: Problem, start: Mixture, max_iter: int, tol: float) -> FitResult:
-        """What extended Baum-Welch makes of a start."""
-        checks.has_update(problem.structure)
-        solver = problem.baum_welch()
         with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            result = run(solver, solver.start(start, problem.source), problem.source, max_iter, tol, watch)
-        return replace(result, mixture=result.mixture.mixture)
+            return run(solver, problem, start, max_iter, tol, watch)
 
-    def _task(self, problem: Problem, seen: Source, column: int) -> Task:
-        """The same problem for a part of its rows, or for weights of its own; to be solved together with others."""
+    def _task(self, plan: Plan, seen: Source, column: int) -> Task:
+        """Return the same plan for a part of its samples, or with other weights, to be fitted together with others."""
         _, generator = self._generator()
-        description = describe(seen, len(problem.classes), generator)
-        own = replace(problem, source=seen, description=description, generator=generator, selection=None)
-        solver = problem.em(problem.objective)
+        description = describe(seen, len(plan.classes), generator)
+        own = replace(plan, source=seen, description=description, generator=generator, selection=None)
         start = self._given_start(own)
-        return Task(solver, self._new_start(own, solver) if start is None else start, description.weight, column)
+        # The prior, the frame and the smallest variances are those of all samples.
+        start = self._new_start(own, problem=plan.problem) if start is None else start
+        return Task(plan.problem, start, description.weight, column)
 
-    def _gradient(self, problem: Problem) -> Gradient:
-        seed = int(torch.randint(2**31 - 1, (), generator=problem.generator))
-        settings = self.solver if isinstance(self.solver, Gradient) else Gradient()
-        return replace(
-            settings, objective=problem.objective, prior=problem.prior, class_prior=problem.class_prior, seed=seed
-        )
-
-    def _follow(
-        self, solver: Gradient, start: Mixture, problem: Problem, n_epochs: int, tol: float
-    ) -> tuple[GradientState, FitResult]:
-        """Epochs from a start; the history holds those of a checkpoint too."""
-        progress = solver.start(start, problem.source)
-        before = tuple(Record(i + 1, value, 0.0, 0.0) for i, value in enumerate(progress.objectives))
-        left = 0 if progress.finished else max(0, n_epochs - progress.epoch)
-        with watcher(self.verbose, left, type(self).__name__) as watch:
-            result = run(solver, progress, problem.source, left, tol, watch)
-        after = tuple(replace(record, iteration=record.iteration + len(before)) for record in result.history)
-        return result.mixture, replace(result, mixture=result.mixture.mixture, history=before + after)
-
-    def _given_start(self, problem: Problem) -> Mixture | None:
+    def _given_start(self, plan: Plan) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""
         given = self if self.warm_start and hasattr(self, "mixture_") else self.init
         if isinstance(given, MixtureEstimator):
-            given = self._mixture_of(given, problem)
+            given = self._mixture_of(given, plan)
         if not isinstance(given, Mixture):
             return None
-        check_start(given, problem.source.n_features, problem.n_components, problem.structure)
-        given = given.to(problem.source.device)
-        return given if problem.class_prior is None else given.with_class_prior(problem.class_prior)
+        check_start(given, plan.source.n_features, plan.n_components, plan.structure)
+        given = given.to(plan.source.device)
+        return given if plan.class_prior is None else given.with_class_prior(plan.class_prior)
 
-    def _new_start(self, problem: Problem, solver: EM, method: Any = None) -> Mixture:
+    def _new_start(self, plan: Plan, method: Any = None, problem: Problem | None = None) -> Mixture:
+        """Return the initialisation, after one update by the generative problem of the plan unless another is given."""
         method = checks.one_of("init", method or self.init, STARTS, " or a fitted mixture")
-        if problem.selection is not None:
-            return problem.selection.start
+        if plan.selection is not None:
+            return plan.selection.start
         rough, assigned = starting_mixture(
-            problem.description, problem.em_structure, problem.n_components, method, problem.generator
+            plan.description, plan.em_structure, plan.n_components, method, plan.generator
         )
-        return first_update(rough, assigned, solver)
+        return first_update(rough, assigned, problem or plan.generative)
 
-    def _mixture_of(self, fitted: MixtureEstimator, problem: Problem) -> Mixture:
+    def _mixture_of(self, fitted: MixtureEstimator, plan: Plan) -> Mixture:
         if not hasattr(fitted, "mixture_"):
             raise ValueError(
                 f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid "
                 "search make are not fitted either: pass init=model.mixture_ there."
             )
-        classes = getattr(fitted, "classes_", problem.classes)
-        if not np.array_equal(classes, problem.classes):
+        classes = getattr(fitted, "classes_", plan.classes)
+        if not np.array_equal(classes, plan.classes):
             raise ValueError(
                 f"The model to start from knows the classes {classes.tolist()}, but y holds "
-                f"{problem.classes.tolist()}; set warm_start=False, or start from a model of the same classes."
+                f"{plan.classes.tolist()}; set warm_start=False, or start from a model of the same classes."
             )
         return fitted.mixture_
 
-    def _keep(self, result: FitResult, problem: Problem) -> None:
+    def _keep(self, result: FitResult, plan: Plan) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
-        self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(problem.warp)
-        self.classes_ = problem.classes
+        self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(plan.warp)
+        self.classes_ = plan.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
         self.n_components_ = np.array([part.stop - part.start for part in result.mixture.class_slices])
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
-        if problem.selection is not None:
-            self.selection_ = problem.selection
-        keep_unobserved(self, problem.description, stacklevel=4)
-        warn_of_repairs((*result.repairs, *problem.collapsed(result.mixture)), stacklevel=4)
-        warn_of_prior(self.prior, problem.prior, result.mixture, problem.description)
+        if plan.selection is not None:
+            self.selection_ = plan.selection
+        keep_unobserved(self, plan.description, stacklevel=4)
+        warn_of_repairs((*result.repairs, *plan.collapsed(result.mixture)), stacklevel=4)
+        warn_of_prior(self.prior, plan.prior, result.mixture, plan.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
-        if problem.prior is None and problem.objective.name == "conditional" and result.objective > SEPARATED:
+        if plan.prior is None and plan.objective.name == "conditional" and result.objective > SEPARATED:
             warnings.warn(
                 "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
                 f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",

@@ -46,13 +46,13 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance, Prior, Structure
+from mixtura.selection.plan import is_auto, make_prior
 from mixtura.selection.search import Ground, Selection, choose
-from mixtura.solvers import EM, FitResult, Outcome, Record, best_of, first_update, run
-from mixtura.solvers.problem import is_auto, make_prior
+from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
 from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import as_loaded, storable
 
-# Rows up to this size can be squared and summed in single precision.
+# Values up to this size can be squared and summed in single precision.
 LARGEST_SINGLE = 1e15
 
 
@@ -151,10 +151,10 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         with computing():
-            best, solver, description = self._best_fit(rows, source)
+            best, problem, description = self._best_fit(rows, source)
         keep_unobserved(self, description, stacklevel=3)
         self._keep(best)
-        warn_of_prior(self.prior, solver.prior, best.mixture, description)
+        warn_of_prior(self.prior, problem.prior, best.mixture, description)
         return self
 
     def _check_arguments(self) -> None:
@@ -182,31 +182,31 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             )
         return rows, rows.source(weights=weights)
 
-    def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, EM, Description]:
+    def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, Problem, Description]:
         going_on = self.warm_start and hasattr(self, "converged_")
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
         check_described(self, description)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
             chosen, self.selection_ = self._chosen(source, description, random_state)
-            solver = chosen._solver(description)
-            result = run(solver, self.selection_.start, source, self.max_iter, self.tol)
-            return result, solver, description
-        solver = self._last_solver(description) if going_on else self._solver(description)
+            problem = chosen._problem(source, description)
+            result = run(chosen._em(problem), problem, self.selection_.start, self.max_iter, self.tol)
+            return result, problem, description
+        problem = self._last_problem(source, description) if going_on else self._problem(source, description)
         numbers = itertools.count()
 
         def fit_once() -> FitResult:
             voice = _Voice(self.verbose, self.verbose_interval, next(numbers))
-            start = self._last(source) if going_on else self._start(rows, source, description, solver, random_state)
+            start = self._last(source) if going_on else self._start(rows, problem, description, random_state)
             previous = self.lower_bound_ if going_on else -math.inf
-            result = run(solver, start, source, self.max_iter, self.tol, voice.iteration, previous)
+            result = run(self._em(problem), problem, start, self.max_iter, self.tol, voice.iteration, previous)
             voice.end(result)
             return result
 
         n_starts = 1 if going_on else self.n_init
         if self.max_iter == 0:  # nothing to compare them by: scikit-learn keeps the last start
-            return [fit_once() for _ in range(n_starts)][-1], solver, description
-        return best_of(n_starts, fit_once), solver, description
+            return [fit_once() for _ in range(n_starts)][-1], problem, description
+        return best_of(n_starts, fit_once), problem, description
 
     def _last(self, source: Source) -> Mixture:
         wanted = self.mixture_.n_components if is_auto(self.n_components) else self.n_components
@@ -220,43 +220,42 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         structure = self._structure(source.n_features)
         priors = wanted_priors(self.prior, structure, source.n_features)
         generator = torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
-        solver = replace(self._solver_with(None, description), strict=False, ridge=0.0)
-        ground = Ground(source, 1, structure, solver, "kmeans", generator)
+        problem = replace(self._problem_with(None, source, description), ridge=0.0)
+        ground = Ground(problem, 1, structure, "kmeans", generator)
         fixed = None if is_auto(self.n_components) else [self.n_components]
         usual = "held_out" if is_auto(self.prior) else "bic"
         found = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
         copy: Any = clone(self)
         return copy.set_params(n_components=found.best.n_components[0], prior=found.best.prior), found
 
-    def _last_solver(self, description: Description) -> EM:
-        """For a fit that goes on from the last one, and keeps what that has chosen."""
+    def _last_problem(self, source: Source, description: Description) -> Problem:
+        """Return the problem of a fit that goes on from the last one, and keeps what that has chosen."""
         prior = self.selection_.best.prior if is_auto(self.prior) else self.prior
-        return self._solver_with(make_prior(prior, description, [self.mixture_.n_components]), description)
+        return self._problem_with(make_prior(prior, description, [self.mixture_.n_components]), source, description)
 
-    def _solver(self, description: Description) -> EM:
-        return self._solver_with(make_prior(self.prior, description, [self.n_components]), description)
+    def _problem(self, source: Source, description: Description) -> Problem:
+        return self._problem_with(make_prior(self.prior, description, [self.n_components]), source, description)
 
-    def _solver_with(self, prior: Prior | None, description: Description) -> EM:
-        return EM(
-            Marginal(),
-            description.frame,
-            # With a prior a column that does not vary keeps one variance in all components: it tells nothing of them.
-            floor=torch.where(description.varies | (prior is None), 0.0, description.total),
-            prior=prior,
-            ridge=self.reg_covar if prior is None else 0.0,
-            memory_limit=checks.memory_limit(self.memory_limit),
-            strict=prior is None,
-        )
+    def _problem_with(self, prior: Prior | None, source: Source, description: Description) -> Problem:
+        # With a prior a feature that does not vary keeps one variance in all components: it says nothing about them.
+        floor = torch.where(description.varies | (prior is None), 0.0, description.total)
+        memory_limit = checks.memory_limit(self.memory_limit)
+        ridge = self.reg_covar if prior is None else 0.0
+        return Problem(source, Marginal(), description.frame, floor, prior, memory_limit=memory_limit, ridge=ridge)
+
+    def _em(self, problem: Problem) -> EM:
+        """Return EM that raises where scikit-learn's does, if there is no prior."""
+        return EM(strict=problem.prior is None)
 
     def _start(
         self,
         rows: Rows | None,
-        source: Source,
+        problem: Problem,
         description: Description,
-        solver: EM,
         random_state: np.random.RandomState,
     ) -> Mixture:
-        """scikit-learn's starts, in raw units; with weights, missing cells and any structure."""
+        """scikit-learn's starts, in raw units; with weights, missing values and any structure."""
+        source, em = problem.source, self._em(problem)
         structure = self._structure(source.n_features)
         checks.has_update(structure)
         size = source.n_features
@@ -267,7 +266,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             # Many rows that are not in memory: a start from a sample of them, standardised.
             generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
             start = first_update(
-                *starting_mixture(description, structure, [self.n_components], "kmeans", generator), solver
+                *starting_mixture(description, structure, [self.n_components], "kmeans", generator), problem, em
             )
             return with_given_parts(self, start)
         if in_memory:
@@ -288,7 +287,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         chosen = TensorSource(
             whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
         )
-        start = replace(solver, objective=Assigned()).step(rough, chosen).mixture
+        start, _ = em.step(replace(problem, source=chosen, objective=Assigned()), rough)
         total = float(len(whole)) if weights is None else float(weights.sum())
         log_weights = start.log_weights + math.log(parts.weight / total)
         start = replace(start, log_weights=log_weights)

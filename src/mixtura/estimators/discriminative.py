@@ -14,8 +14,8 @@ from mixtura.engine.sources import Source
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import Labels, Rows
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.progress import watcher
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Joint
 from mixtura.roles import Objective
 from mixtura.selection.penalties import (
     SMALLEST_HELD_OUT,
@@ -35,8 +35,8 @@ from mixtura.selection.penalties import (
     stopped,
     with_prior,
 )
-from mixtura.solvers import FitResult, Outcome
-from mixtura.solvers.problem import Problem, is_auto
+from mixtura.selection.plan import Plan, is_auto
+from mixtura.solvers import BaumWelch, FitResult, Outcome, run
 from mixtura.values.storable import storable
 
 
@@ -150,9 +150,9 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         checks.fraction("validation_fraction", self.validation_fraction)
         return separating(share)
 
-    def _limits(self, problem: Problem) -> tuple[int, float]:
+    def _limits(self, plan: Plan) -> tuple[int, float]:
         """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
-        tol = min(max(0.4 / problem.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
+        tol = min(max(0.4 / plan.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
         return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", tol)
 
     @property
@@ -167,57 +167,61 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             n_components = dict(zip(classes.tolist(), known, strict=False))
         return n_components, "default" if is_auto(self.prior) else self.prior
 
-    def _settled(self, problem: Problem) -> Problem:
+    def _settled(self, plan: Plan) -> Plan:
         """With the penalties and the number of components that predict rows kept out best, where "auto" asks for it."""
-        checks.has_update(problem.structure)
+        checks.has_update(plan.structure)
         if not self._goes_on:
             self.growth_: list[Growth] = []
             self.search_: list[Compared] = []
             self.prior_, self.smoothing_ = self.prior, self.smoothing
             if any(is_auto(value) for value in (self.prior, self.smoothing, self.n_components)):
-                self._choose(problem)
-        return self._setting.of(problem, problem.n_components)
+                self._choose(plan)
+        return self._setting.of(plan, plan.n_components)
 
     @property
     def _setting(self) -> Setting:
         return Setting(self.prior_, self.smoothing_)
 
-    def _choose(self, problem: Problem) -> None:
-        folds = make_folds(problem, self._cv, lambda part: self._generative(part, "kmeans"))
+    def _choose(self, plan: Plan) -> None:
+        folds = make_folds(plan, self._cv, lambda part: self._generative(part, "kmeans"))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         grid = Grid(self.prior, SMOOTHINGS if is_auto(self.smoothing) else (self.smoothing,))
-        search = Search(folds, grid, self._limits(problem), bool(self.early_stopping))
+        search = Search(folds, grid, self._limits(plan), bool(self.early_stopping))
         setting, self.growth_ = search.run(is_auto(self.n_components))
         self.prior_, self.smoothing_, self.search_ = setting.prior, setting.smoothing, search.records
 
-    def _generative(self, problem: Problem, method: Any) -> Mixture:
-        em = with_prior(problem, "default", problem.n_components).em(Joint())
-        return generative(problem, self._new_start(problem, em, method), self._limits(problem))
+    def _generative(self, plan: Plan, method: Any) -> Mixture:
+        problem = with_prior(plan, "default", plan.n_components).generative
+        return generative(plan, self._new_start(plan, method, problem), self._limits(plan))
 
-    def _fit_once(self, problem: Problem) -> FitResult:
-        given, limits = self._given_start(problem), self._limits(problem)
+    def _fit_once(self, plan: Plan) -> FitResult:
+        given, limits = self._given_start(plan), self._limits(plan)
         steps = [] if self._goes_on else self.growth_
 
-        def start_of(part: Problem) -> Mixture:
+        def start_of(part: Plan) -> Mixture:
             if given is not None and not steps:
                 return given
             start = self._generative(part, self.init) if given is None else given
             return described(part, self._setting, grown(part, start, steps, limits))
 
-        start = start_of(problem)
-        n_steps = self._n_steps(problem, start_of, limits)
-        settled = self._setting.of(problem, counts_of(start))
-        result = self._separated(settled, start, limits[0] if n_steps is None else n_steps, limits[1])
+        start = start_of(plan)
+        n_steps = self._n_steps(plan, start_of, limits)
+        problem = self._setting.of(plan, counts_of(start)).problem
+        max_iter, tol = limits[0] if n_steps is None else n_steps, limits[1]
+        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
+            result = run(BaumWelch(), problem, start, max_iter, tol, watch)
         ended = n_steps is not None and result.outcome is Outcome.LIMIT
         return replace(result, outcome=Outcome.HELD_OUT) if ended else result
 
-    def _n_steps(self, problem: Problem, start_of: Callable[[Problem], Mixture], limits: Limits) -> int | None:
+    def _n_steps(self, plan: Plan, start_of: Callable[[Plan], Mixture], limits: Limits) -> int | None:
         """After how many steps rows kept out are predicted best; None: they are not asked, or too few."""
         self.validation_scores_: list[tuple[int, float]] = []
         if not self.early_stopping:
             return None
-        for fold in make_folds(problem, float(self.validation_fraction), start_of):
+        for fold in make_folds(plan, float(self.validation_fraction), start_of):
             if fold.n_held_out >= SMALLEST_HELD_OUT:
-                progress, self.validation_scores_ = stopped(fold, self._setting, fold.start, limits)
-                return progress.iteration
+                result = stopped(fold, self._setting, fold.start, limits)
+                weight = fold.score(result.mixture)[1]
+                self.validation_scores_ = [(iteration, score / weight) for iteration, score in result.scores]
+                return result.best_iteration
         return None

@@ -16,13 +16,16 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.progress import watcher
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
+from mixtura.priors import Scaled
 from mixtura.roles import Objective
-from mixtura.solvers import FitResult, Gradient, Outcome, best_of, run
+from mixtura.selection.plan import Plan
+from mixtura.selection.scores import classification_score
+from mixtura.solvers import EM, FileCheckpoint, FitResult, Gradient, HeldOut, Outcome, best_of, fingerprint, run
 from mixtura.solvers.gradient import together
-from mixtura.solvers.problem import Problem
 from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
@@ -177,13 +180,13 @@ class HybridMixtureClassifier(MixtureClassifier):
         with computing():
             block = together(source)
             kept, held_out = self._split(block, classes, X_val, y_val)
-            problem = self._problem(kept, classes, self._objective())
-            best = self._best(problem, held_out)
+            plan = self._plan(kept, classes, self._objective())
+            best = self._best(plan, held_out)
             if held_out is not None and X_val is None and self.refit and best.result.outcome is not Outcome.INTERRUPTED:
-                problem = self._problem(source, classes, self._objective())
-                best = self._again(best, problem)
+                plan = self._plan(source, classes, self._objective())
+                best = self._again(best, plan)
         self.tradeoff_, self.n_epochs_ = best.tradeoff, best.epoch
-        self._keep(replace(best.result, outcome=self._outcome(best)), problem)
+        self._keep(replace(best.result, outcome=self._outcome(best)), plan)
         return self
 
     # ---- arguments -------------------------------------------------------------------------------------------------
@@ -255,19 +258,19 @@ class HybridMixtureClassifier(MixtureClassifier):
 
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
-    def _best(self, problem: Problem, held_out: TensorSource | None) -> Trained:
+    def _best(self, plan: Plan, held_out: TensorSource | None) -> Trained:
         """The trade-off that the rows kept out prefer, the more generative of equals."""
-        start = best_of(self._n_starts(), lambda: self._generative(problem))
-        self.margin_ = self._margin(start.mixture, problem)
+        start = best_of(self._n_starts(), lambda: self._generative(plan))
+        self.margin_ = self._margin(start.mixture, plan)
         self.validation_scores_ = {}
         if start.outcome is Outcome.INTERRUPTED:
             return Trained(1.0, start, (), 0, [])
         tradeoffs = [float(self.tradeoff)] if not _is_auto(self.tradeoff) else list(PATH)
         if held_out is None:
-            return self._trained(start.mixture, tradeoffs[0], problem, None)
+            return self._trained(start.mixture, tradeoffs[0], plan, None)
         best: Trained | None = None
         for tradeoff in tradeoffs:
-            found = self._trained(start.mixture, tradeoff, problem, held_out)
+            found = self._trained(start.mixture, tradeoff, plan, held_out)
             self.validation_scores_[tradeoff] = found.scores
             if best is None and _is_auto(self.tradeoff):  # the start is a candidate too
                 best = Trained(1.0, start, found.scores[0], 0, found.scores[:1])
@@ -279,24 +282,24 @@ class HybridMixtureClassifier(MixtureClassifier):
         assert best is not None
         return best
 
-    def _generative(self, problem: Problem) -> FitResult:
+    def _generative(self, plan: Plan) -> FitResult:
         """The start: EM, or a mixture that was handed over."""
-        given = self._given_start(problem)
+        given = self._given_start(plan)
         if given is not None:
             return FitResult(given, Outcome.CONVERGED, ())
-        em = problem.em(replace(self._objective(), tradeoff=1.0))
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        result = run(em, self._new_start(problem, em), problem.source, max_iter, tol)
-        return replace(result, mixture=problem.converted(result.mixture))
+        problem = replace(plan.problem, objective=replace(self._objective(), tradeoff=1.0))
+        result = run(EM(), problem, self._new_start(plan, problem=problem), max_iter, tol)
+        return replace(result, mixture=plan.converted(result.mixture))
 
-    def _margin(self, start: Mixture, problem: Problem) -> float | None:
+    def _margin(self, start: Mixture, plan: Plan) -> float | None:
         """The wanted margin; "auto" is the median of the margins at the start, and at least one."""
         if self.discriminative != "margin":
             return None
         if not _is_auto(self.margin):
             return float(self.margin)
         known = Targets(start.class_of, known_classes=start.n_classes)
-        scores = map_rows(start, problem.source, lambda a: class_posteriors(a, known)[0].T)  # (n, C)
+        scores = map_rows(start, plan.source, lambda a: class_posteriors(a, known)[0].T)  # (n, C)
         first, second = scores.topk(2, dim=1).values.unbind(1)
         return max(1.0, float((first - second).median()))
 
@@ -304,7 +307,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         self,
         start: Mixture,
         tradeoff: float,
-        problem: Problem,
+        plan: Plan,
         held_out: TensorSource | None,
         n_epochs: int | None = None,
     ) -> Trained:
@@ -312,35 +315,34 @@ class HybridMixtureClassifier(MixtureClassifier):
         objective = replace(self._objective(), tradeoff=tradeoff)
         if isinstance(objective.discriminative, Margin) and self.margin_ is not None:
             objective = replace(objective, discriminative=Margin(self.margin_))
-        name = None if self.checkpoint is None else f"{self.checkpoint}.{'all' if held_out is None else tradeoff}"
-        solver = Gradient(
-            optimiser="adam",
-            learning_rate=float(self.learning_rate),
-            batch_size=self.batch_size,
-            patience=self.patience,
-            criterion="error" if self.discriminative == "margin" else "log_loss",
-            checkpoint=name,
-            objective=objective,
-            prior=problem.prior,
-            prior_weight=tradeoff,
-            class_prior=problem.class_prior,
-            held_out=held_out,
-            seed=self._seed(),
-        )
-        progress, result = self._follow(solver, start, problem, self.n_epochs if n_epochs is None else n_epochs, 0.0)
-        return Trained(tradeoff, result, progress.best_score, progress.best_epoch, list(progress.scores))
+        prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
+        problem = replace(plan.problem, objective=objective, prior=prior, seed=self._seed())
+        solver = Gradient("adam", float(self.learning_rate), batch_size=self.batch_size)
+        checkpoint = None
+        if self.checkpoint is not None:
+            name = f"{self.checkpoint}.{'all' if held_out is None else tradeoff}"
+            checkpoint = FileCheckpoint(name, fingerprint(solver, problem, start, held_out))
+        judge = None
+        if held_out is not None:
+            score = classification_score(held_out, self.discriminative == "margin", plan.memory_limit)
+            judge = HeldOut(score, patience=self.patience)
+        n_epochs = self.n_epochs if n_epochs is None else n_epochs
+        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
+            result = run(solver, problem, start, n_epochs, 0.0, watch, held_out=judge, checkpoint=checkpoint)
+        scores = [score for _, score in result.scores]
+        return Trained(tradeoff, result, max(scores, default=()), result.best_iteration, scores)
 
     def _seed(self) -> int:
         """The order of the minibatches: the same for every trade-off."""
         random_state, _ = self._generator()
         return int(random_state.randint(2**31 - 1))
 
-    def _again(self, best: Trained, problem: Problem) -> Trained:
+    def _again(self, best: Trained, plan: Plan) -> Trained:
         """The chosen trade-off and number of epochs, with all rows."""
-        start = best_of(self._n_starts(), lambda: self._generative(problem))
+        start = best_of(self._n_starts(), lambda: self._generative(plan))
         if (best.tradeoff == 1.0 and best.epoch == 0) or start.outcome is Outcome.INTERRUPTED:
             return replace(best, result=start)
-        found = self._trained(start.mixture, best.tradeoff, problem, None, best.epoch)
+        found = self._trained(start.mixture, best.tradeoff, plan, None, best.epoch)
         return replace(best, result=found.result)
 
     def _outcome(self, best: Trained) -> Outcome:

@@ -33,7 +33,7 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
 from mixtura.reading.graphs import ConditionalGraph
-from mixtura.solvers import FitResult, Outcome, run, run_held_out
+from mixtura.solvers import FitResult, HeldOut, Outcome, run
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, pick, scaled_columns
 from mixtura.values.storable import storable
@@ -41,6 +41,7 @@ from mixtura.values.storable import storable
 PENALTIES = ("shares", "sum")
 # Fewer rows than this say too little about when to stop.
 SMALLEST_HELD_OUT = 20
+SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 START_SCALE = 0.1  # of the coefficients of columns with standard deviation one: bases differ, and none rules
 
 
@@ -171,7 +172,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
                 best = with_all_rows(solver, best, problem.rows)
-            mixture = finished(solver, best.result.mixture, problem.rows)
+            mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
         self._keep(best, mixture, problem)
         return self
 
@@ -242,17 +243,13 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         held_out = problem.held_out
         with watcher(self.verbose, max_iter, type(self).__name__) as watch:
             if held_out is None:
-                result = run(solver, solver.start(start), problem.rows, max_iter, tol, watch)
-                return Fitted(start, result, result.objective, [])
-            scores: list[tuple[int, float]] = []
+                return Fitted(start, run(solver, problem.rows, start, max_iter, tol, watch))
 
-            def score(progress: Any) -> float:
-                value = log_likelihood(progress.mixture, held_out) / held_out.weight
-                scores.append((progress.iteration, value))
-                return value
+            def score(mixture: LogLinearMixture) -> float:
+                return log_likelihood(mixture, held_out) / held_out.weight
 
-            result = run_held_out(solver, solver.start(start), problem.kept, score, max_iter, tol, watch)
-        return Fitted(start, result, max((value for _, value in scores), default=-float("inf")), scores)
+            judge = HeldOut(score, interval=SCORING_INTERVAL)
+            return Fitted(start, run(solver, problem.kept, start, max_iter, tol, watch, held_out=judge))
 
     def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
@@ -262,7 +259,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
         self.history_ = list(result.history)
-        self.validation_scores_ = best.validation_scores
+        self.validation_scores_ = list(best.result.scores)
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0 and problem.held_out is None:
@@ -378,20 +375,23 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
 @dataclass(frozen=True)
 class Fitted:
-    """One fit: its start, its result, what it is compared by, and the scores of the rows that were kept out."""
+    """One fit: its start and its result."""
 
     start: LogLinearMixture
     result: FitResult
-    score: float
-    validation_scores: list[tuple[int, float]]
+
+    @property
+    def score(self) -> float:
+        """What fits are compared by: the best score of the held-out samples; without them the objective."""
+        return max((score for _, score in self.result.scores), default=self.result.objective)
 
 
 def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
     """The fit of all rows that takes as many steps as were best for the rows kept out."""
-    again = run(solver, solver.start(best.start), rows, best.result.mixture.iteration, 0.0)
+    again = run(solver, rows, best.start, best.result.best_iteration, 0.0)
     if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
         return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-    return replace(best, result=replace(again, outcome=best.result.outcome))
+    return replace(best, result=replace(again, outcome=best.result.outcome, scores=best.result.scores))
 
 
 def make_nonnegative_pipeline(

@@ -391,10 +391,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
             if problem.evidence is not None:
                 precisions = problem.candidates().precisions_at_start()
                 start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
-                return run(solver, start, problem.evidence, int(self.max_iter), 0.0, watch)
+                return run(solver, problem.evidence, start, int(self.max_iter), 0.0, watch)
             working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
             start = working.start(problem.class_of, responsibilities)
-            return run(working, start, problem.rows_only, int(self.max_iter), 0.0, watch)
+            return run(working, problem.rows_only, start, int(self.max_iter), 0.0, watch)
 
     def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
         """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""

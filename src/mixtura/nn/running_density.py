@@ -13,7 +13,8 @@ from mixtura.model.mixture import Mixture
 from mixtura.nn.gaussians import SMALLEST_VARIANCE
 from mixtura.objectives import Joint
 from mixtura.roles import Covariance
-from mixtura.solvers.em import placed, pseudo_moments_of
+from mixtura.solvers.em import placed
+from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.targets import Targets
 
 # Weight of a new batch: the memory is about fifty batches. Together they must hold several times as many samples of
@@ -85,7 +86,7 @@ class RunningDensity(nn.Module):
         rate = (1 / (self.n_batches.double() + 2)).clamp_min(self.momentum)
         moments = mixture.own_moments(mixture.weights * (1 - rate)) + batch.scaled(rate / len(rows))
         floor = torch.full_like(rows[0], FLOOR * SMALLEST_VARIANCE)
-        pseudo = pseudo_moments_of(None, floor)
+        pseudo = PseudoMoments.none(floor)
         means, scatter = placed(mixture, moments, pseudo)
         covariance = mixture.covariance.updated(scatter, pseudo, floor)
         log_weights = moments.counts.clamp_min(SMALLEST_WEIGHT).log().log_softmax(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from mixtura.nonnegative.mixture import (
     sides,
 )
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.roles import Step
+from mixtura.roles import Info
 
 # Log ratios are clipped here. A shorter step still raises the bound, and numbers stay finite.
 LARGEST_LOG_RATIO = 30.0
@@ -47,9 +47,25 @@ class UpdateState:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and the changes of the gradient they made
 
 
+class _Updates:
+    """States of both solvers."""
+
+    def init(self, problem: LabeledRows, start: LogLinearMixture) -> UpdateState:
+        return UpdateState(start)
+
+    def result(self, state: UpdateState) -> LogLinearMixture:
+        return state.mixture
+
+    def saved(self, state: UpdateState) -> dict[str, Any]:
+        return {field.name: getattr(state, field.name) for field in fields(state)}
+
+    def restored(self, problem: LabeledRows, saved: dict[str, Any]) -> UpdateState:
+        return UpdateState(**saved)
+
+
 @dataclass(frozen=True)
-class Multiplicative:
-    """Multiplicative updates, which never lower the conditional likelihood minus a penalty.
+class Multiplicative(_Updates):
+    """Raises the conditional likelihood minus a penalty by alternating updates; never lowers it.
 
         W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
 
@@ -71,22 +87,19 @@ class Multiplicative:
     first_removal: int = FIRST_REMOVAL
     name = "multiplicative"
 
-    def start(self, mixture: LogLinearMixture) -> UpdateState:
-        return UpdateState(mixture)
-
-    def step(self, mixture: UpdateState, rows: LabeledRows) -> Step:
-        """One alternating iteration; the value is that of the mixture given, per unit of row weight."""
-        before = mixture.mixture
+    def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
+        """Make one alternating iteration; the value is that of the mixture given, per unit of weight."""
+        before, rows = state.mixture, problem
         counts = sum_counts(before, rows)
         value = counts.value - self.cost(before)
-        if removal_is_due(self, mixture.iteration):
+        if removal_is_due(self, state.iteration):
             smaller = without_idle_weights(before, rows, self.penalty, value)
             if smaller.n_components < before.n_components:
-                # Update the remaining weights as well: removal alone may rise so little that the loop stops.
-                return after_removal(self, mixture, smaller, rows, value / rows.weight)
+                # And an update of what is left: a step that only removes may rise too little for the loop.
+                return after_removal(self, state, smaller, rows, value / rows.weight)
         after = self.with_weights(before, counts)
         after = with_coefficients(after, rows)
-        return Step(replace(mixture, mixture=after, iteration=mixture.iteration + 1), value / rows.weight)
+        return replace(state, mixture=after, iteration=state.iteration + 1), Info(value / rows.weight)
 
     def cost(self, mixture: LogLinearMixture) -> float:
         """The sum of the penalties."""
@@ -131,16 +144,17 @@ def removal_is_due(solver: Any, iteration: int) -> bool:
     return late and solver.penalty.strength > 0
 
 
-def after_removal(solver: Any, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float) -> Step:
-    """The step that follows a removal, with the value of the mixture before it."""
-    after: UpdateState = solver.step(UpdateState(smaller, before.iteration + 1), rows).mixture
-    return Step(replace(after, iteration=before.iteration + 1), value)
+def after_removal(
+    solver: Any, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
+) -> tuple[UpdateState, Info]:
+    """Take the step that follows a removal, with the value of the mixture before it."""
+    after, _ = solver.step(rows, UpdateState(smaller, before.iteration + 1))
+    return replace(after, iteration=before.iteration + 1), Info(value)
 
 
-def finished(solver: Any, progress: UpdateState, rows: LabeledRows) -> LogLinearMixture:
-    """The mixture at the end of a fit: one that ended before the first removal gets it now."""
-    mixture = progress.mixture
-    if solver.penalty.strength == 0 or progress.iteration > solver.first_removal:
+def finished(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
+    """Return the mixture at the end of a fit: one that ended before the first removal gets it now."""
+    if solver.penalty.strength == 0 or n_steps > solver.first_removal:
         return mixture
     value = log_likelihood(mixture, rows) - solver.penalty.value(mixture.shares)
     return without_idle_weights(mixture, rows, solver.penalty, value)
@@ -171,8 +185,8 @@ def without_idle_weights(
 
 
 @dataclass(frozen=True)
-class Accelerated:
-    """L-BFGS on log weights and coefficients for the same objective, which it never lowers.
+class Accelerated(_Updates):
+    """Maximises the same objective by L-BFGS on log weights and coefficients; a step that lowers it is never taken.
 
     The first 10 steps are multiplicative, which leads to a better maximum. On USPS codes (48 shared bases) 14 further
     steps reach the objective of 1000 multiplicative ones. Log weights are taken at the mean row,
@@ -183,14 +197,11 @@ class Accelerated:
     first_removal: int = FIRST_FAST_REMOVAL
     name = "accelerated"
 
-    def start(self, mixture: LogLinearMixture) -> UpdateState:
-        return UpdateState(mixture)
-
-    def step(self, mixture: UpdateState, rows: LabeledRows) -> Step:
-        """One accepted step; the value is that of the mixture given."""
-        now = mixture
+    def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
+        """Take one accepted step; the value is that of the mixture given."""
+        now, rows = state, problem
         if now.iteration < N_PLAIN:
-            return Multiplicative(self.penalty, first_removal=self.first_removal).step(now, rows)
+            return Multiplicative(self.penalty, first_removal=self.first_removal).step(rows, now)
         if now.value is None or now.gradient is None:
             value, gradient = self.evaluate(now.mixture, rows)
             now = replace(now, value=value, gradient=gradient)
@@ -200,7 +211,7 @@ class Accelerated:
             smaller = without_idle_weights(now.mixture, rows, self.penalty, value * rows.weight)
             if smaller.n_components < now.mixture.n_components:
                 return after_removal(self, now, smaller, rows, value)
-        return Step(replace(self._moved(now, rows), iteration=now.iteration + 1), value)
+        return replace(self._moved(now, rows), iteration=now.iteration + 1), Info(value)
 
     def _moved(self, now: UpdateState, rows: LabeledRows) -> UpdateState:
         gradient, value = now.gradient, now.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mixtura.priors.conjugate import Conjugate, Shrinkage, default_strength, log_terms
+from mixtura.priors.scaled import Scaled
 from mixtura.roles import Outlook, Prior
 
 # Each entry makes a prior from what a first look at the rows tells.
@@ -12,4 +13,4 @@ PRIORS: dict[str, Callable[[Outlook], Prior]] = {
     "default": Shrinkage().prior,
 }
 
-__all__ = ["PRIORS", "Conjugate", "Shrinkage", "default_strength", "log_terms"]
+__all__ = ["PRIORS", "Conjugate", "Scaled", "Shrinkage", "default_strength", "log_terms"]

@@ -17,12 +17,11 @@ from mixtura.engine.sources import Source, TensorSource, locate
 from mixtura.init.description import describe
 from mixtura.init.splitting import split, unexplained
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Conditional, Hybrid, Joint
+from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
-from mixtura.solvers import FitResult, Outcome, run, run_held_out
-from mixtura.solvers.baum_welch import BaumWelchState
-from mixtura.solvers.problem import Problem, is_auto, make_prior
+from mixtura.selection.plan import Plan, is_auto, make_prior
+from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, run
 from mixtura.values.storable import storable
 
 # The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
@@ -65,9 +64,9 @@ class Setting:
     prior: Any
     smoothing: float
 
-    def of(self, problem: Problem, n_components: list[int]) -> Problem:
-        """The problem for these numbers of components, held so."""
-        return replace(with_prior(problem, self.prior, n_components), objective=separating(self.smoothing))
+    def of(self, plan: Plan, n_components: list[int]) -> Plan:
+        """The plan for these numbers of components, held so."""
+        return replace(with_prior(plan, self.prior, n_components), objective=separating(self.smoothing))
 
 
 @storable("growth")
@@ -85,9 +84,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Fold:
-    """A problem without the rows that are kept out, and a generative start for it."""
+    """A plan without the rows that are kept out, and a generative start for it."""
 
-    problem: Problem
+    plan: Plan
     held_out: TensorSource
     start: Mixture
 
@@ -98,14 +97,14 @@ class Fold:
 
     def score(self, mixture: Mixture) -> tuple[float, float]:
         """Log posteriors of the labels kept out, and their weight."""
-        found = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.problem.memory_limit)
+        found = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
         return found.value, found.weight
 
 
-def with_prior(problem: Problem, prior: Any, n_components: list[int]) -> Problem:
-    """The problem for these numbers of components, under a prior as `MixtureClassifier` takes it."""
-    made = make_prior(prior, problem.description, n_components)
-    return replace(problem, n_components=n_components, prior=made)
+def with_prior(plan: Plan, prior: Any, n_components: list[int]) -> Plan:
+    """The plan for these numbers of components, under a prior as `MixtureClassifier` takes it."""
+    made = make_prior(prior, plan.description, n_components)
+    return replace(plan, n_components=n_components, prior=made)
 
 
 def counts_of(mixture: Mixture) -> list[int]:
@@ -118,107 +117,93 @@ def separating(smoothing: float) -> Objective:
     return Hybrid(smoothing, Conditional()) if smoothing > 0 else Conditional()
 
 
-def generative(problem: Problem, start: Mixture, limits: Limits) -> Mixture:
+def generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
     """A mixture that describes the classes, whatever the penalties: under strong ones components fall into one."""
-    em = with_prior(problem, "default", counts_of(start)).em(Joint())
-    return run(em, start, problem.source, *limits).mixture
+    return run(EM(), with_prior(plan, "default", counts_of(start)).generative, start, *limits).mixture
 
 
-def described(problem: Problem, setting: Setting, start: Mixture) -> Mixture:
+def described(plan: Plan, setting: Setting, start: Mixture) -> Mixture:
     """A generative start after one step of EM under a prior.
 
     It brings variances to where the prior will hold them. Baum-Welch would come there by steps that it has to shorten
     again and again, and that stay short for long.
     """
-    return setting.of(problem, counts_of(start)).em(Joint()).step(start, problem.source).mixture
+    return EM().step(setting.of(plan, counts_of(start)).generative, start)[0]
 
 
-def refitted(problem: Problem, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
+def refitted(plan: Plan, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
     """A fit from a start."""
-    solver = setting.of(problem, counts_of(start)).baum_welch()
-    source = problem.source
-    return whole(run(solver, solver.start(start, source), source, *limits)).mixture
+    return complete(run(BaumWelch(), setting.of(plan, counts_of(start)).problem, start, *limits)).mixture
 
 
-def stopped(
-    fold: Fold, setting: Setting, start: Mixture, limits: Limits
-) -> tuple[BaumWelchState, list[tuple[int, float]]]:
-    """A fit of a fold where it predicts the rows kept out best, and their mean log posterior by steps."""
-    solver = setting.of(fold.problem, counts_of(start)).baum_welch()
-    source = fold.problem.source
-    scores: list[tuple[int, float]] = []
-
-    def score(progress: BaumWelchState) -> float:
-        value, weight = fold.score(progress.mixture)
-        scores.append((progress.iteration, value / weight))
-        return value
-
-    found = run_held_out(solver, solver.start(start, source), source, score, *limits, interval=1)
-    return whole(found), scores
+def stopped(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> FitResult:
+    """A fit of a fold where it predicts the held-out samples best, with the log posteriors of their labels by steps."""
+    problem = setting.of(fold.plan, counts_of(start)).problem
+    return complete(run(BaumWelch(), problem, start, *limits, held_out=HeldOut(lambda mixture: fold.score(mixture)[0])))
 
 
-def whole(result: FitResult) -> BaumWelchState:
-    """What a fit came to, unless Ctrl-C broke it off: half a search has nothing to keep."""
+def complete(result: FitResult) -> FitResult:
+    """A fit, unless Ctrl-C broke it off: half a search has nothing to keep."""
     if result.outcome is Outcome.INTERRUPTED:
         raise KeyboardInterrupt
-    return result.mixture
+    return result
 
 
-def cut(problem: Problem, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
+def cut(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
     """A generative start with more components; those are cut that a fit from that start explains least (growing)."""
-    about = problem.description
+    about = plan.description
     for own_class in step.classes:
         counts = unexplained(fit, about, own_class)
         numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
         for number in numbers:  # from the last, so that the others keep their numbers
             start = split(start, about, own_class, number)
-    return generative(problem, start, limits)
+    return generative(plan, start, limits)
 
 
-def grown(problem: Problem, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
+def grown(plan: Plan, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
     """A generative start with the components that a search found worth having."""
     for step in steps:
-        fit = refitted(problem, step.setting, described(problem, step.setting, start), limits)
-        start = cut(problem, start, fit, step, limits)
+        fit = refitted(plan, step.setting, described(plan, step.setting, start), limits)
+        start = cut(plan, start, fit, step, limits)
     return start
 
 
-def make_folds(problem: Problem, cv: Any, start: Callable[[Problem], Mixture]) -> list[Fold]:
+def make_folds(plan: Plan, cv: Any, start: Callable[[Plan], Mixture]) -> list[Fold]:
     """The labeled rows, kept out part by part.
 
     As many parts, or one part with a share of every class, or those that a splitter or a list of splits names.
     """
     find_parts = _sampled_parts if isinstance(cv, Real) else _given_parts
-    rows, labels, weights, parts = find_parts(problem, cv)
+    rows, labels, weights, parts = find_parts(plan, cv)
 
     def source(chosen: Tensor) -> TensorSource:
         return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
 
-    return [_fold(problem, source(kept), source(part), start) for kept, part in parts if bool(part.any())]
+    return [_fold(plan, source(kept), source(part), start) for kept, part in parts if bool(part.any())]
 
 
 Parts = tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]
 
 
-def _sampled_parts(problem: Problem, cv: Any) -> Parts:
+def _sampled_parts(plan: Plan, cv: Any) -> Parts:
     """Rows that the description holds, stratified: so many parts, or one with a share of every class.
 
     A class with a single row never lends it.
     """
-    samples = problem.description.samples[: len(problem.n_components)]
+    samples = plan.description.samples[: len(plan.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
     weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
     number = _numbers if isinstance(cv, Integral) else _shares
-    numbers = torch.cat([number(len(part), cv, problem.generator) for part, _ in samples]).to(rows.device)
+    numbers = torch.cat([number(len(part), cv, plan.generator) for part, _ in samples]).to(rows.device)
     n_parts = int(cv) if isinstance(cv, Integral) and len(rows) < MANY_ROWS else 1
     return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
 
 
-def _given_parts(problem: Problem, cv: Any) -> Parts:
-    block = next(iter(problem.source.blocks()))
+def _given_parts(plan: Plan, cv: Any) -> Parts:
+    block = next(iter(plan.source.blocks()))
     labels = block.labels
-    if labels is None or len(block.rows) < problem.description.n_rows:
+    if labels is None or len(block.rows) < plan.description.n_rows:
         raise ValueError(f"cv as splits needs rows in memory with one label each; pass a number instead of {cv!r}.")
     splitter: Any = check_cv(cv)
     splits = splitter.split(block.rows.cpu().numpy(), labels.cpu().numpy())
@@ -231,10 +216,10 @@ def _given_parts(problem: Problem, cv: Any) -> Parts:
     return block.rows, labels, block.weights, [(mask(kept), mask(part)) for kept, part in splits]
 
 
-def _fold(problem: Problem, kept: TensorSource, held_out: TensorSource, start: Callable[[Problem], Mixture]) -> Fold:
-    description = describe(kept, len(problem.n_components), problem.generator)
-    counts = [min(n, len(rows)) for n, (rows, _) in zip(problem.n_components, description.samples, strict=False)]
-    smaller = replace(problem, source=kept, description=description, n_components=counts)
+def _fold(plan: Plan, kept: TensorSource, held_out: TensorSource, start: Callable[[Plan], Mixture]) -> Fold:
+    description = describe(kept, len(plan.n_components), plan.generator)
+    counts = [min(n, len(rows)) for n, (rows, _) in zip(plan.n_components, description.samples, strict=False)]
+    smaller = replace(plan, source=kept, description=description, n_components=counts)
     return Fold(smaller, held_out, start(smaller))
 
 
@@ -342,10 +327,10 @@ class Search:
         return Found(place, score, mixtures)
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
-        start = described(fold.problem, setting, start)
+        start = described(fold.plan, setting, start)
         if self.early_stopping:
-            return stopped(fold, setting, start, self.limits)[0].mixture
-        return refitted(fold.problem, setting, start, self.limits)
+            return stopped(fold, setting, start, self.limits).mixture
+        return refitted(fold.plan, setting, start, self.limits)
 
     def growth(self, starts: list[Mixture], found: Found) -> tuple[Found, list[Growth]]:
         """What gains by growing, in order, and where that leads: all components first, then one at a time (growing)."""
@@ -377,7 +362,7 @@ class Search:
 
     def _tried(self, step: Growth, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found]:
         more = [
-            cut(fold.problem, start, fit, step, self.limits)
+            cut(fold.plan, start, fit, step, self.limits)
             for fold, start, fit in zip(self.folds, starts, found.mixtures, strict=True)
         ]
         return more, self.climbed(more, self.grid.near(found.place))
@@ -386,18 +371,18 @@ class Search:
         """Classes that may have twice their components, or one more; that of the least explained one first."""
         totals: dict[int, float] = {}
         for c in range(len(mixtures[0].class_slices)):
-            most = min(MOST_COMPONENTS, *(len(fold.problem.description.samples[c][0]) for fold in self.folds))
+            most = min(MOST_COMPONENTS, *(len(fold.plan.description.samples[c][0]) for fold in self.folds))
             count = max(counts_of(mixture)[c] for mixture in mixtures)
             if c not in left_out and (2 * count if every else count + 1) <= most:
                 pairs = zip(mixtures, self.folds, strict=True)
-                totals[c] = sum(float(unexplained(m, fold.problem.description, c).max()) for m, fold in pairs)
+                totals[c] = sum(float(unexplained(m, fold.plan.description, c).max()) for m, fold in pairs)
         return sorted(totals, key=lambda c: -totals[c])
 
     @property
     def weight(self) -> float:
         """Of all rows that are kept out at some time, each of them once."""
         held_out = [weight_of(fold.held_out) for fold in self.folds]
-        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].problem.source))
+        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].plan.source))
 
     def score(self, mixtures: list[Mixture]) -> float:
         """Mean log posterior of the labels kept out, under the mixture of their fold."""

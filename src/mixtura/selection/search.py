@@ -26,7 +26,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Outlook, Prior, Structure
 from mixtura.selection.merging import one_fewer
-from mixtura.solvers import EM, Outcome, Stack, Task, first_update, run_together
+from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_together
 from mixtura.values.row_samples import RowSample, largest, uniform_keys
 from mixtura.values.storable import storable
 
@@ -123,15 +123,17 @@ class Selection:
 class Ground:
     """What candidates are compared on.
 
-    Arguments:
-        solver: for all rows, without a prior.
-        method: of the start, as in `starting_mixture`.
+    Parameters
+    ----------
+    problem : Problem
+        Of all samples, without a prior.
+    method : str
+        Of the start, as in `starting_mixture`.
     """
 
-    source: Source
+    problem: Problem
     n_classes: int
     structure: Structure
-    solver: EM
     method: str
     generator: torch.Generator
 
@@ -172,7 +174,7 @@ def choose(ground: Ground, priors: Sequence[Any], n_components: Sequence[int] | 
 
 def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Column]]:
     """The rows to compare on with their counts, and what the members of every column see; all rows come last."""
-    rows, labels, shares, weights = _sampled(ground.source, ground.generator)
+    rows, labels, shares, weights = _sampled(ground.problem.source, ground.generator)
     strata = labels if labels is not None else torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     counts = _counts(strata, criterion, ground.generator)
     if criterion not in ("bic", "icl"):
@@ -265,8 +267,8 @@ def _tasks(
     for column in columns:
         outlook = column.description.outlook(n_components)
         for prior in priors:
-            solver = replace(ground.solver, prior=_made(prior, outlook))
-            tasks.append(Task(solver, mixtures[len(tasks)], column.weight, column.number))
+            problem = replace(ground.problem, prior=_made(prior, outlook))
+            tasks.append(Task(problem, mixtures[len(tasks)], column.weight, column.number))
     return tasks
 
 
@@ -284,7 +286,7 @@ def _start(ground: Ground, column: _Column, n_components: list[int], priors: lis
         column.description, ground.structure, n_components, ground.method, ground.generator
     )
     middle = _made(priors[len(priors) // 2], column.description.outlook(n_components))
-    return first_update(rough, assigned, replace(ground.solver, prior=middle))
+    return first_update(rough, assigned, replace(ground.problem, prior=middle))
 
 
 def _scored(
@@ -327,8 +329,7 @@ def _mapped(ground: Ground, stack: Stack, rows: Tensor, with_entropies: bool) ->
         kinds = [totals, entropies] if with_entropies else [totals]
         return torch.stack([torch.stack(kind) for kind in kinds]).permute(3, 0, 1, 2)
 
-    solver = ground.solver
-    return map_rows(stack.mixture, TensorSource(rows), compute, solver.memory_limit).permute(1, 2, 3, 0)
+    return map_rows(stack.mixture, TensorSource(rows), compute, ground.problem.memory_limit).permute(1, 2, 3, 0)
 
 
 def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: list[Any], criterion: str) -> Selection:

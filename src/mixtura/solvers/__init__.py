@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from mixtura.roles import MixtureSolver
 from mixtura.solvers.batched_em import Stack, Task, run_together
 from mixtura.solvers.baum_welch import BaumWelch
+from mixtura.solvers.checkpoints import FileCheckpoint, fingerprint
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
-from mixtura.solvers.loop import FitResult, Outcome, Record, best_of, run, run_held_out
+from mixtura.solvers.loop import FitResult, HeldOut, Outcome, Record, best_of, run
+from mixtura.solvers.problem import Problem
 
-SOLVERS = {"em": EM, "baum_welch": BaumWelch, "gradient": Gradient}
+# By the names that `solver=` takes. "auto" is the first one that does not refuse.
+SOLVERS: dict[str, MixtureSolver] = {"em": EM(), "baum_welch": BaumWelch(), "gradient": Gradient()}
 
 __all__ = [
     "EM",
     "SOLVERS",
     "BaumWelch",
+    "FileCheckpoint",
     "FitResult",
     "Gradient",
+    "HeldOut",
     "Outcome",
+    "Problem",
     "Record",
     "Stack",
     "Task",
     "best_of",
+    "fingerprint",
     "first_update",
     "run",
-    "run_held_out",
     "run_together",
 ]

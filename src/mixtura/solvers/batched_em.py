@@ -6,9 +6,8 @@ bootstrap replicate, a fold or a subset is a column of counts of the rows; each 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -20,20 +19,23 @@ from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Members
 from mixtura.priors import log_terms
-from mixtura.roles import Parameters, Structure
+from mixtura.roles import Info, Parameters, Structure
 from mixtura.solvers.em import EM, ILL_DEFINED
-from mixtura.solvers.loop import FitResult, Outcome, Record
+from mixtura.solvers.loop import FitResult, run_members
+from mixtura.solvers.problem import Problem
 from mixtura.values.pseudo_moments import PseudoMoments
+
+REPAIRED = "a covariance was not positive definite; a multiple of its diagonal was added"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One of the mixtures: the solver it would be given to alone, where it starts, and the rows that it sees."""
+    """One of the mixtures: the problem that it would solve alone, where it starts, and the samples that it sees."""
 
-    solver: EM
+    problem: Problem
     start: Mixture
-    weight: float  # of its rows, in all
-    column: int = 0  # of the counts of the rows
+    weight: float  # of its samples, in all
+    column: int = 0  # of the counts of the samples
 
 
 @dataclass(frozen=True)
@@ -115,9 +117,9 @@ class _Given:
         return of_components.sum() + of_matrices.sum()
 
 
-def _stacked_pseudo(stack: Stack, solvers: Sequence[EM]) -> PseudoMoments:
+def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
     """The pseudo-moments of every member's own prior."""
-    parts = [solver.pseudo_moments for solver in solvers]
+    parts = [problem.pseudo_moments for problem in problems]
     of_component, of_matrix = stack.member_of, stack.matrix_member
     means = [part.mean.expand(len(places), -1) for part, places in zip(parts, stack.places, strict=True)]
     placed = torch.empty_like(stack.mixture.means)
@@ -140,121 +142,111 @@ def _stacked_pseudo(stack: Stack, solvers: Sequence[EM]) -> PseudoMoments:
     )
 
 
+@dataclass(frozen=True)
 class Together:
-    """One iteration of EM for a stack of tasks; `members` are their numbers."""
+    """Some tasks as one problem of EM, with the mixtures where they stand."""
 
-    def __init__(self, members: Sequence[int], tasks: Sequence[Task], stack: Stack, pseudo: PseudoMoments):
-        self.members, self.tasks, self.stack, self.pseudo = list(members), list(tasks), stack, pseudo
-        columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
-        self.objective = Members(stack.member_of, columns)
-        self.em = replace(tasks[0].solver, objective=self.objective, prior=_Given(pseudo), class_prior=None)
+    tasks: tuple[Task, ...]
+    stack: Stack
+    problem: Problem
 
     @classmethod
-    def of(cls, structure: Structure, tasks: Sequence[Task]) -> Together:
+    def of(cls, structure: Structure, tasks: Sequence[Task], rows: Source) -> Together:
         stack = Stack.of(structure, [task.start for task in tasks])
-        return cls(range(len(tasks)), tasks, stack, _stacked_pseudo(stack, [task.solver for task in tasks]))
+        pseudo = _stacked_pseudo(stack, [task.problem for task in tasks])
+        return cls._with(tuple(tasks), stack, pseudo, replace(tasks[0].problem, source=rows))
 
-    def step(self, rows: Source) -> tuple[Tensor, Tensor]:
-        """Update all members; log-likelihood + log prior of what was, and likelihood of rows not seen, each (B,)."""
-        mixture = self.stack.mixture
-        summary = summarise(mixture, rows, self.objective, self.em.frame, self.em.memory_limit, self.em.buffers)
-        values = torch.as_tensor(summary.value)
-        seen, unseen = values[: len(self.members)], values[len(self.members) :]
-        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
-            log_prior = self._log_priors(mixture)
-            updated = self.em.maximised(mixture, summary.moments)
-        self.stack = replace(self.stack, mixture=self.stack.normalised(updated, self.tasks[0].solver.class_prior))
-        return seen + log_prior, unseen
+    @classmethod
+    def _with(cls, tasks: tuple[Task, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> Together:
+        columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
+        objective = Members(stack.member_of, columns)
+        return cls(tasks, stack, replace(like, objective=objective, prior=_Given(pseudo), class_prior=None))
 
-    def _log_priors(self, mixture: Mixture) -> Tensor:
-        of_components, of_matrices = log_terms(self.pseudo, mixture)
-        totals = torch.zeros(len(self.members), dtype=torch.float64, device=of_components.device)
+    @cached_property
+    def weights(self) -> Tensor:
+        return torch.tensor([task.weight for task in self.tasks], dtype=torch.float64)
+
+    def log_priors(self) -> Tensor:
+        """Log prior of every member, (B,)."""
+        of_components, of_matrices = log_terms(self.problem.pseudo_moments, self.stack.mixture)
+        totals = torch.zeros(len(self.tasks), dtype=torch.float64, device=of_components.device)
         totals.index_add_(0, self.stack.member_of, of_components)
         return totals.index_add_(0, self.stack.matrix_member, of_matrices)
 
+    def moved(self, mixture: Mixture) -> Together:
+        """Return the same tasks with other mixtures."""
+        normalised = self.stack.normalised(mixture, self.tasks[0].problem.class_prior)
+        return replace(self, stack=replace(self.stack, mixture=normalised))
+
     def repaired(self) -> list[bool]:
-        """Which members have a covariance that had to be mended."""
+        """Which members have a covariance that had to be repaired."""
         repaired = self.stack.mixture.covariance.repaired
         if not bool(repaired.any()):
-            return [False] * len(self.members)
+            return [False] * len(self.tasks)
         return [bool(repaired[places].any()) for places in self.stack.places]
 
-    def without(self, done: Sequence[int]) -> Together:
-        """The members whose positions are not among these."""
-        kept = sorted(set(range(len(self.members))).difference(done))
-        gone = torch.zeros(len(self.members), dtype=torch.bool, device=self.stack.member_of.device)
-        gone[list(done)] = True
+    def without(self, positions: Sequence[int]) -> Together:
+        """Return the other members."""
+        kept = sorted(set(range(len(self.tasks))).difference(positions))
+        gone = torch.zeros(len(self.tasks), dtype=torch.bool, device=self.stack.member_of.device)
+        gone[list(positions)] = True
         components, matrices = ~gone[self.stack.member_of], ~gone[self.stack.matrix_member]
+        before = self.problem.pseudo_moments
         pseudo = PseudoMoments(
-            weight_count=torch.as_tensor(self.pseudo.weight_count)[components],
-            mean_count=torch.as_tensor(self.pseudo.mean_count)[components],
-            covariance_count=torch.as_tensor(self.pseudo.covariance_count)[matrices],
-            mean=self.pseudo.mean[components],
-            scatter=self.pseudo.scatter[matrices],
-            ridge=self.pseudo.ridge,
+            weight_count=torch.as_tensor(before.weight_count)[components],
+            mean_count=torch.as_tensor(before.mean_count)[components],
+            covariance_count=torch.as_tensor(before.covariance_count)[matrices],
+            mean=before.mean[components],
+            scatter=before.scatter[matrices],
+            ridge=before.ridge,
         )
-        members, tasks = [self.members[b] for b in kept], [self.tasks[b] for b in kept]
-        return Together(members, tasks, self.stack.members(kept), pseudo)
+        return self._with(tuple(self.tasks[b] for b in kept), self.stack.members(kept), pseudo, self.problem)
+
+
+@dataclass(frozen=True)
+class BatchedEM:
+    """EM for several tasks, with one pass over the samples per iteration for all."""
+
+    em: EM = field(default_factory=EM)
+    name = "em"
+
+    def step(self, problem: None, state: Together) -> tuple[Together, Info]:
+        """Update all members; their values are those of the mixtures given."""
+        own, mixture = state.problem, state.stack.mixture
+        summary = summarise(mixture, own.source, own.objective, own.frame, own.memory_limit, own.buffers)
+        seen = torch.as_tensor(summary.value)[: len(state.tasks)]
+        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
+            values = (seen + state.log_priors()).cpu() / state.weights
+            updated = state.moved(self.em.maximised(own, mixture, summary.moments))
+        repaired = updated.repaired()
+        if self.em.strict and any(repaired):
+            raise ValueError(ILL_DEFINED)
+        repairs = tuple(REPAIRED if member else "" for member in repaired)
+        return updated, Info(tuple(values.tolist()), repairs)
+
+    def member(self, state: Together, position: int) -> Mixture:
+        return state.stack.member(position)
+
+    def without(self, state: Together, positions: list[int]) -> Together:
+        return state.without(positions)
 
 
 def run_together(
-    structure: Structure, tasks: Sequence[Task], rows: Source, max_iter: int, tol: float
+    structure: Structure, tasks: Sequence[Task], rows: Source, max_iter: int, tol: float, solver: EM | None = None
 ) -> list[FitResult]:
-    """What `run` gives for each task alone, to rounding, with one pass over the rows per iteration for all.
+    """Return what `run` gives for each task alone, to rounding, with one pass over the samples per iteration for all.
 
-    A member that has converged leaves the stack, and the passes after it are cheaper.
-
-    Arguments:
-        tasks: with the same frame, floor, ridge and class probabilities; they may start with unlike numbers of
-            components, and have unlike priors.
-        rows: with a column of counts for the tasks to name; without counts every task sees every row once.
+    Parameters
+    ----------
+    structure : Structure
+    tasks : sequence of Task
+        With the same frame, floor and class probabilities; they may start with different numbers of components, and
+        have different priors.
+    rows : Source
+        With a column of counts for the tasks to name; without counts every task sees every sample once.
+    max_iter : int
+    tol : float
+    solver : EM, optional
     """
-    results: list[FitResult | None] = [None] * len(tasks)
-    histories: list[list[Record]] = [[] for _ in tasks]
-    repairs: list[dict[str, None]] = [{} for _ in tasks]
-    previous = [-float("inf")] * len(tasks)
-    together = Together.of(structure, tasks)
-    weights = torch.tensor([task.weight for task in tasks], dtype=torch.float64)
-    start = time.perf_counter()
-
-    def settle(position: int, outcome: Outcome) -> None:
-        number = together.members[position]
-        mixture = together.stack.member(position)
-        results[number] = FitResult(mixture, outcome, tuple(histories[number]), tuple(repairs[number]))
-
-    outcome = Outcome.LIMIT
-    try:
-        for iteration in range(1, max_iter + 1):
-            values = (together.step(rows)[0].cpu() / weights[together.members]).tolist()
-            done = []
-            for position, (number, mended) in enumerate(zip(together.members, together.repaired(), strict=True)):
-                value = values[position]
-                _check(value, mended and tasks[number].solver.strict, iteration, number)
-                change = value - previous[number]
-                histories[number].append(Record(iteration, value, change, time.perf_counter() - start))
-                previous[number] = value
-                if mended:
-                    repairs[number]["a covariance was not positive definite; a multiple of its diagonal was added"] = (
-                        None
-                    )
-                if abs(change) < tol:
-                    settle(position, Outcome.CONVERGED)
-                    done.append(position)
-            if len(done) == len(together.members):
-                return [result for result in results if result is not None]
-            together = together.without(done) if done else together
-    except KeyboardInterrupt:
-        outcome = Outcome.INTERRUPTED
-    for position in range(len(together.members)):
-        settle(position, outcome)
-    return [result for result in results if result is not None]
-
-
-def _check(value: float, ill_defined: bool, iteration: int, number: int) -> None:
-    if ill_defined:
-        raise ValueError(ILL_DEFINED)
-    if not -float("inf") < value < float("inf"):
-        raise FloatingPointError(
-            f"the objective became {value} at iteration {iteration} of member {number}; the input may hold values too "
-            "large to square, or a component may have collapsed"
-        )
+    state = Together.of(structure, tasks, rows)
+    return run_members(BatchedEM(solver or EM()), None, state, len(tasks), max_iter, tol)

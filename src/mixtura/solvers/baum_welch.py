@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers
 from mixtura.engine.passes import summarise
-from mixtura.engine.sources import Source
 from mixtura.engine.threads import threads_for
-from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.roles import Objective, Prior, Step
-from mixtura.solvers.em import placed, pseudo_moments_of, repairs_of
-from mixtura.values.extents import Frame
+from mixtura.objectives import Hybrid, Margin
+from mixtura.roles import Info, Objective, Prior, Structure
+from mixtura.solvers.em import placed, repairs_of
+from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 FIRST_FACTOR = 1.0  # E; speech recognisers, which do not look at the objective, take 2
 SMALLEST_FACTOR = 0.01
@@ -35,74 +33,88 @@ N_NEWTON = 100
 
 @dataclass(frozen=True)
 class BaumWelchState:
-    """A mixture, what a pass over the rows found of it, and the factor E that the next step tries first."""
+    """A mixture, the summary of a pass with it, and the factor E that the next step tries first."""
 
     mixture: Mixture
     summary: Summary
     value: float  # objective and log prior, per unit of weight
     factor: float = FIRST_FACTOR
     previous: Mixture | None = None  # before the last step
-    n_steps: int = 0  # since the last one that was not taken
-    iteration: int = 0
+    n_steps: int = 0  # since the last rejected one
 
 
+@storable("baum_welch")
 @dataclass(frozen=True)
 class BaumWelch:
-    """Maximises an objective, plus a log prior where there is one; never lowers it (baum-welch).
+    """Extended Baum-Welch: maximises an objective plus a log prior, and never lowers it (baum-welch)."""
 
-    Arguments:
-        objective: any; the conditional likelihood, or another with a denominator.
-        frame: where the rows lie.
-        floor: the smallest variance of each feature, (D,).
-        prior: added to the objective, or None.
-        class_prior: fixed class probabilities (C,), or None to learn them.
-    """
-
-    objective: Objective
-    frame: Frame
-    floor: Tensor
-    prior: Prior | None = None
-    class_prior: Tensor | None = None
-    memory_limit: int = DEFAULT_MEMORY_LIMIT
     name = "baum_welch"
+    needs_fit = True
 
-    def start(self, mixture: Mixture, rows: Source) -> BaumWelchState:
-        """One pass over the rows."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, self._buffers)
-        summary = summary.about(mixture.means)
-        log_prior = 0.0
-        if self.prior is not None:
-            log_prior = float(self.prior.log_density(mixture))
-        return BaumWelchState(mixture, summary, (summary.value + log_prior) / summary.weight)
+    def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
+        if _has_kinks(objective):
+            return f'it needs a differentiable objective, and the margin in objective "{objective.name}" has kinks'
+        if not structure.has_update:
+            return f"covariance_type={structure.name!r} has no closed update"
+        return needs_pseudo_moments(prior)
 
-    def step(self, mixture: BaumWelchState, rows: Source) -> Step:
-        """The first of ever shorter steps that does not lower the objective; the value is that of what came in.
+    def init(self, problem: Problem, start: Mixture) -> BaumWelchState:
+        """Make one pass over the samples."""
+        summary = summarise(
+            start, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
+        )
+        summary = summary.about(start.means)
+        return BaumWelchState(start, summary, (summary.value + problem.log_prior(start)) / summary.weight)
+
+    def step(self, problem: Problem, state: BaumWelchState) -> tuple[BaumWelchState, Info]:
+        """Take the first of ever shorter steps that does not lower the objective.
 
         Momentum is dropped first, then E grows.
         """
-        now, factor, n_steps = mixture, mixture.factor, mixture.n_steps
+        factor, n_steps = state.factor, state.n_steps
         for _ in range(MOST_REJECTIONS):
-            candidate = self.updated(now, factor, n_steps)
+            candidate = self.updated(problem, state, factor, n_steps)
             if not repairs_of(candidate):
-                then = self.start(candidate, rows)
-                if then.value >= now.value:
+                then = self.init(problem, candidate)
+                if then.value >= state.value:
                     factor = max(SHRINKING * factor, SMALLEST_FACTOR)
-                    then = replace(then, factor=factor, previous=now.mixture, n_steps=n_steps + 1)
-                    return Step(replace(then, iteration=now.iteration + 1), now.value)
+                    then = replace(then, factor=factor, previous=state.mixture, n_steps=n_steps + 1)
+                    return then, Info(state.value)
             if n_steps == 0:  # otherwise momentum may be at fault
                 factor *= GROWING
             n_steps = 0
-        return Step(replace(now, n_steps=0, iteration=now.iteration + 1), now.value)
+        return replace(state, n_steps=0), Info(state.value)
 
-    def updated(self, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
-        """The mixture that the net moments and D times its own ask for, with momentum after some steps."""
-        mixture, pseudo = now.mixture, self._pseudo_moments
+    def result(self, state: BaumWelchState) -> Mixture:
+        return state.mixture
+
+    def saved(self, state: BaumWelchState) -> dict[str, Any]:
+        """Leave out the summary: one pass makes it again, to the last bit."""
+        return {
+            "mixture": state.mixture,
+            "factor": state.factor,
+            "previous": state.previous,
+            "n_steps": state.n_steps,
+        }
+
+    def restored(self, problem: Problem, saved: dict[str, Any]) -> BaumWelchState:
+        device, previous = problem.source.device, saved["previous"]
+        return replace(
+            self.init(problem, saved["mixture"].to(device)),
+            factor=saved["factor"],
+            previous=None if previous is None else previous.to(device),
+            n_steps=saved["n_steps"],
+        )
+
+    def updated(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
+        """Return the mixture of the net moments plus D times its own, with momentum after some steps."""
+        mixture, pseudo = now.mixture, problem.pseudo_moments
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
-            constants = self.constants(now, factor, anchor)
+            constants = self.constants(problem, now, factor, anchor)
             means, scatter = placed(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
-            covariance = mixture.covariance.updated(scatter, pseudo, self.floor)
-        return Mixture(self._log_weights(mixture, now.summary), means, covariance, mixture.class_of)
+            covariance = mixture.covariance.updated(scatter, pseudo, problem.floor)
+        return Mixture(_log_weights(problem, mixture, now.summary), means, covariance, mixture.class_of)
 
     def anchor(self, now: BaumWelchState, n_steps: int) -> Moments:
         """The model's own moments, each component counting one, carried on as the last step moved them (momentum)."""
@@ -114,36 +126,35 @@ class BaumWelch:
         before = now.previous.own_moments(ones).about(own.reference)
         return own.scaled(1 + share) + before.scaled(-share)
 
-    def constants(self, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
+    def constants(self, problem: Problem, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
         """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
         net, denominators = now.summary.moments, now.summary.denominator_counts
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
-            _, scatter = placed(now.mixture, net + anchor.scaled(halves), self._pseudo_moments)
-            sound = now.mixture.covariance.definite(scatter, self._pseudo_moments)
+            _, scatter = placed(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)
+            sound = now.mixture.covariance.definite(scatter, problem.pseudo_moments)
             if bool(sound.all()):
                 break
             halves = torch.where(sound, halves, 2 * halves)
         return 2 * halves
 
-    def _log_weights(self, mixture: Mixture, summary: Summary) -> Tensor:
-        denominators = summary.denominator_counts
-        numerators = (summary.moments.counts + denominators + self._pseudo_moments.weight_count).clamp_min(0)
-        groups, totals = [slice(0, mixture.n_components)], [1.0]
-        if self.class_prior is not None:
-            groups, totals = mixture.class_slices, self.class_prior.tolist()
-        return grown(mixture.log_weights, numerators, denominators, groups, totals)
 
-    @cached_property
-    def _buffers(self) -> Buffers:
-        return Buffers()
-
-    @cached_property
-    def _pseudo_moments(self) -> PseudoMoments:
-        return pseudo_moments_of(self.prior, self.floor)
+def _has_kinks(objective: Objective) -> bool:
+    if isinstance(objective, Hybrid):
+        return objective.tradeoff < 1 and _has_kinks(objective.discriminative)
+    return isinstance(objective, Margin)
 
 
-def grown(
+def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor:
+    denominators = summary.denominator_counts
+    numerators = (summary.moments.counts + denominators + problem.pseudo_moments.weight_count).clamp_min(0)
+    groups, totals = [slice(0, mixture.n_components)], [1.0]
+    if problem.class_prior is not None:
+        groups, totals = mixture.class_slices, problem.class_prior.tolist()
+    return maximising_weights(mixture.log_weights, numerators, denominators, groups, totals)
+
+
+def maximising_weights(
     log_weights: Tensor, numerators: Tensor, denominators: Tensor, groups: Sequence[slice], totals: Sequence[float]
 ) -> Tensor:
     """The weights v that maximise a bound of the objective, those of a group summing to its total (weight-growth):
@@ -153,7 +164,7 @@ def grown(
     Newton's method on 1 / sum_k v_k, which is concave in lambda, climbs to the root from below. Without numerators a
     group stays.
     """
-    found = log_weights.clone()
+    updated = log_weights.clone()
     rates = denominators / log_weights.exp().clamp_min(1e-300)
     for group, total in zip(groups, totals, strict=True):
         wanted = numerators[group] > 0
@@ -169,7 +180,7 @@ def grown(
             multiplier = multiplier + change
             if not bool(change > 1e-15 * multiplier.abs()):
                 break
-        logs = torch.full_like(found[group], -torch.inf)
+        logs = torch.full_like(updated[group], -torch.inf)
         logs[wanted] = (shares / shares.sum() * total).log()
-        found[group] = logs
-    return found
+        updated[group] = logs
+    return updated

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers
 from mixtura.engine.passes import summarise
-from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import threads_for
-from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
-from mixtura.roles import ConjugatePrior, Covariance, Objective, Prior, Step
-from mixtura.values.extents import Frame
+from mixtura.roles import Covariance, Info, Objective, Prior, Structure
+from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import DiagonalForm, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.storable import storable
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
@@ -28,53 +26,67 @@ ILL_DEFINED = (
 )
 
 
+@storable("em")
 @dataclass(frozen=True)
 class EM:
-    """Maximises a likelihood, plus a log prior where there is one; never lowers it.
+    """Expectation-maximisation: maximises a likelihood plus a log prior, and never lowers it.
 
-    Arguments:
-        objective: one without a denominator.
-        frame: where the rows lie.
-        prior: added to the likelihood, or None.
-        class_prior: fixed class probabilities (C,), or None to learn them.
-        ridge: added to every variance after an update (scikit-learn's reg_covar); not part of the objective.
-        floor: the smallest variance of each feature, (D,).
-        strict: raise where a covariance is not positive definite, as scikit-learn does, instead of repairing it.
+    The state is the mixture.
+
+    Parameters
+    ----------
+    strict : bool, default=False
+        Raise where a covariance is not positive definite, as scikit-learn does, instead of repairing it.
     """
 
-    objective: Objective
-    frame: Frame
-    floor: Tensor
-    prior: Prior | None = None
-    class_prior: Tensor | None = None
-    ridge: float = 0.0
-    memory_limit: int = DEFAULT_MEMORY_LIMIT
     strict: bool = False
     name = "em"
+    needs_fit = False
 
-    def step(self, mixture: Mixture, rows: Source) -> Step:
-        """One iteration; the value is that of the mixture given, (log-likelihood + log prior) per unit of weight."""
-        summary = summarise(mixture, rows, self.objective, self.frame, self.memory_limit, self.buffers)
-        log_prior = 0.0
-        if self.prior is not None:
-            log_prior = float(self.prior.log_density(mixture))
-        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
-            updated = self.maximised(mixture, summary.moments)
+    def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
+        if objective.needs_denominator:
+            return f'it maximises likelihoods, and objective "{objective.name}" is not one'
+        return needs_pseudo_moments(prior)
+
+    def init(self, problem: Problem, start: Mixture) -> Mixture:
+        return start
+
+    def step(self, problem: Problem, state: Mixture) -> tuple[Mixture, Info]:
+        """Return the next mixture, and (log-likelihood + log prior) per unit of weight of the given one."""
+        summary = summarise(
+            state, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
+        )
+        log_prior = problem.log_prior(state)
+        with threads_for(len(state.means) * float(state.means.shape[1]) ** 3):
+            updated = self.maximised(problem, state, summary.moments)
         repairs = repairs_of(updated)
         if repairs and self.strict:
             raise ValueError(ILL_DEFINED)
-        return Step(updated, (summary.value + log_prior) / summary.weight, repairs)
+        return updated, Info((summary.value + log_prior) / summary.weight, repairs)
 
-    def maximised(self, mixture: Mixture, moments: Moments) -> Mixture:
-        """The mixture that moments ask for; a component without rows keeps its place (em-update)."""
-        pseudo = self.pseudo_moments
+    def result(self, state: Mixture) -> Mixture:
+        return state
+
+    def saved(self, state: Mixture) -> Mixture:
+        return state
+
+    def restored(self, problem: Problem, saved: Mixture) -> Mixture:
+        return saved.to(problem.source.device)
+
+    def maximised(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
+        """Return the mixture that maximises the expected log-likelihood (em-update).
+
+        A component without samples keeps its parameters.
+        """
+        pseudo = problem.pseudo_moments
         means, scatter = placed(mixture, moments, pseudo)
-        covariance = self._covariance(mixture, means, scatter, pseudo)
-        log_weights = self._log_weights(mixture, moments.counts + pseudo.weight_count)
+        covariance = self._covariance(problem.floor, mixture, means, scatter, pseudo)
+        log_weights = _log_weights(problem.class_prior, mixture, moments.counts + pseudo.weight_count)
         return mixture.moved(log_weights, means, covariance)
 
-    def _covariance(self, mixture: Mixture, means: Tensor, scatter: Moments, pseudo: PseudoMoments) -> Covariance:
-        floor = self.floor
+    def _covariance(
+        self, floor: Tensor, mixture: Mixture, means: Tensor, scatter: Moments, pseudo: PseudoMoments
+    ) -> Covariance:
         if self.strict and isinstance(scatter.form, DiagonalForm):
             # scikit-learn divides by counts + 10 eps, which leaves so much variance to a component on a single sample.
             counts = scatter.counts.unsqueeze(-1)
@@ -85,37 +97,15 @@ class EM:
         except FloatingPointError as error:
             raise ValueError(ILL_DEFINED) from error
 
-    def _log_weights(self, mixture: Mixture, counts: Tensor) -> Tensor:
-        counts = counts.clamp_min(0)
-        log_counts = counts.log() - counts.sum().log()
-        if self.class_prior is None:
-            return log_counts
-        totals = torch.stack([log_counts[part].logsumexp(0) for part in mixture.class_slices])[mixture.class_of]
-        kept = mixture.log_weights - mixture.log_class_prior[mixture.class_of]  # for a class without rows
-        return torch.where(totals.isfinite(), log_counts - totals, kept) + self.class_prior.log()[mixture.class_of]
 
-    @cached_property
-    def buffers(self) -> Buffers:
-        """Buffers of the passes, used again from step to step."""
-        return Buffers()
-
-    @cached_property
-    def pseudo_moments(self) -> PseudoMoments:
-        """What the prior adds to moments, and the ridge."""
-        return replace(pseudo_moments_of(self.prior, self.floor), ridge=self.ridge)
-
-
-def pseudo_moments_of(prior: Prior | None, floor: Tensor) -> PseudoMoments:
-    """What a prior, or none, adds; floor (D,) says how many features there are, and where."""
-    if prior is None:
-        zeros = torch.zeros_like(floor)
-        return PseudoMoments(0.0, 0.0, 0.0, zeros, zeros)
-    if not isinstance(prior, ConjugatePrior):
-        raise ValueError(
-            f"EM and extended Baum-Welch need a prior with pseudo-moments, such as priors.Conjugate; got "
-            f"{type(prior).__name__}, which has a density alone. Use solver='gradient'."
-        )
-    return prior.pseudo_moments(len(floor))
+def _log_weights(class_prior: Tensor | None, mixture: Mixture, counts: Tensor) -> Tensor:
+    counts = counts.clamp_min(0)
+    log_counts = counts.log() - counts.sum().log()
+    if class_prior is None:
+        return log_counts
+    totals = torch.stack([log_counts[part].logsumexp(0) for part in mixture.class_slices])[mixture.class_of]
+    kept = mixture.log_weights - mixture.log_class_prior[mixture.class_of]  # for a class without samples
+    return torch.where(totals.isfinite(), log_counts - totals, kept) + class_prior.log()[mixture.class_of]
 
 
 def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
@@ -136,25 +126,25 @@ def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[T
 
 
 def repairs_of(mixture: Mixture) -> tuple[str, ...]:
-    """What an update had to mend, in words."""
-    found = []
+    """Return what an update had to repair, in words."""
     repaired = mixture.covariance.repaired
-    if bool(repaired.any()):
-        numbers = repaired.nonzero()[:, 0].tolist()
-        found.append(
-            f"the covariance of component {numbers[0]} was not positive definite; a multiple of its diagonal was added"
-        )
-    return tuple(found)
+    if not bool(repaired.any()):
+        return ()
+    number = int(repaired.nonzero()[0, 0])
+    return (f"the covariance of component {number} was not positive definite; a multiple of its diagonal was added",)
 
 
-def first_update(rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], solver: EM) -> Mixture:
-    """One EM step in which every row belongs to its assigned component."""
+def first_update(
+    rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], problem: Problem, solver: EM | None = None
+) -> Mixture:
+    """Return the mixture after one EM step in which every sample belongs to its assigned component."""
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
     class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
     class_weights.index_add_(0, rough.class_of, rough.weights)
-    by_hand = replace(solver, objective=Assigned(), class_prior=None)
-    updated = by_hand.step(rough, TensorSource(rows, labels=components, weights=weights)).mixture
-    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # a centre without rows stays in the game
+    source = TensorSource(rows, labels=components, weights=weights)
+    by_hand = replace(problem, source=source, objective=Assigned(), class_prior=None)
+    updated, _ = (solver or EM()).step(by_hand, rough)
+    floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # an empty component may still gain samples
     return replace(updated, log_weights=floored).with_class_prior(
-        solver.class_prior if solver.class_prior is not None else class_weights
+        problem.class_prior if problem.class_prior is not None else class_weights
     )

@@ -1,6 +1,6 @@
 """Stochastic gradients: any torch optimiser on minibatches, or L-BFGS on all rows (RPTP18).
 
-A step is one epoch. The epoch that predicts rows kept out best is remembered. On CUDA the work of a minibatch is
+A step is one epoch. On CUDA the work of a minibatch is
 captured once in a graph and replayed.
 """
 
@@ -8,81 +8,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixtura import checks
 from mixtura.engine.evaluator import computing_dtype
-from mixtura.engine.passes import map_rows, summarise
+from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
 from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.optimisers import import_compiler
-from mixtura.objectives import Joint
-from mixtura.objectives.likelihood import class_posteriors
-from mixtura.roles import Objective, Prior, Step
+from mixtura.roles import Info, Objective, Prior, Structure
+from mixtura.solvers.problem import Problem
 from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
 from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
-from mixtura.values.tensor_files import read_tensors, write_tensors
 
 # Rows of which L-BFGS sees the gradient at once.
 CHUNK_ROWS = 4096
 # Rows up to which "auto" takes L-BFGS: it needs all rows for every step, and few steps.
 MOST_FOR_LBFGS = 5000
-CHECKPOINT = "mixtura checkpoint"  # key of the header in the file
-MISSING = 0.5772156649  # stands for a missing value in the fingerprint of samples; any number that none of them has
 LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
 @dataclass(frozen=True)
 class GradientState:
-    """Where a fit stands after some epochs: the live training, and copies of what it was and of what was best."""
+    """Where a fit stands after some epochs: the live training, and copies of everything that changes in it."""
 
     training: Training
-    epoch: int = 0
-    state: dict[str, Tensor] = field(default_factory=dict)
-    best: dict[str, Tensor] = field(default_factory=dict)
-    best_epoch: int = 0
-    best_score: tuple[float, ...] = (-float("inf"),)
-    scores: tuple[tuple[float, ...], ...] = ()  # of the rows kept out, by epoch
-    objectives: tuple[float, ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the rows kept out have seen nothing better for long enough."""
-        solver = self.training.solver
-        return solver.held_out is not None and self.epoch - self.best_epoch >= solver.patience
-
-    @property
-    def mixture(self) -> Mixture:
-        """The best mixture so far; without rows kept out, the last."""
-        return self.training.mixture_of(self.best)
+    epoch: int
+    copies: Copies
 
 
 @storable("gradient")
 @dataclass(frozen=True)
 class Gradient:
-    """Maximises any objective, plus a log prior where there is one, by a torch optimiser.
+    """A torch optimiser: maximises any objective plus a log prior. A step is one epoch.
 
-    Arguments:
-        optimiser: "adam", "lbfgs", "auto" (L-BFGS where rows are few), or a function from parameters to an optimiser.
-        learning_rate: of Adam, in units of standardised columns.
-        decay_epochs: the step size falls to nothing over so many epochs, along half a cosine; None keeps it.
-        averaging: the mixture is a moving average of the parameters that forgets so much of itself a step; 1 is none.
-        batch_size: rows of a minibatch.
-        patience: end after so many epochs without a better score of the rows kept out.
-        criterion: what the rows kept out are judged by: "error" (ties by log-loss) or "log_loss".
-        checkpoint: a file written after every epoch; a fit that finds it goes on from there.
-        units: columns as the optimiser sees them; None standardises them.
-        floor: smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
-        objective, prior, prior_weight, class_prior, held_out, seed: set by the estimator; `held_out` are labeled rows.
+    Parameters
+    ----------
+    optimiser : {"auto", "adam", "lbfgs"} or callable, default="auto"
+        "auto" is L-BFGS up to 5000 samples and Adam on minibatches above; a callable makes a torch optimiser of a list
+        of parameters.
+    learning_rate : float, default=1e-3
+        Of Adam, in units of standardised features.
+    decay_epochs : int, optional
+        The learning rate falls to zero over so many epochs, along half a cosine; None keeps it.
+    averaging : float, default=1.0
+        The mixture is an exponential moving average of the parameters with this rate; 1 is no averaging.
+    batch_size : int, default=100
+        Samples of a minibatch.
+    units : Units, optional
+        Centre and scales of the features as the optimiser sees them; None standardises.
+    floor : float, optional
+        Smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
     """
 
     optimiser: Any = "auto"
@@ -90,60 +73,66 @@ class Gradient:
     decay_epochs: int | None = None
     averaging: float = 1.0
     batch_size: int = 100
-    patience: int = 20
-    criterion: str = "error"
-    checkpoint: Any = None
-    objective: Objective = field(default_factory=Joint)
-    prior: Prior | None = None
-    prior_weight: float = 1.0
-    class_prior: Tensor | None = None
-    held_out: TensorSource | None = None
-    seed: int = 0
     units: Units | None = None
     floor: float | None = None
     name = "gradient"
+    needs_fit = True
 
-    def start(self, mixture: Mixture, rows: Source) -> GradientState:
-        """The start itself is the first candidate; a checkpoint of the same fit is taken up where it is."""
-        checks.checkpoint(self.checkpoint)
-        training = Training(self, mixture, rows)
-        state = training.state()
-        first = GradientState(training, 0, state, training.kept())
-        if self.held_out is not None:
-            score = training.score()
-            first = replace(first, best_score=score, scores=(score,))
-        return read_checkpoint(self.checkpoint, first) if self.checkpoint is not None else first
+    def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
+        return None
 
-    def step(self, mixture: GradientState, rows: Source) -> Step:
-        """One epoch; the value is the objective per unit of weight as the epoch met it."""
-        now, training = mixture, mixture.training
-        if training.epoch != now.epoch:
-            training.load(now.state, now.epoch)
-        value = training.run_epoch()
-        then = replace(now, epoch=now.epoch + 1, state=training.state(), objectives=(*now.objectives, value))
-        if self.held_out is None:
-            then = replace(then, best=training.kept(), best_epoch=then.epoch)
-        else:
-            score = training.score()
-            then = replace(then, scores=(*now.scores, score))
-            if score > now.best_score:
-                then = replace(then, best=training.kept(), best_epoch=then.epoch, best_score=score)
-        if self.checkpoint is not None:
-            write_checkpoint(self.checkpoint, then)
-        return Step(then, value, finished=then.finished)
+    def init(self, problem: Problem, start: Mixture) -> GradientState:
+        training = Training(self, problem, start)
+        return GradientState(training, 0, training.copies())
+
+    def step(self, problem: Problem, state: GradientState) -> tuple[GradientState, Info]:
+        """Run one epoch; the value is the objective per unit of weight as the epoch met it."""
+        training = state.training
+        if training.epoch != state.epoch:  # after an epoch that was interrupted, or another state of the same training
+            training.load(state.copies, state.epoch)
+        training.epoch = -1  # until the epoch is complete
+        value = training.run_epoch(state.epoch)
+        return GradientState(training, state.epoch + 1, training.copies()), Info(value)
+
+    def result(self, state: GradientState) -> Mixture:
+        return state.training.mixture_of(state.copies)
+
+    def saved(self, state: GradientState) -> dict[str, Any]:
+        start = state.training.start
+        return {"epoch": state.epoch, "copies": state.copies, "start": start}
+
+    def restored(self, problem: Problem, saved: dict[str, Any]) -> GradientState:
+        device = problem.source.device
+        training = Training(self, problem, saved["start"].to(device))
+        copies = {name: _moved(part, device) for name, part in saved["copies"].items()}
+        training.load(copies, saved["epoch"])
+        return GradientState(training, saved["epoch"], copies)
+
+
+# By names: leaves, averages, the state of the random order, and what the optimiser remembers.
+Copies = dict[str, Any]
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Return nested lists and dicts of tensors on a device."""
+    if isinstance(value, Tensor):
+        return value if value.dtype == torch.uint8 else value.to(device)  # the state of a generator stays
+    if isinstance(value, dict):
+        return {name: _moved(part, device) for name, part in value.items()}
+    return [_moved(part, device) for part in value] if isinstance(value, list) else value
 
 
 class Training:
     """The live state of a fit: free parameters, optimiser, rows in order, and on CUDA the captured step."""
 
-    def __init__(self, solver: Gradient, mixture: Mixture, rows: Source):
-        self.solver, self.epoch = solver, 0
+    def __init__(self, solver: Gradient, problem: Problem, mixture: Mixture):
+        self.solver, self.problem, self.start, self.epoch = solver, problem, mixture, 0
+        rows = problem.source
         block = together(rows)
         self.frame = locate(rows)
         self.dtype = computing_dtype(rows)
         self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
-        prior = solver.prior, solver.prior_weight
-        self.free = FreeMixture(mixture, self.units, *prior, solver.class_prior, self.dtype, solver.floor)
+        self.free = FreeMixture(mixture, self.units, problem.prior, problem.class_prior, self.dtype, solver.floor)
         self.labels, self.shares = block.labels, block.shares
         n_rows = len(block.rows)
         weights = torch.ones(n_rows, device=block.rows.device) if block.weights is None else block.weights
@@ -154,7 +143,7 @@ class Training:
         self.lbfgs = self._takes_lbfgs(n_rows)
         self.averages = self.free.snapshot() if solver.averaging < 1 else {}
         self.optimiser = self._optimiser()
-        self.order = torch.Generator().manual_seed(solver.seed)
+        self.order = torch.Generator().manual_seed(problem.seed)
         self.graph: CapturedStep | None = None
 
     def _standardised(self, rows: Tensor) -> Tensor:
@@ -162,7 +151,7 @@ class Training:
         return ((rows.double() - self.units.centre) / self.units.scales).to(self.dtype)
 
     def _takes_lbfgs(self, n_rows: int) -> bool:
-        few = n_rows <= MOST_FOR_LBFGS and self.solver.held_out is None
+        few = n_rows <= MOST_FOR_LBFGS
         return self.solver.optimiser == "lbfgs" or (self.solver.optimiser == "auto" and few)
 
     def _optimiser(self) -> torch.optim.Optimizer:
@@ -178,25 +167,20 @@ class Training:
         # A captured step reads its size from the device.
         return torch.optim.Adam(leaves, lr=torch.tensor(rate, device=self.rows.device), fused=True, capturable=True)
 
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """By which a checkpoint knows its fit."""
-        return fit_settings(self)
-
     # ---- epochs ------------------------------------------------------------------------------------------------
 
-    def run_epoch(self) -> float:
-        """One go through all rows; the objective per unit of weight."""
-        self._set_rate()
+    def run_epoch(self, epoch: int) -> float:
+        """Go through all samples once; return the objective per unit of weight."""
+        self._set_rate(epoch)
         with threads_for(self.rows.shape[1] * self._batch_size * self.free.leaves["logits"].numel() * 50):
             total = self._whole() if self.lbfgs else self._minibatches()
-        self.epoch += 1
+        self.epoch = epoch + 1
         return float(total) / self.total_weight
 
-    def _set_rate(self) -> None:
+    def _set_rate(self, epoch: int) -> None:
         if self.solver.decay_epochs is None:
             return
-        share = 0.5 + 0.5 * math.cos(math.pi * min(1.0, self.epoch / self.solver.decay_epochs))
+        share = 0.5 + 0.5 * math.cos(math.pi * min(1.0, epoch / self.solver.decay_epochs))
         for group in self.optimiser.param_groups:
             group.setdefault("first_rate", float(group["lr"]))
             rate = share * group["first_rate"]
@@ -224,9 +208,9 @@ class Training:
 
     def _captured(self, batch: Tensor, counted: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         if self.graph is None:
-            kept = self.state()
+            before = self.copies()
             self.graph = CapturedStep(self._step, batch, counted)
-            self.load(kept, self.epoch)
+            self.load(before, self.epoch)
         return self.graph
 
     def _step(self, batch: Tensor, counted: Tensor) -> Tensor:
@@ -247,14 +231,14 @@ class Training:
             return self._gradient_of_moments(batch[counted], divisor, prior_share)
         targets = Targets(self.free.class_of, labels, shares, known_classes=self.free.n_classes)
         rows = self.rows.index_select(0, batch).T
-        return self.free.add_gradient(self.solver.objective, rows, targets, weights, divisor, prior_share)
+        return self.free.add_gradient(self.problem.objective, rows, targets, weights, divisor, prior_share)
 
     def _gradient_of_moments(self, batch: Tensor, divisor: float, prior_share: float) -> Tensor:
         parts = (None if part is None else part[batch] for part in (self.labels, self.shares, self.weights))
         rows = self.rows[batch]
         frame = Frame(torch.zeros_like(self.units.centre), self.frame.radii / self.units.scales)
         mixture = self.free.standard_mixture()
-        found = summarise(mixture, TensorSource(rows, *parts), self.solver.objective, frame)
+        found = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
         moments = found.moments.about(mixture.means)
         # Log joints of the rows as they are: by the scales of the observed cells less.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
@@ -276,83 +260,47 @@ class Training:
         loss = self.optimiser.step(closure)  # pyright: ignore[reportCallIssue, reportArgumentType]
         return -torch.as_tensor(loss).detach().double() * self.total_weight
 
-    # ---- rows kept out -----------------------------------------------------------------------------------------
+    # ---- copies ------------------------------------------------------------------------------------------------
 
-    def score(self) -> tuple[float, ...]:
-        """Of the rows kept out, larger is better: minus the error and the mean log posterior of the class, or that."""
+    def mixture_of(self, copies: Copies) -> Mixture:
+        """Return the mixture of the averages among the copies, or of the leaves where nothing is averaged."""
         live = self.free.snapshot()
-        self.free.restore(self.kept())
-        score = self._score()
-        self.free.restore(live)
-        return score
-
-    def _score(self) -> tuple[float, ...]:
-        held_out = self.solver.held_out
-        assert held_out is not None
-        block = next(iter(held_out.blocks()))
-        assert block.labels is not None
-        scores = self._class_scores(block.rows)  # (C, n)
-        own = scores.gather(0, block.labels.unsqueeze(0))[0] - scores.logsumexp(0)
-        right = (scores.argmax(0) == block.labels).to(own.dtype)
-        weights = torch.ones_like(own) if block.weights is None else block.weights.to(own.dtype)
-        total = float(weights.sum())
-        log_posterior = float((own.clamp_min(-1e6) * weights).sum()) / total
-        if self.solver.criterion == "log_loss":
-            return (log_posterior,)
-        return (float((right * weights).sum()) / total - 1.0, log_posterior)
-
-    def _class_scores(self, rows: Tensor) -> Tensor:
-        known = Targets(self.free.class_of, known_classes=self.free.n_classes)
-        if bool(rows.isnan().any()):
-            source = TensorSource(rows)
-            mixture = self.free.mixture()
-            return map_rows(mixture, source, lambda a: class_posteriors(a, known)[0].T).T
-        chunks = self._standardised(rows).split(CHUNK_ROWS)
-        return torch.cat([class_posteriors(self.free.log_joint(part.T), known)[0] for part in chunks], 1)
-
-    # ---- state -------------------------------------------------------------------------------------------------
-
-    def kept(self) -> dict[str, Tensor]:
-        """Copies of the leaves of the mixture: the live ones, or their averages."""
-        return {name: part.clone() for name, part in self.averages.items()} or self.free.snapshot()
-
-    def mixture_of(self, leaves: dict[str, Tensor]) -> Mixture:
-        kept = self.free.snapshot()
-        self.free.restore(leaves)
+        self.free.restore(copies["averages"] or copies["leaves"])
         mixture = self.free.mixture()
-        self.free.restore(kept)
+        self.free.restore(live)
         return mixture
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of everything that changes: leaves, what the optimiser remembers of them, the random order."""
-        state = {f"leaf.{name}": part for name, part in self.free.snapshot().items()}
-        state |= {f"average.{name}": part.clone() for name, part in self.averages.items()}
-        state["order"] = self.order.get_state()
-        if not self.lbfgs:  # L-BFGS begins anew with its curvature
-            for name, leaf in self.free.leaves.items():
-                for key, value in self.optimiser.state.get(leaf, {}).items():
-                    if isinstance(value, Tensor):
-                        state[f"optimiser.{name}.{key}"] = value.detach().clone()
-        return state
+    def copies(self) -> Copies:
+        """Copy everything that changes."""
+        averages = {name: part.clone() for name, part in self.averages.items()}
+        # By places of the leaves; torch's own `state_dict` hands out the live tensors.
+        memory = deepcopy(self.optimiser.state_dict()["state"])
+        return {
+            "leaves": self.free.snapshot(),
+            "averages": averages,
+            "order": self.order.get_state(),
+            "optimiser": memory,
+        }
 
-    def load(self, state: dict[str, Tensor], epoch: int) -> None:
-        """The inverse of `state`; in place, so that a captured step sees it."""
-        self.free.restore({name: state[f"leaf.{name}"] for name in self.free.leaves})
+    def load(self, copies: Copies, epoch: int) -> None:
+        """Set everything to copies; in place where tensors exist, so that a captured step sees it."""
+        self.free.restore(copies["leaves"])
         for name, average in self.averages.items():
-            average.copy_(state[f"average.{name}"])
-        self.order.set_state(state["order"])
-        for name, leaf in self.free.leaves.items():
-            own = self.optimiser.state[leaf]
-            prefix = f"optimiser.{name}."
-            saved = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            for key, value in own.items():
+            average.copy_(copies["averages"][name])
+        self.order.set_state(copies["order"])
+        places = list(self.free.leaves.values())
+        for place, leaf in enumerate(places):
+            live, saved = self.optimiser.state[leaf], copies["optimiser"].get(place, {})
+            if self.lbfgs:
+                live.clear()
+            for key, value in live.items():
                 if isinstance(value, Tensor) and key not in saved:
                     value.zero_()
             for key, value in saved.items():
-                if isinstance(own.get(key), Tensor):
-                    own[key].copy_(value)
+                if isinstance(value, Tensor) and isinstance(live.get(key), Tensor):
+                    live[key].copy_(value)
                 else:
-                    own[key] = value.to(leaf.device if value.ndim else value.device).clone()
+                    live[key] = deepcopy(value)
         self.epoch = epoch
 
 
@@ -406,122 +354,3 @@ def together(rows: Source) -> Block:
         values = [getattr(block, name) for block in blocks]
         parts[name] = None if values[0] is None else torch.cat(values)
     return replace(blocks[0], **parts, _groups={})
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------------------------
-
-
-def write_checkpoint(path: Any, progress: GradientState) -> None:
-    """Write everything that a fit needs to go on."""
-    tensors = {f"state.{name}": part for name, part in progress.state.items()}
-    tensors |= {f"best.{name}": part for name, part in progress.best.items()}
-    header = {
-        "epoch": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "best_score": progress.best_score,
-        "scores": progress.scores,
-        "objectives": progress.objectives,
-        "settings": progress.training.settings,
-    }
-    write_tensors(path, tensors, CHECKPOINT, header)
-
-
-def read_checkpoint(path: Any, first: GradientState) -> GradientState:
-    """The progress that a file holds, or the first where there is no file.
-
-    Raises:
-        ValueError: the file is damaged, or is that of another fit; it is left as it is.
-    """
-    if not Path(path).exists():
-        return first
-    advice = "name another file in `checkpoint`, or remove this one to begin anew."
-    try:
-        header, tensors = read_tensors(path, CHECKPOINT)
-        saved = dict(header["settings"])
-        _check_leaves(tensors, first)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{str(path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {advice}"
-        ) from error
-    settings = first.training.settings
-    changed = [name for name in settings if saved.get(name) != settings[name]]
-    if changed:
-        raise ValueError(f"The checkpoint {str(path)!r} belongs to another fit (other {', '.join(changed)}); {advice}")
-    device = first.training.rows.device
-
-    def part(prefix: str) -> dict[str, Tensor]:
-        chosen = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        return {
-            name.removeprefix(prefix): tensor if name == "state.order" else tensor.to(device)
-            for name, tensor in chosen.items()
-        }
-
-    first.training.epoch = -1  # the live training is not there yet: the next step loads the state
-    return replace(
-        first,
-        epoch=header["epoch"],
-        state=part("state."),
-        best=part("best."),
-        best_epoch=header["best_epoch"],
-        best_score=tuple(header["best_score"]),
-        scores=tuple(tuple(score) for score in header["scores"]),
-        objectives=tuple(header["objectives"]),
-    )
-
-
-def _check_leaves(tensors: dict[str, Tensor], first: GradientState) -> None:
-    """Every number that the fit goes on from is there and finite; shapes are compared with the settings."""
-    needed = {f"{part}{name}" for part in ("state.leaf.", "best.") for name in first.best}
-    missing = sorted(needed - tensors.keys())
-    if missing or "state.order" not in tensors:
-        raise ValueError(f"it lacks {(missing or ['state.order'])[0]!r}")
-    if not all(bool(tensors[name].isfinite().all()) for name in needed):
-        raise ValueError("it holds numbers that are not finite")
-
-
-def fit_settings(training: Training) -> dict[str, Any]:
-    """What must be the same for a checkpoint to be of this fit, by the names that an error message gives it."""
-    solver = training.solver
-    held_out = None if solver.held_out is None else together(solver.held_out)
-    return {
-        "optimiser": solver.optimiser if isinstance(solver.optimiser, str) else "another",
-        "objective": repr(solver.objective),
-        "criterion": solver.criterion,
-        "learning_rate": solver.learning_rate,
-        "decay_epochs": solver.decay_epochs,
-        "averaging": solver.averaging,
-        "batch_size": solver.batch_size,
-        "random_state": solver.seed,
-        "components or covariances": {n: list(leaf.shape) for n, leaf in sorted(training.free.leaves.items())},
-        "floor": solver.floor,
-        "prior": [solver.prior_weight, _prior_print(solver.prior)],
-        "class_prior": _print(solver.class_prior),
-        "samples": [_print(training.rows), _print(training.units.centre), _print(training.units.scales)],
-        "labels": [_print(training.labels), _print(training.shares)],
-        "sample weights": _print(training.weights),
-        "held-out samples": held_out and _print(held_out.rows),
-        "held-out labels": held_out and _print(held_out.labels),
-        "held-out sample weights": held_out and _print(held_out.weights),
-    }
-
-
-def _prior_print(prior: Prior | None) -> list[Any] | None:
-    """The class of a prior and its numbers; what it keeps for itself is left out."""
-    if prior is None:
-        return None
-    public = {name: value for name, value in sorted(vars(prior).items()) if not name.startswith("_")}
-    return [type(prior).__name__, [[n, _print(v) if isinstance(v, Tensor) else repr(v)] for n, v in public.items()]]
-
-
-def _print(values: Tensor | None) -> list[Any] | None:
-    """Shape and a weighted sum, which other values, or the same in another order, would hardly have.
-
-    Eight digits, not all bits: standardised samples and priors are sums, whose last digits depend on the number of
-    threads.
-    """
-    if values is None:
-        return None
-    flat = values.detach().double().cpu().flatten()
-    flat = torch.where(flat.isnan(), MISSING, flat)
-    mixed = flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64).sin()
-    return [list(values.shape), f"{float(mixed):.7e}"]

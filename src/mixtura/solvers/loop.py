@@ -1,14 +1,14 @@
-"""The one loop: it checks convergence, limits, non-finite values and interruption for every solver."""
+"""The one loop: convergence, limits, non-finite values, held-out samples, checkpoints and Ctrl-C for every solver."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
-from mixtura.roles import Solver
+from mixtura.roles import MemberSolver, Solver
 from mixtura.values.storable import storable
 
 
@@ -17,14 +17,14 @@ class Outcome(Enum):
 
     CONVERGED = "converged"
     LIMIT = "stopped at max_iter before the objective changed by less than tol"
-    HELD_OUT = "stopped where the rows that were kept out were predicted best"
+    HELD_OUT = "stopped where the held-out samples were predicted best"
     INTERRUPTED = "interrupted; the best parameters so far are kept"
 
 
 @storable("record")
 @dataclass(frozen=True)
 class Record:
-    """One iteration: the objective per row before the update, its change, and the seconds since the start."""
+    """One iteration: the objective per sample before the update, its change, and the seconds since the start."""
 
     iteration: int
     objective: float
@@ -33,104 +33,263 @@ class Record:
 
 
 @dataclass(frozen=True)
-class FitResult:
-    """The mixture, how the fit ended, one record an iteration, and what had to be repaired."""
+class HeldOut:
+    """Held-out samples that say when to stop.
 
-    mixture: Any  # of the kind the solver improves
+    Parameters
+    ----------
+    score : callable
+        From a model to its score, a number or a tuple of numbers; larger is better.
+    interval : int, default=1
+        Steps between two scores.
+    patience : int, default=20
+        Stop after so many scores without a better one.
+    """
+
+    score: Callable[[Any], Any]
+    interval: int = 1
+    patience: int = 20
+
+
+@storable("progress")
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, as a checkpoint keeps it.
+
+    Attributes
+    ----------
+    state : object
+        `Solver.saved` of the last state.
+    history : tuple of Record
+    repairs : tuple of str
+    best : object
+        With held-out samples, the model of the best score.
+    scores : tuple of (int, score)
+        Iterations and the scores of the held-out samples after them.
+    """
+
+    state: Any
+    history: tuple[Record, ...] = ()
+    repairs: tuple[str, ...] = ()
+    best: Any = None
+    scores: tuple[tuple[int, Any], ...] = ()
+
+
+class Checkpoint(Protocol):
+    """Where a run keeps its progress."""
+
+    def read(self) -> Progress | None: ...
+    def write(self, progress: Callable[[], Progress]) -> None:
+        """Keep the progress, or skip it where the last one is recent enough."""
+        ...
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The model, how the fit ended, one record per iteration, and what had to be repaired.
+
+    Attributes
+    ----------
+    state : object
+        The last state of the solver.
+    scores : tuple of (int, score)
+        Iterations and the scores of the held-out samples after them.
+    """
+
+    mixture: Any
     outcome: Outcome
     history: tuple[Record, ...]
     repairs: tuple[str, ...] = ()
+    state: Any = None
+    scores: tuple[tuple[int, Any], ...] = ()
 
     @property
     def objective(self) -> float:
         """The last objective seen; minus infinity before the first."""
         return self.history[-1].objective if self.history else -float("inf")
 
+    @property
+    def best_iteration(self) -> int:
+        """The iteration of the best score of the held-out samples, the first of equals; without them the last one."""
+        return best_score(self.scores)[0] if self.scores else len(self.history)
+
+
+def best_score(scores: tuple[tuple[int, Any], ...]) -> tuple[int, Any]:
+    """Return the best score and its iteration, the first of equals."""
+    return max(scores, key=lambda pair: pair[1])
+
+
+@dataclass
+class _Course:
+    """The records of one model while it is trained."""
+
+    solver_name: str
+    previous: float
+    start: float = field(default_factory=time.perf_counter)
+    history: list[Record] = field(default_factory=list)
+    repairs: dict[str, None] = field(default_factory=dict)
+
+    def add(self, value: float, repairs: tuple[str, ...], whom: str = "") -> Record:
+        iteration = len(self.history) + 1
+        if not -float("inf") < value < float("inf"):
+            raise FloatingPointError(
+                f"the objective became {value} at iteration {iteration} of solver {self.solver_name!r}{whom}; the "
+                "input may hold values too large to square, or a component may have collapsed"
+            )
+        self.history.append(Record(iteration, value, value - self.previous, time.perf_counter() - self.start))
+        self.previous = value
+        self.repairs.update(dict.fromkeys(repairs))
+        return self.history[-1]
+
+    def take_up(self, progress: Progress) -> None:
+        """Go on where a checkpoint stands."""
+        self.history, self.repairs = list(progress.history), dict.fromkeys(progress.repairs)
+        if self.history:
+            self.previous = self.history[-1].objective
+            self.start -= self.history[-1].seconds
+
+    def result(self, mixture: Any, outcome: Outcome) -> FitResult:
+        return FitResult(mixture, outcome, tuple(self.history), tuple(self.repairs))
+
+
+@dataclass
+class _Judge:
+    """The scores of held-out samples, and the model of the best one."""
+
+    held_out: HeldOut
+    best: Any = None
+    scores: tuple[tuple[int, Any], ...] = ()
+
+    def see(self, iteration: int, mixture: Any) -> bool:
+        """Score a model; return whether to stop."""
+        score = self.held_out.score(mixture)
+        if not self.scores or score > best_score(self.scores)[1]:
+            self.best = mixture
+        self.scores = (*self.scores, (iteration, score))
+        return self.patience_is_over
+
+    @property
+    def patience_is_over(self) -> bool:
+        best = [iteration for iteration, _ in self.scores].index(best_score(self.scores)[0])
+        return len(self.scores) - 1 - best >= self.held_out.patience
+
 
 def run(
     solver: Solver,
-    mixture: Any,
-    rows: Any,
+    problem: Any,
+    start: Any,
     max_iter: int,
     tol: float,
     watch: Callable[[Record], None] | None = None,
     previous: float = -float("inf"),
+    held_out: HeldOut | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> FitResult:
-    """Step until the objective per row changes by less than tol, or max_iter steps are done.
+    """Step until the objective per sample changes by less than tol, or max_iter steps are done.
 
-    Ctrl-C ends the loop with the last complete mixture and the outcome INTERRUPTED; the caller raises again.
+    With held-out samples the model of their best score is returned. Ctrl-C ends the loop with the last complete model
+    and the outcome INTERRUPTED; the caller raises it again.
 
-    Raises:
-        FloatingPointError: the objective is not finite; the message names the iteration.
+    Raises
+    ------
+    FloatingPointError
+        The objective is not finite; the message names the iteration.
     """
-    history: list[Record] = []
-    repairs: dict[str, None] = {}
-    start = time.perf_counter()
-    outcome = Outcome.LIMIT
+    course, judge = _Course(solver.name, previous), None if held_out is None else _Judge(held_out)
+    outcome, state = Outcome.LIMIT, None
     try:
-        for iteration in range(1, max_iter + 1):
-            step = solver.step(mixture, rows)
-            if not -float("inf") < step.value < float("inf"):
-                raise FloatingPointError(
-                    f"the objective became {step.value} at iteration {iteration} of solver {solver.name!r}; the input "
-                    "may hold values too large to square, or a component may have collapsed"
-                )
-            mixture = step.mixture
-            repairs.update(dict.fromkeys(step.repairs))
-            record = Record(iteration, step.value, step.value - previous, time.perf_counter() - start)
-            history.append(record)
-            previous = step.value
+        progress = None if checkpoint is None else checkpoint.read()
+        if progress is None:
+            state = solver.init(problem, start)
+            if judge is not None:
+                judge.see(0, start)
+        else:
+            state = solver.restored(problem, progress.state)
+            course.take_up(progress)
+            if judge is not None:
+                judge.best, judge.scores = progress.best, progress.scores
+                outcome = Outcome.HELD_OUT if judge.patience_is_over else outcome
+        while len(course.history) < max_iter and outcome is Outcome.LIMIT:
+            state, outcome = _iterate(solver, problem, state, course, judge, max_iter, tol)
             if watch is not None:
-                watch(record)
-            if step.finished:
-                outcome = Outcome.HELD_OUT
-                break
-            if step.converged or (step.converged is None and abs(record.change) < tol):
-                outcome = Outcome.CONVERGED
-                break
+                watch(course.history[-1])
+            if checkpoint is not None:
+                checkpoint.write(lambda state=state: _progress(solver, state, course, judge))
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
-    return FitResult(mixture, outcome, tuple(history), tuple(repairs))
+    mixture = start if state is None else solver.result(state)
+    if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
+        judge.see(len(course.history), mixture)
+    result = replace(course.result(mixture, outcome), state=state)
+    return result if judge is None or not judge.scores else replace(result, mixture=judge.best, scores=judge.scores)
 
 
-def run_held_out(
+def _iterate(
     solver: Solver,
-    mixture: Any,
-    rows: Any,
-    score: Callable[[Any], float],
+    problem: Any,
+    state: Any,
+    course: _Course,
+    judge: _Judge | None,
     max_iter: int,
     tol: float,
-    watch: Callable[[Record], None] | None = None,
-    interval: int = 5,
-    patience: int = 20,
-) -> FitResult:
-    """`run`, a few steps at a time, with the mixture of the best score of held-out rows handed back.
+) -> tuple[Any, Outcome]:
+    """Take one step; return the new state, and LIMIT where the loop is to go on."""
+    state, info = solver.step(problem, state)
+    assert not isinstance(info.value, tuple)
+    record, outcome = course.add(float(info.value), info.repairs), Outcome.LIMIT
+    if info.converged or (info.converged is None and abs(record.change) < tol):
+        outcome = Outcome.CONVERGED
+    due = judge is not None and (
+        record.iteration % judge.held_out.interval == 0 or outcome is Outcome.CONVERGED or record.iteration == max_iter
+    )
+    if due and judge is not None and judge.see(record.iteration, solver.result(state)) and outcome is Outcome.LIMIT:
+        outcome = Outcome.HELD_OUT
+    return state, outcome
 
-    Ends when no score of the last `patience` was better; or as `run` ends.
+
+def _progress(solver: Solver, state: Any, course: _Course, judge: _Judge | None) -> Progress:
+    best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
+    return Progress(solver.saved(state), tuple(course.history), tuple(course.repairs), best, scores)
+
+
+def run_members(
+    solver: MemberSolver, problem: Any, state: Any, n_members: int, max_iter: int, tol: float
+) -> list[FitResult]:
+    """Train several models together: what `run` gives for each alone, to rounding.
+
+    A member that has converged leaves, and the steps after it are cheaper.
     """
-    best, best_score, n_worse = mixture, score(mixture), 0
-    history: tuple[Record, ...] = ()
-    repairs: dict[str, None] = {}
-    outcome, previous, seconds = Outcome.LIMIT, -float("inf"), 0.0
-    while len(history) < max_iter and outcome is Outcome.LIMIT:
-        result = run(solver, mixture, rows, min(interval, max_iter - len(history)), tol, watch, previous)
-        mixture, outcome, previous = result.mixture, result.outcome, result.objective
-        history += tuple(
-            replace(r, iteration=r.iteration + len(history), seconds=r.seconds + seconds) for r in result.history
-        )
-        seconds = history[-1].seconds if history else 0.0
-        repairs.update(dict.fromkeys(result.repairs))
-        found = score(mixture)
-        best, best_score, n_worse = (mixture, found, 0) if found > best_score else (best, best_score, n_worse + 1)
-        if outcome is Outcome.LIMIT and n_worse >= patience:
-            outcome = Outcome.HELD_OUT
-    return FitResult(best, outcome, history, tuple(repairs))
+    courses = [_Course(solver.name, -float("inf")) for _ in range(n_members)]
+    results: list[FitResult | None] = [None] * n_members
+    members = list(range(n_members))
+    outcome = Outcome.LIMIT
+    try:
+        for _ in range(max_iter):
+            state, info = solver.step(problem, state)
+            assert isinstance(info.value, tuple)
+            done = []
+            repairs = info.repairs or ("",) * len(members)
+            for position, (number, value, repair) in enumerate(zip(members, info.value, repairs, strict=True)):
+                record = courses[number].add(value, (repair,) if repair else (), f", member {number}")
+                if abs(record.change) < tol:
+                    results[number] = courses[number].result(solver.member(state, position), Outcome.CONVERGED)
+                    done.append(position)
+            if len(done) == len(members):
+                break
+            if done:
+                left = [number for number in members if results[number] is None]
+                state, members = solver.without(state, done), left
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    for position, number in enumerate(members):
+        results[number] = results[number] or courses[number].result(solver.member(state, position), outcome)
+    return [result for result in results if result is not None]
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
-    """The best of several fits, the first of equals.
+    """Return the best of several fits, the first of equals.
 
-    Ctrl-C ends the fits: what is best so far is handed back with the outcome INTERRUPTED, and the caller raises again.
+    Ctrl-C ends the fits: the best one so far is returned with the outcome INTERRUPTED, and the caller raises it again.
     """
     best: FitResult | None = None
     for _ in range(n_starts):

@@ -1,117 +1,81 @@
-"""What a fit of Gaussian mixtures is about, once the input is checked."""
+"""What a solver of Gaussian mixtures maximises, over which samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from mixtura import checks
-from mixtura.engine.sources import Source, warped
-from mixtura.init.description import Description, describe
+from mixtura.engine.evaluator import Buffers
+from mixtura.engine.sources import Source
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.model.warp import Warp
-from mixtura.objectives import Joint
-from mixtura.priors import PRIORS, Conjugate, Shrinkage
-from mixtura.roles import ConjugatePrior, Objective, Prior, Structure
-from mixtura.solvers.baum_welch import BaumWelch
-from mixtura.solvers.em import EM
-
-# Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
-SMALLEST_VARIANCE = 1e-9
-OTHER_PRIORS = ', "auto", None or a prior object'
+from mixtura.roles import ConjugatePrior, Objective, Prior
+from mixtura.values.extents import Frame
+from mixtura.values.pseudo_moments import PseudoMoments
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a fit is about, once the input is checked."""
+    """An objective plus a log prior, as a function of a mixture.
+
+    Parameters
+    ----------
+    source : Source
+        The samples.
+    objective : Objective
+    frame : Frame
+        Where the samples lie.
+    floor : Tensor of shape (n_features,)
+        Smallest variance of each feature.
+    prior : Prior, optional
+        Added to the objective.
+    class_prior : Tensor of shape (n_classes,), optional
+        Fixed class probabilities; None learns them.
+    memory_limit : int
+        Bytes of scratch memory of a pass.
+    seed : int, default=0
+        For solvers that draw random numbers.
+    ridge : float, default=0.0
+        Added to every variance after an update (scikit-learn's `reg_covar`); not part of the objective.
+    """
 
     source: Source
-    classes: np.ndarray
-    description: Description
-    structure: Structure
-    n_components: list[int]
     objective: Objective
-    prior: Prior | None
-    class_prior: Tensor | None
-    generator: torch.Generator
-    memory_limit: int
-    selection: Any = None  # what a search compared, where there was one
-    warp: Warp | None = None  # that source and description have gone through
-    log_slope: float = 0.0  # what it adds to the log density of a row, on average
+    frame: Frame
+    floor: Tensor
+    prior: Prior | None = None
+    class_prior: Tensor | None = None
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    seed: int = 0
+    ridge: float = 0.0
 
-    @property
-    def em_structure(self) -> Structure:
-        """What EM fits: the structure itself, or another where it has no closed update."""
-        return self.structure.for_em(self.source.n_features)
+    def log_prior(self, mixture: Mixture) -> float:
+        """Return the log prior of a mixture, up to a constant."""
+        return 0.0 if self.prior is None else float(self.prior.log_density(mixture))
 
-    def converted(self, mixture: Mixture) -> Mixture:
-        """A mixture that EM fitted, in the structure that was asked for."""
-        return replace(mixture, covariance=self.structure.converted(mixture.covariance))
+    @cached_property
+    def buffers(self) -> Buffers:
+        """Buffers of the passes, used again from step to step."""
+        return Buffers()
 
-    def with_warp(self, warp: Warp | None) -> Problem:
-        """The same problem of bent features."""
-        if warp is None:
-            return self
-        warp = warp.to(self.source.device)
-        source = warped(self.source, warp)
-        description = describe(source, len(self.classes), self.generator)
-        rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: len(self.classes)], strict=True))
-        log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
-        return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
-
-    def em(self, objective: Objective) -> EM:
-        return EM(
-            objective,
-            self.description.frame,
-            floor=self.floor,
-            prior=self.prior,
-            class_prior=self.class_prior,
-            memory_limit=self.memory_limit,
-        )
-
-    def start_solver(self) -> EM:
-        """EM to where another solver starts; by the default prior where that of the fit has no pseudo-moments."""
-        if self.prior is None or isinstance(self.prior, ConjugatePrior):
-            return self.em(Joint())
-        return replace(self, prior=make_prior("default", self.description, self.n_components)).em(Joint())
-
-    def baum_welch(self) -> BaumWelch:
-        em = self.em(self.objective)
-        return BaumWelch(em.objective, em.frame, em.floor, em.prior, em.class_prior, em.memory_limit)
-
-    @property
-    def floor(self) -> Tensor:
-        """The smallest variances. A column that does not vary tells nothing of the classes: one variance for all."""
-        within = self.description.within
-        return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
-
-    def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
-        """Which variances ended at their floor, in words."""
-        low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
-        numbers = low.any(1).nonzero()[:, 0].tolist()
-        return (f"a variance of component {numbers[0]} was raised to the smallest allowed variance",) if numbers else ()
+    @cached_property
+    def pseudo_moments(self) -> PseudoMoments:
+        """What the prior adds to the moments."""
+        if self.prior is None:
+            return PseudoMoments.none(self.floor, self.ridge)
+        reason = needs_pseudo_moments(self.prior)
+        if reason is not None or not isinstance(self.prior, ConjugatePrior):
+            raise ValueError(f"EM and extended Baum-Welch cannot use this prior: {reason}.")
+        return replace(self.prior.pseudo_moments(len(self.floor)), ridge=self.ridge)
 
 
-def is_auto(value: Any) -> bool:
-    """Whether an argument is to be chosen."""
-    return isinstance(value, str) and value == "auto"
-
-
-def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
-    """The prior that an argument asks for."""
-    if value is None:
+def needs_pseudo_moments(prior: Prior | None) -> str | None:
+    """Return why a solver with a closed update cannot use a prior, as a clause."""
+    if prior is None or isinstance(prior, ConjugatePrior):
         return None
-    if not isinstance(value, Prior):
-        named = isinstance(value, Shrinkage)
-        make = value.prior if named else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
-        value = make(description.outlook(n_components))
-    elif isinstance(value, Conjugate):
-        value = value.to(description.within.device)
-    if isinstance(value, ConjugatePrior):
-        checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
-    return value
+    return (
+        f"it needs a prior with pseudo-moments, such as priors.Conjugate, and {type(prior).__name__} has a density "
+        "alone; use solver='gradient'"
+    )

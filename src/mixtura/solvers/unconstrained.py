@@ -102,14 +102,13 @@ class FreeMixture:
         mixture: Mixture,
         units: Units,
         prior: Prior | None,
-        prior_weight: float,
         class_prior: Tensor | None,
         dtype: torch.dtype,
         floor: float | None = None,
     ):
         standard = units.of(mixture)
         self.units, self.dtype = units, dtype
-        self.prior, self.prior_weight = prior if prior_weight else None, prior_weight
+        self.prior = prior
         self._template = standard.covariance if floor is None else standard.covariance.with_smallest(floor)
         self.class_of, self.n_classes = mixture.class_of, mixture.n_classes
         self._log_class_prior = None if class_prior is None else class_prior.to(dtype).log()
@@ -146,7 +145,7 @@ class FreeMixture:
             return None
         means = self.leaves["means"]
         parameters = FreeParameters(log_weights, means, quadratic, self.units, self._distinct)
-        return self.prior_weight * self.prior.log_density(parameters)
+        return self.prior.log_density(parameters)
 
     def mixture(self) -> Mixture:
         """In the units of the rows, in double precision."""

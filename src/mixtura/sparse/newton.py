@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.roles import Step
+from mixtura.roles import Info
 from mixtura.sparse.curvature import Curvature, DirectCurvature, Factored, FeatureCurvature, Share
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.relevance import Relevance
@@ -99,12 +99,28 @@ class SparseNewton:
     merge: bool = True
     name = "newton"
 
-    def step(self, mixture: Any, rows: Any) -> Step:
-        state, evidence = mixture, rows
-        assert isinstance(state, State)
-        assert isinstance(evidence, Evidence)
+    def init(self, problem: Evidence, start: State) -> State:
+        return start
+
+    def result(self, state: State) -> State:
+        return state
+
+    def saved(self, state: State) -> dict[str, Any]:
+        """Leave out the curvature, which follows from the pairs."""
+        return {
+            "mixture": state.mixture,
+            "responsibilities": state.responsibilities,
+            "n_components_at_start": state.n_components_at_start,
+            "n_steps": state.n_steps,
+        }
+
+    def restored(self, problem: Evidence, saved: dict[str, Any]) -> State:
+        return State(**saved)
+
+    def step(self, problem: Evidence, state: State) -> tuple[State, Info]:
+        evidence = problem
         if state.mixture.n_pairs == 0:
-            return Step(state, self._log_likelihood_without_pairs(state, evidence), converged=True)
+            return state, Info(self._log_likelihood_without_pairs(state, evidence), converged=True)
         curvature = state.curvature
         if curvature is None or curvature.components is not state.mixture.components:
             curvature = _curvature(state.mixture, evidence)
@@ -122,7 +138,7 @@ class SparseNewton:
         after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
         after = self._shrunk(after, evidence)
         value = float(log_evidence) / float(evidence.weights.sum())
-        return Step(after, value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
+        return after, Info(value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
 
     def mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[Mode, Tensor]:
         """EM over the components, Newton inside (posterior-mode): the mode and the responsibilities there."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mixtura.roles import Step
+from mixtura.roles import Info
 from mixtura.sparse.curvature import DirectCurvature, Share
 from mixtura.sparse.kernels import Basis
 from mixtura.sparse.mixture import SparseMixture
@@ -93,23 +93,35 @@ class WorkingSet:
         state = starting_state(len(columns), class_of, responsibilities, precisions)
         return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
 
-    def step(self, mixture: Any, rows: Any) -> Step:
-        """A precision update; every few of them, and whenever they have settled, a look for new columns."""
-        working, evidence = mixture, replace(rows, features=mixture.features)
-        assert isinstance(working, WorkingState)
-        inner = self.inner.step(working.state, evidence)
-        settled = bool(inner.converged)
-        working = self._compact(replace(working, state=inner.mixture))
+    def init(self, problem: Evidence, start: WorkingState) -> WorkingState:
+        return start
+
+    def result(self, state: WorkingState) -> WorkingState:
+        return state
+
+    def saved(self, state: WorkingState) -> dict[str, Any]:
+        fields = {name: getattr(state, name) for name in ("columns", "features", "order", "n_seen")}
+        return {"state": self.inner.saved(state.state), **fields}
+
+    def restored(self, problem: Evidence, saved: dict[str, Any]) -> WorkingState:
+        return WorkingState(**{**saved, "state": self.inner.restored(problem, saved["state"])})
+
+    def step(self, problem: Evidence, state: WorkingState) -> tuple[WorkingState, Info]:
+        """Update the precisions; every few updates, and whenever they have settled, look for new columns."""
+        evidence = replace(problem, features=state.features)
+        inner, info = self.inner.step(evidence, state.state)
+        settled = bool(info.converged)
+        working = self._compact(replace(state, state=inner))
         if not settled and working.state.n_steps % STEPS_BETWEEN:
-            return Step(working, inner.value, converged=False)
-        gains, precisions, index = self._look(working, rows)
+            return working, replace(info, converged=False)
+        gains, precisions, index = self._look(working, problem)
         best = float(gains.max()) if gains.numel() else 0.0
         if best > LEAST_GAIN:
-            return Step(self._grown(working, gains, precisions, index), inner.value, converged=False)
+            return self._grown(working, gains, precisions, index), replace(info, converged=False)
         n_seen = working.n_seen + len(index)
         over = settled and n_seen >= len(working.order)
         order = working.order.roll(-len(index))
-        return Step(replace(working, n_seen=n_seen, order=order), inner.value, converged=over)
+        return replace(working, n_seen=n_seen, order=order), replace(info, converged=over)
 
     def _compact(self, working: WorkingState) -> WorkingState:
         """Remove the columns that no pair uses."""

@@ -28,6 +28,12 @@ class PseudoMoments:
     scatter: Tensor  # of a diagonal matrix (D,) or (G, D), of any matrix (1, D, D) or (G, D, D): see moments.image
     ridge: float = 0.0
 
+    @classmethod
+    def none(cls, like: Tensor, ridge: float = 0.0) -> PseudoMoments:
+        """Return those of no prior; `like` has one number per feature."""
+        zeros = torch.zeros_like(like)
+        return cls(0.0, 0.0, 0.0, zeros, zeros, ridge)
+
     @cached_property
     def mean_counts(self) -> Tensor | None:
         """As a column, () or (K, 1); None where no mean is pulled."""

@@ -1,0 +1,48 @@
+"""Scores of held-out samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource
+from mixtura.model.mixture import Mixture
+from mixtura.objectives.likelihood import class_posteriors
+from mixtura.values.targets import Targets
+
+LOWEST = -1e6  # of the log posterior of a label that a mixture thinks impossible
+
+
+def classification_score(
+    held_out: TensorSource, errors_first: bool, memory_limit: int
+) -> Callable[[Mixture], tuple[float, ...]]:
+    """Return a score of mixtures; larger is better.
+
+    Parameters
+    ----------
+    held_out : TensorSource
+        Labeled samples.
+    errors_first : bool
+        Score by accuracy - 1 and, where that is equal, by the mean log posterior of the labels; otherwise by the latter
+        alone.
+    memory_limit : int
+        Bytes of scratch memory.
+    """
+    (block,) = held_out.blocks()
+    labels = block.labels
+    assert labels is not None
+
+    def score(mixture: Mixture) -> tuple[float, ...]:
+        known = Targets(mixture.class_of, known_classes=mixture.n_classes)
+        scores = map_rows(mixture, held_out, lambda a: class_posteriors(a, known)[0].T, memory_limit)  # (n, C)
+        own = scores.gather(1, labels.unsqueeze(1))[:, 0] - scores.logsumexp(1)
+        weights = torch.ones_like(own) if block.weights is None else block.weights.to(own.dtype)
+        log_posterior = float(weights @ own.clamp_min(LOWEST) / weights.sum())
+        if not errors_first:
+            return (log_posterior,)
+        right = (scores.argmax(1) == labels).to(own.dtype)
+        return float(weights @ right / weights.sum()) - 1.0, log_posterior
+
+    return score
