@@ -122,3 +122,20 @@ def fixed_seeds_and_settings():
         _restore(before)
         changed = [f"{name}: {before[name]} -> {after[name]}" for name in before if after[name] != before[name]]
         pytest.fail("global settings changed during the test: " + ", ".join(changed))
+
+
+@pytest.fixture
+def registries():
+    """Registries of parts as they were, whatever a test registers."""
+    from mixtura.covariances import COVARIANCES
+    from mixtura.objectives import OBJECTIVES
+    from mixtura.priors import PRIORS
+    from mixtura.solvers import SOLVERS
+    from mixtura.values.storable import CHECKS, CLASSES, NAMES
+
+    tables = (COVARIANCES, OBJECTIVES, PRIORS, SOLVERS, CHECKS, CLASSES, NAMES)
+    before = [dict(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)

@@ -50,12 +50,18 @@ ARGUMENTS = [
     ),
     (
         {"objective": "beauty"},
-        "objective must be one of 'joint', 'conditional', 'margin', 'hybrid' or an objective object; got 'beauty'.",
+        "objective must be one of 'joint', 'marginal', 'conditional', 'margin', 'hybrid' or an objective object; got "
+        "'beauty'.",
     ),
     (
         {"objective": Conditional(), "solver": "em"},
-        "solver must be one of 'auto', 'baum_welch', 'gradient' or a Gradient object, for objective \"conditional\"; "
-        "got 'em'.",
+        "solver='em' cannot be used here: it maximises likelihoods, and objective \"conditional\" is not one. Use one "
+        "of 'baum_welch', 'gradient'.",
+    ),
+    (
+        {"objective": "margin", "solver": "baum_welch"},
+        "solver='baum_welch' cannot be used here: it needs a differentiable objective, and the margin in objective "
+        "\"margin\" has kinks. Use one of 'gradient'.",
     ),
     (
         {"objective": "conditional", "unlabeled": 2},
@@ -64,7 +70,7 @@ ARGUMENTS = [
     ),
     (
         {"solver": "magic"},
-        "solver must be one of 'auto', 'em', 'gradient' or a Gradient object, for objective \"joint\"; got 'magic'.",
+        "solver must be one of 'em', 'baum_welch', 'gradient', \"auto\" or a solver object; got 'magic'.",
     ),
     ({"prior": "strong"}, "prior must be one of 'default'..., None or a prior object; got 'strong'."),
     ({"prior": 3.0}, "prior must be one of 'default'..., None or a prior object; got 3.0."),

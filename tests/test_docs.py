@@ -8,11 +8,6 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from mixtura.covariances import COVARIANCES
-from mixtura.objectives import OBJECTIVES
-from mixtura.priors import PRIORS
-from mixtura.solvers import SOLVERS
-from mixtura.values.storable import CLASSES, NAMES
 
 SOURCE = ROOT / "src" / "mixtura"
 THEORY = ROOT / "docs" / "theory.md"
@@ -112,17 +107,7 @@ def test_the_picture_of_the_readme_is_small():
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_registries():
-    """Examples may add parts to the registries; other tests do not meet them."""
-    kept = [(registry, dict(registry)) for registry in (COVARIANCES, OBJECTIVES, PRIORS, SOLVERS, CLASSES, NAMES)]
-    yield
-    for registry, entries in kept:
-        registry.clear()
-        registry.update(entries)
-
-
-@pytest.mark.usefixtures("own_registries")
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_run_in_order(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ from mixtura.datasets import make_ripley
 from mixtura.model.warp import Warp
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate, Shrinkage
-from mixtura.solvers import Gradient
+from mixtura.solvers import EM, BaumWelch, Gradient
 from mixtura.values.encoding import Decoder, Encoder, arguments_of, fitted_of
 from mixtura.values.storable import CLASSES, storable
 
@@ -197,7 +197,7 @@ OBJECTS = {
         None,
     ],
     "objective": [Joint(), Conditional(), Hybrid(0.5, Margin(2.0, 5.0), 0.25), Hybrid(0.5, Conditional())],
-    "solver": [Gradient("adam", 1e-2, decay_epochs=7, averaging=0.5, batch_size=50, patience=3, criterion="log_loss")],
+    "solver": [Gradient("adam", 1e-2, decay_epochs=7, averaging=0.5, batch_size=50), EM(strict=True), BaumWelch()],
     "covariance_type": [Tied(LowRank(2), per_class=True), Spherical(), LowRankPrecision(1)],
     "warp": [Warp([0.0] * 4, [1.0, math.inf, 2.0, math.inf])],
     "init": [FIRST, FIRST.mixture_, "k-means++"],

@@ -493,10 +493,7 @@ def test_devices_that_are_absent(name, device):
 
 
 def test_checkpoints_that_cannot_be_written(tmp_path):
-    for model in (
-        lambda path: HybridMixtureClassifier(checkpoint=path),
-        lambda path: MixtureClassifier(solver=Gradient(checkpoint=path)),
-    ):
+    for model in (lambda path: HybridMixtureClassifier(checkpoint=path),):
         refused(lambda model=model: model(3).fit(ROWS, LABELS), "checkpoint must be None or the path of a file; got 3.")
         text = f"checkpoint must be the path of a file; got the folder '{tmp_path}'. Add a file name."
         refused(lambda model=model: model(tmp_path).fit(ROWS, LABELS), text)

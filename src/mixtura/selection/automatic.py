@@ -25,15 +25,14 @@ from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
-from mixtura.objectives import Joint
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
 from mixtura.selection.folds import hold_outs, sample_of, strata_of
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
+from mixtura.selection.plan import Plan, is_auto, make_prior
 from mixtura.selection.table import ScoredCandidate, SearchTable
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
-from mixtura.solvers.problem import Problem, is_auto, make_prior
 
 # Which settings are compared was decided on 40 data sets (benchmarks/results/defaults_mechanisms.md).
 LEVELS = (1, 2, 4, 8, 16, 32)  # components per class
@@ -160,12 +159,12 @@ class _View:
 class Comparison:
     """The samples that candidates are compared on, with their folds; the last column holds all samples."""
 
-    def __init__(self, problem: Problem, cv: Any):
+    def __init__(self, plan: Plan, cv: Any):
         most = SELECTION_SAMPLES if isinstance(cv, int) else None
-        self.rows, self.labels, self.shares, weights = sample_of(problem.source, problem.generator, most)
-        self.problem, self.n_classes = problem, len(problem.classes)
+        self.rows, self.labels, self.shares, weights = sample_of(plan.source, plan.generator, most)
+        self.plan, self.n_classes = plan, len(plan.classes)
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
-        folds = hold_outs(cv, self.labels, problem.generator, shares=self.shares, weights=self.weights)
+        folds = hold_outs(cv, self.labels, plan.generator, shares=self.shares, weights=self.weights)
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
         self.strata = strata.to(self.rows.device)
@@ -180,7 +179,7 @@ class Comparison:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
 
     def _column(self, kept: Tensor, rows: Tensor) -> _Fold:
-        return _Fold(kept, describe(self.source(rows, kept), self.n_classes, self.problem.generator))
+        return _Fold(kept, describe(self.source(rows, kept), self.n_classes, self.plan.generator))
 
     def source(self, rows: Tensor, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
         """The samples, or some of them."""
@@ -256,7 +255,7 @@ class Comparison:
         for column in self.columns:
             warp = fit_warp(column.description)
             source = self.source(warp.forward(self.rows), column.kept)
-            description = describe(source, self.n_classes, self.problem.generator)
+            description = describe(source, self.n_classes, self.plan.generator)
             views.append(_View(warp, source, description, warp.forward(self.rows[self.judged])))
         return views
 
@@ -264,9 +263,9 @@ class Comparison:
         """A member that sees the samples of its own description, among those of every member."""
         counts = list(candidate.n_components)
         prior = make_prior(candidate.prior, own, counts)
-        solver = replace(self.problem, description=every, prior=prior).em(Joint())
-        rough, assigned = starting_mixture(own, candidate.structure, counts, "bisection", self.problem.generator)
-        return Task(solver, first_update(rough, assigned, solver), own.weight, column)
+        problem = replace(self.plan, description=every, prior=prior).generative
+        rough, assigned = starting_mixture(own, candidate.structure, counts, "bisection", self.plan.generator)
+        return Task(problem, first_update(rough, assigned, problem), own.weight, column)
 
     def _scores(self, candidate: Settings, fits: list[Mixture], rows: Tensor) -> Tensor:
         """log p(x, c) by every fit, (n, F, C)."""
@@ -278,7 +277,7 @@ class Comparison:
                 [log_joint[part].unflatten(0, (n_members, -1)).logsumexp(1) for part in slices], -1
             ).transpose(0, 1)
 
-        return map_rows(stack.mixture, TensorSource(rows), compute, self.problem.memory_limit).double()
+        return map_rows(stack.mixture, TensorSource(rows), compute, self.plan.memory_limit).double()
 
     def _combined(self, scores: Tensor) -> Tensor:
         """The average density of the members that did not see a sample, (n, F, C) -> (n, C)."""
@@ -293,14 +292,12 @@ def _trained(structure: Structure, tasks: list[Task], source: TensorSource) -> l
     return [result.mixture for result in results]
 
 
-def choose_automatically(
-    problem: Problem, wanted: Wanted, watch: Callable[[Trial], None] | None = None
-) -> Choice | None:
+def choose_automatically(plan: Plan, wanted: Wanted, watch: Callable[[Trial], None] | None = None) -> Choice | None:
     """Compare candidates on held-out samples and choose one.
 
     Parameters
     ----------
-    problem : Problem
+    plan : Plan
         The samples; its structure, prior and numbers of components are not used.
     wanted : Wanted
         What is to be chosen.
@@ -312,7 +309,7 @@ def choose_automatically(
     Choice or None
         None if no sample can be held out.
     """
-    comparison = Comparison(problem, wanted.cv)
+    comparison = Comparison(plan, wanted.cv)
     if not len(comparison.held_out):
         return None
     search = _Search(comparison, wanted, watch)
@@ -402,7 +399,7 @@ class _Search:
         targets = {"expected": outlook.expected, "covariance": outlook.covariance()}
         strengths = [strength * size for strength in STRENGTHS]
         for target in TARGETS:
-            joints = leave_one_out(classes, targets[target], strengths, comparison.problem.class_prior)
+            joints = leave_one_out(classes, targets[target], strengths, comparison.plan.class_prior)
             losses = [self._loss(joint, classes) for joint in joints]
             scores += [(loss, strength, target) for loss, strength in zip(losses, strengths, strict=True)]
         _, strength, target = min(scores)

@@ -1,0 +1,130 @@
+"""A part that is registered is reachable from an estimator, by name and as an object, and really runs."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+
+import mixtura
+from mixtura import MixtureClassifier
+from mixtura.datasets import make_ripley
+from mixtura.engine.sources import TensorSource
+from mixtura.objectives import OBJECTIVES, Joint, Marginal
+from mixtura.priors import PRIORS
+from mixtura.solvers import EM, SOLVERS
+from mixtura.values.storable import storable
+from mixtura.values.targets import Evaluation
+
+pytestmark = pytest.mark.usefixtures("registries", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def ripley():
+    return make_ripley(50, random_state=0)
+
+
+@dataclass(frozen=True)
+class StochasticEM:
+    """EM in which every step sees a random half of the samples."""
+
+    name = "stochastic_em"
+    needs_fit = False
+    seen: list = field(default_factory=list, compare=False)  # a trace that it ran
+
+    def refusal(self, objective, prior, structure):
+        return EM().refusal(objective, prior, structure)
+
+    def init(self, problem, start):
+        return start, 0
+
+    def step(self, problem, state):
+        mixture, n_steps = state
+        (block,) = problem.source.blocks()
+        half = torch.randperm(len(block.rows), generator=torch.Generator().manual_seed(problem.seed + n_steps))
+        half = half[: len(half) // 2]
+        self.seen.append(len(half))
+        updated, info = EM().step(
+            replace(problem, source=TensorSource(block.rows[half], labels=block.labels[half])), mixture
+        )
+        return (updated, n_steps + 1), info
+
+    def result(self, state):
+        return state[0]
+
+    def saved(self, state):
+        return state
+
+    def restored(self, problem, saved):
+        return saved
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_registered_solver_runs(by_name, ripley):
+    solver = StochasticEM()
+    SOLVERS["stochastic_em"] = solver
+    asked = "stochastic_em" if by_name else solver
+    model = MixtureClassifier(2, solver=asked, random_state=0, tol=0.05).fit(*ripley)
+    assert solver.seen == [50] * model.n_iter_
+    assert model.score(*ripley) > 0.8
+    usual = MixtureClassifier(2, random_state=0).fit(*ripley)
+    assert not np.allclose(model.predict_proba(ripley[0]), usual.predict_proba(ripley[0]))
+
+
+@storable("tests.horseshoe")
+@dataclass(frozen=True)
+class Horseshoe:
+    """A horseshoe-like prior on means: most near zero, a few far away. It has no pseudo-moments."""
+
+    scale: float = 1.0
+    strength: float = 1.0
+
+    def log_density(self, parameters):
+        odds = 2 * self.scale**2 / (parameters.means.square() + 0.01)
+        return self.strength * odds.log1p().log().sum()
+
+
+@pytest.mark.parametrize("solver", ["gradient", "auto"])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_registered_prior_runs(by_name, solver, rng, tmp_path):
+    X, y = rng.normal(size=(60, 3)), np.repeat([0, 1], 30)
+    X[y == 1, 1] += 9.0
+    PRIORS["horseshoe"] = lambda outlook: Horseshoe(0.3, 10.0)
+    settings = {"solver": solver, "random_state": 0, "max_iter": 30, "tol": 1e-6}
+    model = MixtureClassifier(1, prior="horseshoe" if by_name else Horseshoe(0.3, 10.0), **settings).fit(X, y)
+    free = MixtureClassifier(1, random_state=0).fit(X, y)
+    means, others = model.mixture_.means.abs().numpy(), free.mixture_.means.abs().numpy()
+    small = others < 0.5
+    assert means[small].mean() < 0.5 * others[small].mean()  # small means are pulled to zero
+    assert means[1, 1] > 0.95 * others[1, 1]  # and the large one is left alone
+    model.save(tmp_path / "model")
+    assert (mixtura.load(tmp_path / "model").predict_proba(X) == model.predict_proba(X)).all()
+    with pytest.raises(ValueError, match="it needs a prior with pseudo-moments"):
+        MixtureClassifier(1, prior=Horseshoe(), solver="em").fit(X, y)
+
+
+@dataclass(frozen=True)
+class Blend:
+    """log p(x, c) - (1 - share) log p(x)."""
+
+    share: float = 0.5
+    name = "blend"
+    own_class_only = False
+    needs_denominator = True
+    has_density = True
+
+    def evaluate(self, log_joint, targets):
+        own, every = Joint().evaluate(log_joint, targets), Marginal().evaluate(log_joint, targets)
+        rest = 1 - self.share
+        return Evaluation(own.values - rest * every.values, own.numerator, rest * every.numerator)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_registered_objective_runs(by_name, ripley):
+    OBJECTIVES["blend"] = Blend(0.01)
+    model = MixtureClassifier(2, objective="blend" if by_name else Blend(0.01), random_state=0).fit(*ripley)
+    twin = mixtura.objectives.Hybrid(0.01, mixtura.objectives.Conditional())
+    same = MixtureClassifier(2, objective=twin, random_state=0).fit(*ripley)
+    np.testing.assert_allclose(model.predict_proba(ripley[0]), same.predict_proba(ripley[0]), atol=1e-9)
+    usual = MixtureClassifier(2, random_state=0).fit(*ripley)
+    assert not np.allclose(model.predict_proba(ripley[0]), usual.predict_proba(ripley[0]), atol=1e-3)
