@@ -153,7 +153,7 @@ class _Course:
 
 
 @dataclass
-class _Judge:
+class _Scores:
     """The scores of held-out samples, and the model of the best one."""
 
     held_out: HeldOut
@@ -195,7 +195,7 @@ def run(
     FloatingPointError
         The objective is not finite; the message names the iteration.
     """
-    course, judge = _Course(solver.name, previous), None if held_out is None else _Judge(held_out)
+    course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
     outcome, state = Outcome.LIMIT, None
     try:
         progress = None if checkpoint is None else checkpoint.read()
@@ -229,7 +229,7 @@ def _iterate(
     problem: Any,
     state: Any,
     course: _Course,
-    judge: _Judge | None,
+    judge: _Scores | None,
     max_iter: int,
     tol: float,
 ) -> tuple[Any, Outcome]:
@@ -247,7 +247,7 @@ def _iterate(
     return state, outcome
 
 
-def _progress(solver: Solver, state: Any, course: _Course, judge: _Judge | None) -> Progress:
+def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None) -> Progress:
     best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
     return Progress(solver.saved(state), tuple(course.history), tuple(course.repairs), best, scores)
 
