@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from mixtura import MixtureClassifier
-from mixtura.plotting import plot_classifier
+from mixtura.plotting import MixtureDisplay
 
 CLUSTERS = {0: [(-7.0, 0.0, 150), (0.0, 2.4, 60), (0.0, -2.4, 60)], 1: [(0.5, 0.0, 100)]}
 
@@ -56,13 +56,17 @@ def main(folder: str) -> None:
     models = trace(generative, X, y, steps)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
     for axis, model, title in zip(axes, (generative, models[-1]), ("generative", "discriminative"), strict=False):
-        plot_classifier(model, X, y, axis)
-        axis.set_title(f"{title}: {100 * (1 - model.score(X_test, y_test)):.1f} % test errors", fontsize=10)
+        MixtureDisplay.from_estimator(model, X, y, ax=axis)
+        axis.set_title(f"{title}: {100 * (1 - model.score(X_test, y_test)):.1f} % test error", fontsize=10)
     for before, after in zip(generative.mixture_.means.numpy(), models[-1].mixture_.means.numpy(), strict=True):
-        axes[1].annotate("", after, before, arrowprops={"arrowstyle": "->", "linewidth": 1.5})
-    for name, rows, labels in (("training rows", X, y), ("test rows", X_test, y_test)):
-        axes[2].plot(steps, [log_posterior(model, rows, labels) for model in models], "o-", markersize=3, label=name)
-    axes[2].set(xlabel="steps of extended Baum-Welch", ylabel="mean log posterior of the class")
+        arrow = {"arrowstyle": "-|>", "linewidth": 2, "color": "black", "mutation_scale": 14}
+        axes[1].annotate("", after, before, arrowprops=arrow, zorder=7)
+    axes[1].set_title(axes[1].get_title() + " (arrows: from the old means)", fontsize=10)
+    for name, style, rows, labels in (("training samples", "o-", X, y), ("test samples", "s--", X_test, y_test)):
+        losses = [-log_posterior(model, rows, labels) for model in models]
+        axes[2].plot(steps, losses, style, markersize=4, label=name, color="#0072B2" if style == "o-" else "#D55E00")
+    axes[2].set(xlabel="steps of extended Baum-Welch", ylabel="log-loss", title="log-loss during training")
+    axes[2].title.set_fontsize(10)
     axes[2].legend(frameon=False)
     path = Path(folder) / "discriminative.png"
     figure.savefig(path, dpi=80)

@@ -43,6 +43,9 @@ def draw(axis, model, X, y, title: str) -> None:
     axis.set_title(title, fontsize=9)
 
 
+MOST_CIRCLES = 40  # relevance vectors that circles can mark; more would hide the samples
+
+
 def draw_parts(axis, model, grid, across, up) -> None:
     responsibilities = model.responsibilities(grid)
     edges = np.cumsum([0, *model.n_components_])
@@ -52,7 +55,12 @@ def draw_parts(axis, model, grid, across, up) -> None:
             first = (own.argmax(1) == k).astype(float).reshape(160, 160)
             if 0 < first.mean() < 1:
                 axis.contour(across, up, first, [0.5], colors=colour, linewidths=0.9, linestyles="dashed")
-    axis.scatter(*model.relevance_vectors_.T, s=60, facecolors="none", edgecolors="black", zorder=5)
+    if len(model.relevance_vectors_) <= MOST_CIRCLES:
+        axis.scatter(*model.relevance_vectors_.T, s=60, facecolors="none", edgecolors="black", zorder=5)
+    else:
+        text = f"{len(model.relevance_vectors_)} samples are\nrelevance vectors"
+        box = {"boxstyle": "round", "facecolor": "white", "alpha": 0.85}
+        axis.text(0.5, 0.04, text, transform=axis.transAxes, ha="center", va="bottom", fontsize=8, bbox=box, zorder=6)
 
 
 def tints() -> list[np.ndarray]:

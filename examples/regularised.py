@@ -16,7 +16,7 @@ import numpy as np
 
 from mixtura import AveragedMixture, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_rings
-from mixtura.plotting import plot_classifier, plot_density, plot_selection
+from mixtura.plotting import MixtureDisplay, plot_classifier, plot_density, plot_selection
 from mixtura.priors import Conjugate
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -64,8 +64,7 @@ def draw_classes(X: np.ndarray, y: np.ndarray, path: Path) -> None:
     plot_classifier(model, X, y, left)
     left.set_title(f"automatic: {model.n_components_.tolist()} components")
     plot_selection(model, right)
-    right.legend(fontsize=7, title="prior", loc="upper left", bbox_to_anchor=(1, 1))
-    right.set_title("what was compared, by rows held out")
+    right.set_title("candidates, by samples held out")
     figure.savefig(path, dpi=68)
 
 
@@ -74,9 +73,10 @@ def draw_bent(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray,
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     for ax, warp in zip(axes, (None, "auto"), strict=True):
         model = MixtureClassifier(4, warp=warp, random_state=0, max_iter=500).fit(X, y)
-        plot_classifier(model, X, y, ax)
+        MixtureDisplay.from_estimator(model, X, y, ax=ax)
         loss = -model.predict_log_proba(new)[np.arange(len(labels)), labels].mean()
-        ax.set(title=f"warp={warp!r}\nnew rows: log-loss {loss:.2f}")
+        name = "components in the original features" if warp is None else "components in transformed features"
+        ax.set(title=f"{name} (warp={warp!r})\nlog-loss of new samples {loss:.2f}")
         print(f"warp={warp!r:35} log-loss of new rows {loss:6.2f}")
     figure.savefig(path, dpi=68)
 

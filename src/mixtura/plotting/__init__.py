@@ -6,6 +6,14 @@ except ImportError as error:
     text = "mixtura.plotting needs matplotlib; install it with: pip install 'mixtura[plot]'"
     raise ModuleNotFoundError(text, name="matplotlib") from error
 
+from mixtura.plotting.curves import (
+    ConfusionDisplay,
+    CoverageDisplay,
+    HistoryDisplay,
+    ReliabilityDisplay,
+    SearchDisplay,
+)
+from mixtura.plotting.explanations import ExplanationDisplay
 from mixtura.plotting.figures import (
     Curve,
     demo_picture,
@@ -18,9 +26,18 @@ from mixtura.plotting.figures import (
     plot_selection,
     save_moving_features,
 )
+from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay
 
 __all__ = [
+    "ConfusionDisplay",
+    "CoverageDisplay",
     "Curve",
+    "ExplanationDisplay",
+    "HistoryDisplay",
+    "MixtureDisplay",
+    "PairsDisplay",
+    "ReliabilityDisplay",
+    "SearchDisplay",
     "demo_picture",
     "plot_bases",
     "plot_classifier",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mixtura.plotting.figures import plot_search
 from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
 
 
@@ -196,6 +197,32 @@ class HistoryDisplay:
         self.ax_.set(xlabel="iteration", ylabel="objective per sample")
         self.ax_.locator_params(axis="x", integer=True)
         outside_legend(self.ax_, len(self.ax_.lines))
+        return self
+
+
+class SearchDisplay:
+    """The candidates of a search with their standard errors, the best at the top and the chosen one in bold.
+
+    Attributes
+    ----------
+    ax_, figure_
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, model: Any, n_shown: int = 20):
+        self.model, self.n_shown = model, n_shown
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, n_shown: int = 20, ax: Any = None) -> SearchDisplay:
+        """Draw the search of a fitted estimator, or of the last step of a Pipeline."""
+        return cls(last_step(estimator), n_shown).plot(ax)
+
+    def plot(self, ax: Any = None) -> SearchDisplay:
+        """Draw; returns self."""
+        self.ax_ = plot_search(self.model, ax, self.n_shown)
+        self.figure_ = self.ax_.figure
         return self
 
 

@@ -86,6 +86,7 @@ class ExplanationDisplay:
             if j is not None and np.isnan(explanation.data[0, j]):
                 text = f"could change it by ±{explanation.missing_effects[0, j]:.2f}"
                 ax.errorbar(0, place, xerr=explanation.missing_effects[0, j], color=GREY, capsize=3, zorder=2)
+                value = explanation.missing_effects[0, j]
             ax.annotate(
                 text,
                 (value, place),

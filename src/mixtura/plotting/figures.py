@@ -60,6 +60,7 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     _draw_rows(ax, rows, labels, model.classes_)
     names = getattr(model, "feature_names_in_", ("feature 0", "feature 1"))
     ax.set(xlim=box[0], ylim=box[1], xlabel=str(names[0]), ylabel=str(names[1]))
+    ax.legend(title="class", fontsize=8, framealpha=0.9)
     return ax
 
 
@@ -92,7 +93,7 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
 
 
 def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
-    """Plot the selection criterion against the number of components, with one line per prior.
+    """Plot the selection criterion against the number of components, one line per prior, the chosen one in colour.
 
     Bars are standard errors; a circle marks the selected candidate.
 
@@ -119,20 +120,21 @@ def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
     for candidate in selection.candidates:
         place = sum(candidate.n_components) / len(candidate.n_components)
         lines.setdefault(str(candidate.prior), []).append((place, candidate.score, candidate.error))
-    for number, (name, points) in enumerate(lines.items()):
-        across, scores, errors = np.array(sorted(points)).T
-        style: Any = ("-", "--", ":")[number // len(COLOURS) % 3]
-        look: dict[str, Any] = {
-            "marker": MARKERS[number % len(MARKERS)],
-            "markersize": 4,
-            "capsize": 2,
-            "linewidth": 1.2,
-        }
-        ax.errorbar(across, scores, errors, color=_colour(number), linestyle=style, label=name, **look)
+    chosen_name = str(selection.best.prior)
+    others = [name for name in lines if name != chosen_name]
+    for name in others:
+        across, scores, _ = np.array(sorted(lines[name])).T
+        label = f"{len(others)} other priors" if name == others[0] else None
+        ax.plot(across, scores, color="#bbbbbb", linewidth=1, label=label)
+    across, scores, errors = np.array(sorted(lines[chosen_name])).T
+    look: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2, "linewidth": 2}
+    ax.errorbar(across, scores, errors, color=COLOURS[0], label=f"chosen prior: {chosen_name}", **look)
     best = selection.best
     place = sum(best.n_components) / len(best.n_components)
-    ax.plot(place, best.score, "o", markersize=13, fillstyle="none", color="black", markeredgewidth=1.5)
-    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " "))
+    ring: dict[str, Any] = {"markersize": 13, "fillstyle": "none", "color": COLOURS[1], "linestyle": "none"}
+    ax.plot(place, best.score, "o", label="chosen", markeredgewidth=1.8, **ring)
+    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " ") + " of held-out samples")
+    ax.legend(fontsize=8, loc="upper right")
     return ax
 
 
@@ -408,9 +410,9 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     """Plot the bases of a `NonnegativeMixtureClassifier` fitted to codes of images.
 
     The upper plot shows the parts that code columns stand for, the middle one the bases and the lower one the share of
-    every class in every basis. A basis is drawn as the image sum_u theta_u part_u: positive evidence is dark, negative
-    evidence red. Coefficients are per standard deviation of a code, minus their mean over the bases (which changes no
-    probability), and every part has maximum one.
+    every class in every basis. A basis is drawn as the image sum_u theta_u part_u: positive evidence is blue,
+    negative evidence red. Coefficients are per standard deviation of a code, minus their median over the bases (which
+    changes no probability), and every part has maximum one.
 
     Parameters
     ----------
@@ -433,16 +435,20 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     shares = model.mixture_.shares.cpu().numpy()  # (C, J)
     order = np.lexsort((-shares.max(0), shares.argmax(0)))[:n_shown]
     parts = parts / parts.max(1, keepdims=True).clip(1e-300)
-    bases = (model.bases_ - model.bases_.mean(0)) * codes.std(0)
-    figure = plt.figure(figsize=(10, 9), layout="constrained")
-    upper, middle, lower = np.asarray(figure.subfigures(3, 1))
-    _draw_images(upper, parts[:n_shown], shape, "parts (one per code column)", "Greys", centred=False)
+    bases = (model.bases_ - np.median(model.bases_, 0)) * codes.std(0)
+    figure = plt.figure(figsize=(10, 10), layout="constrained")
+    upper, middle, lower = np.asarray(figure.subfigures(3, 1, height_ratios=(1, 1.1, 1.2)))
+    title = f"Parts: image that each code column stands for ({min(n_shown, len(parts))} of {len(parts)} columns)"
+    _draw_images(upper, parts[:n_shown], shape, title, "Greys", centred=False)
     names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
-    title = "bases, with the class that has the largest share"
-    _draw_images(middle, bases[order] @ parts, shape, title, "RdGy", True, names)
+    names = [f"{place}: class {name}" for place, name in enumerate(names)]
+    title = "Bases: where ink is evidence for (blue) or against (red) the class named above, compared with other bases"
+    _draw_images(middle, bases[order] @ parts, shape, title, "RdBu", True, names)
     ax = lower.subplots()
     image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    ax.set(xlabel="basis", ylabel="class")
+    ax.set(xlabel="basis (numbers as above)", ylabel="class", title="Weights: which classes use which basis")
+    ax.title.set_fontsize(10)
+    ax.set_xticks(range(len(order)))
     ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
     figure.colorbar(image, ax=ax, label="share of the class in the basis")
     return figure
@@ -514,10 +520,16 @@ def _draw_images(
     place.suptitle(title, fontsize=10)
     n_columns = 12
     axes = place.subplots(-(-len(images) // n_columns), n_columns, squeeze=False).ravel()
-    for ax in axes:
-        ax.axis("off")
-    for number, (ax, values) in enumerate(zip(axes, images, strict=False)):
-        limit = np.abs(values).max() or 1.0
-        ax.imshow(values.reshape(shape), cmap=colours, vmin=-limit if centred else 0, vmax=limit)
-        if names is not None:
-            ax.set_title(names[number], fontsize=8)
+    limit = float(np.quantile(np.abs(images), 0.995)) or 1.0
+    shown = None
+    for number, ax in enumerate(axes):
+        ax.set(xticks=[], yticks=[])
+        ax.set_visible(number < len(images))
+        if number < len(images):
+            own = limit if centred else np.abs(images[number]).max() or 1.0
+            shown = ax.imshow(images[number].reshape(shape), cmap=colours, vmin=-own if centred else 0, vmax=own)
+            if names is not None:
+                ax.set_title(names[number], fontsize=7)
+    if centred and shown is not None:
+        bar = place.colorbar(shown, ax=axes, ticks=[-limit, 0, limit], shrink=0.8)
+        bar.ax.set_yticklabels(["against", "neutral", "for"], fontsize=8)

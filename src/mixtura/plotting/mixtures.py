@@ -1,0 +1,307 @@
+"""Displays of classes and components: in two features, in the plane that separates best, in all pairs of features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Polygon
+
+from mixtura.plotting.curves import last_step
+from mixtura.plotting.style import GREY, axes_or_new, colour, line, marker, names_of, outside_legend
+
+GRID_POINTS = 150
+MARGIN = 0.06
+TINT = 0.3
+CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))), 1)
+
+
+class View:
+    """A fitted model and samples, as seen in two coordinates.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Not a Pipeline.
+    rows : ndarray of shape (n_samples, n_features)
+        As the model takes them.
+    features : pair of int, or None
+        Columns to look at; the other features are integrated out. None looks at the plane that separates best.
+    names : list of str
+    """
+
+    def __init__(self, model: Any, rows: np.ndarray, features: tuple[int, int] | None, names: list[str]):
+        self.model, self.features = model, features
+        self.mixture = vars(model).get("mixture_")
+        self.has_components = self.mixture is not None and "means_" in dir(type(model))
+        self.warp = vars(model).get("warp_") if self.has_components else None
+        self.rows = rows
+        if features is None:
+            self.axes, self.names = self._plane(names)
+            warped = self._warped(rows)
+            self.points = np.where(np.isnan(warped).any(1, keepdims=True), np.nan, np.nan_to_num(warped) @ self.axes)
+        else:
+            self.axes = np.eye(rows.shape[1])[:, list(features)]
+            self.points, self.names = rows[:, list(features)], [names[j] for j in features]
+        known = self.points[~np.isnan(self.points).any(1)]
+        low, high = known.min(0), known.max(0)
+        margin = np.where(high > low, MARGIN * (high - low), 1.0)
+        self.box = np.stack((low - margin, high + margin), 1)
+
+    def _warped(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.warp is None else self.warp.to("cpu").forward(torch.from_numpy(rows)).numpy()
+
+    def _plane(self, names: list[str]) -> tuple[np.ndarray, list[str]]:
+        """Two directions in which component means differ most, in units of the spread within components."""
+        if not self.has_components:
+            raise ValueError(f"{type(self.model).__name__} has no components; choose two features to draw.")
+        mixture = self.mixture.to("cpu")
+        weights, means = mixture.weights.numpy(), mixture.means.numpy()
+        within = np.einsum("k,kij->ij", weights, mixture.covariances.numpy())
+        off = means - weights @ means
+        between = (weights[:, None] * off).T @ off
+        roots, vectors = np.linalg.eigh(within)
+        whitening = vectors / np.sqrt(roots.clip(1e-12 * roots.max()))
+        _, directions = np.linalg.eigh(whitening.T @ between @ whitening)
+        axes = whitening @ directions[:, ::-1][:, :2]
+        if axes.shape[1] < 2:
+            raise ValueError("A plane needs two features; this model has one.")
+        scales = np.sqrt(np.diag(within))
+        largest = [np.argsort(-np.abs(axis * scales))[:2] for axis in axes.T]
+        labels = [
+            "discriminant " + f"{i + 1} (mostly " + ", ".join(names[j] for j in most) + ")"
+            for i, most in enumerate(largest)
+        ]
+        return axes, labels
+
+    def components(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means (K, 2), covariances (K, 2, 2) and classes (K,) in the two coordinates."""
+        mixture = self.mixture.to("cpu")
+        means, matrices = mixture.means.numpy() @ self.axes, self.axes.T @ mixture.covariances.numpy() @ self.axes
+        return means, matrices, mixture.class_of.numpy()
+
+    def posteriors(self, grid: np.ndarray) -> np.ndarray:
+        """Class probabilities of points of the grid (m, 2), everything else integrated out."""
+        if self.features is None:
+            return self._plane_posteriors(grid)
+        rows = np.full((len(grid), self.rows.shape[1]), np.nan)
+        if not self.has_components:  # nothing can be integrated out
+            rows[:] = np.nanmedian(self.rows, 0)
+        rows[:, list(self.features)] = grid
+        return np.asarray(self.model.predict_proba(torch.from_numpy(rows)))
+
+    def _plane_posteriors(self, grid: np.ndarray) -> np.ndarray:
+        means, matrices, class_of = self.components()
+        scores = np.empty((len(grid), len(means)))
+        for k, (mean, matrix) in enumerate(zip(means, matrices, strict=True)):
+            off = grid - mean
+            scores[:, k] = np.log(self.mixture.weights[k].item()) - 0.5 * (
+                np.linalg.slogdet(matrix)[1] + (off * np.linalg.solve(matrix, off.T).T).sum(1)
+            )
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        totals = np.stack([powers[:, class_of == c].sum(1) for c in range(class_of.max() + 1)], 1)
+        return totals / totals.sum(1, keepdims=True)
+
+    def outline(self, points: np.ndarray) -> np.ndarray:
+        """Points of an ellipse of the mixture in the units of the axes that are drawn."""
+        if self.warp is None or self.features is None:
+            return points
+        rows = np.zeros((len(points), self.rows.shape[1]))
+        rows[:, list(self.features)] = points
+        return self.warp.to("cpu").backward(torch.from_numpy(rows)).numpy()[:, list(self.features)]
+
+
+class MixtureDisplay:
+    """Class boundaries, components and samples in two features, or in the plane that separates best.
+
+    Shades are class probabilities, black lines boundaries, ellipses components at one and two standard deviations with
+    their numbers as in `summary()`. Features that are not drawn are integrated out.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, view: View, labels: np.ndarray | None, classes: Any):
+        self.view, self.labels, self.classes = view, labels, classes
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any = None, *, features: Any = None, ax: Any = None
+    ) -> MixtureDisplay:
+        """Draw a fitted estimator, or a Pipeline that ends in one.
+
+        Parameters
+        ----------
+        estimator : fitted estimator or Pipeline
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+            Labels of the samples.
+        features : pair of int or str, optional
+            Which features to draw. None draws both of two features, and the most separating plane of more.
+        ax : matplotlib Axes, optional
+        """
+        model, rows, names = prepared(estimator, X)
+        view = View(model, rows, chosen_features(features, names), names)
+        classes = vars(model).get("classes_")
+        return cls(view, None if y is None else np.asarray(y), classes).plot(ax)
+
+    def plot(self, ax: Any = None, numbers: bool = True) -> MixtureDisplay:
+        """Draw; returns self. Numbers of components are left out with numbers=False."""
+        self.ax_ = axes_or_new(ax)
+        self.figure_, view = self.ax_.figure, self.view
+        if self.classes is not None:
+            self._shades()
+        if view.has_components:
+            self._ellipses(numbers)
+        self._samples()
+        self.ax_.set(xlim=view.box[0], ylim=view.box[1], xlabel=view.names[0], ylabel=view.names[1])
+        n_entries = len(self.ax_.get_legend_handles_labels()[1])
+        outside_legend(self.ax_, n_entries, None if self.classes is None else "class")
+        return self
+
+    def _shades(self) -> None:
+        ax, box = self.ax_, self.view.box
+        across, up = (np.linspace(low, high, GRID_POINTS) for low, high in box)
+        grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)
+        probabilities = self.view.posteriors(grid)
+        colours = np.array([to_rgb(colour(c)) for c in range(probabilities.shape[1])])
+        ground = (1 - TINT * (1 - probabilities @ colours)).clip(0, 1).reshape(GRID_POINTS, GRID_POINTS, 3)
+        ax.imshow(ground, extent=(*box[0], *box[1]), origin="lower", aspect="auto", interpolation="bilinear", zorder=0)
+        ordered = np.sort(probabilities, 1)
+        for c in range(probabilities.shape[1] if probabilities.shape[1] > 2 else 1):
+            best_other = np.where(probabilities[:, c] == ordered[:, -1], ordered[:, -2], ordered[:, -1])
+            lead = (probabilities[:, c] - best_other).reshape(GRID_POINTS, GRID_POINTS)
+            if lead.min() < 0 < lead.max():
+                ax.contour(across, up, lead, levels=[0.0], colors="black", linewidths=1.2, zorder=3)
+
+    def _ellipses(self, numbers: bool) -> None:
+        means, matrices, class_of = self.view.components()
+        for k, (mean, matrix, c) in enumerate(zip(means, matrices, class_of, strict=True)):
+            lengths, axes = np.linalg.eigh(matrix)
+            for n_scales, width in ((1, 1.6), (2, 0.8)):
+                outline = self.view.outline(mean + n_scales * (CIRCLE * np.sqrt(lengths)) @ axes.T)
+                patch = Polygon(outline, fill=False, edgecolor=colour(c), linewidth=width, linestyle=line(c), zorder=4)
+                self.ax_.add_patch(patch)
+            if numbers:
+                place = self.view.outline(mean[None])[0]
+                inside = (self.view.box[:, 0] < place).all() and (place < self.view.box[:, 1]).all()
+                box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": colour(c), "alpha": 0.85}
+                if inside:
+                    self.ax_.text(*place, str(k), fontsize=8, ha="center", va="center", bbox=box, zorder=6)
+
+    def _samples(self) -> None:
+        points, look = self.view.points, {"s": 18, "edgecolors": "white", "linewidths": 0.4, "alpha": 0.9}
+        if self.labels is None or self.classes is None:
+            self.ax_.scatter(*points.T, color=GREY, label="samples", zorder=2, **look)
+            return
+        unlabeled = ~np.isin(self.labels, self.classes)
+        if unlabeled.any():
+            self.ax_.scatter(*points[unlabeled].T, color=GREY, marker=".", label="unlabeled", zorder=1, **look)
+        for c, label in enumerate(self.classes):
+            chosen = self.labels == label
+            style = {"color": colour(c), "marker": marker(c)}
+            self.ax_.scatter(*points[chosen].T, label=str(label), zorder=2, **style, **look)
+
+
+class PairsDisplay:
+    """All pairs of some features: components and samples of every class, and their densities on the diagonal.
+
+    Attributes
+    ----------
+    axes_ : ndarray of matplotlib Axes
+    figure_ : matplotlib Figure
+    """
+
+    axes_: Any
+    figure_: Any
+
+    def __init__(self, model: Any, rows: np.ndarray, labels: np.ndarray | None, features: list[int], names: list[str]):
+        self.model, self.rows, self.labels, self.features, self.names = model, rows, labels, features, names
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, features: Any = None) -> PairsDisplay:
+        """Draw a fitted estimator with a density, or a Pipeline that ends in one.
+
+        Parameters
+        ----------
+        estimator : fitted estimator or Pipeline
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+        features : sequence of int or str, optional
+            Which features to draw; None draws the first five.
+        """
+        model, rows, names = prepared(estimator, X)
+        chosen = range(min(5, len(names))) if features is None else features
+        numbers = [names.index(f) if isinstance(f, str) else int(f) for f in chosen]
+        return cls(model, rows, None if y is None else np.asarray(y), numbers, names).plot()
+
+    def plot(self) -> PairsDisplay:
+        """Draw; returns self."""
+        import matplotlib.pyplot as plt
+
+        size, classes = len(self.features), vars(self.model).get("classes_")
+        self.figure_, self.axes_ = plt.subplots(
+            size, size, figsize=(1 + 1.9 * size, 0.6 + 1.8 * size), squeeze=False, layout="constrained"
+        )
+        for i, upper in enumerate(self.features):
+            for j, across in enumerate(self.features):
+                ax = self.axes_[i, j]
+                if i == j:
+                    self._histogram(ax, upper, classes)
+                else:
+                    view = View(self.model, self.rows, (across, upper), self.names)
+                    display = MixtureDisplay(view, self.labels, classes)
+                    display.ax_ = ax
+                    display._samples()
+                    if view.has_components:
+                        display._ellipses(numbers=False)
+                    ax.set(xlim=view.box[0], ylim=view.box[1])
+                ax.set_xlabel(self.names[across] if i == size - 1 else "", fontsize=8)
+                ax.set_ylabel(self.names[upper] if j == 0 else "", fontsize=8)
+                ax.tick_params(labelsize=7)
+        handles, labels = self.axes_[0, 1 if size > 1 else 0].get_legend_handles_labels()
+        self.figure_.legend(handles, labels, loc="outside right upper", fontsize=8)
+        return self
+
+    def _histogram(self, ax: Any, feature: int, classes: Any) -> None:
+        values = self.rows[:, feature]
+        if self.labels is None or classes is None:
+            ax.hist(values[~np.isnan(values)], bins=20, color=GREY)
+            return
+        edges = np.histogram_bin_edges(values[~np.isnan(values)], 20)
+        for c, label in enumerate(classes):
+            own = values[(self.labels == label) & ~np.isnan(values)]
+            ax.hist(own, bins=edges.tolist(), histtype="step", color=colour(c), linestyle=line(c), linewidth=1.3)
+        ax.set_yticks([])
+
+
+def prepared(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
+    """The model at the end of a Pipeline, samples as it takes them, and the names of its features."""
+    model = last_step(estimator)
+    if model is not estimator:
+        before = estimator[:-1]
+        X = before.transform(X)
+        known = before.get_feature_names_out() if "get_feature_names_out" in dir(before) else None
+        names = None if known is None else [str(name) for name in known]
+    else:
+        names = None
+    rows = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
+    rows = rows.astype(float)
+    return model, rows, names or names_of(model, rows.shape[1])
+
+
+def chosen_features(features: Any, names: list[str]) -> tuple[int, int] | None:
+    """Two features by name or number; None where the plane that separates best is wanted."""
+    if features is None:
+        return (0, 1) if len(names) == 2 else None
+    numbers = [names.index(f) if isinstance(f, str) else int(f) for f in features]
+    if len(numbers) != 2:
+        raise ValueError(f"features must be two of {names}; got {features!r}.")
+    return numbers[0], numbers[1]
