@@ -346,7 +346,7 @@ def test_unknown_covariance_lists_the_known_ones():
 def test_equal_rows_without_ridge_raise_as_scikit_learn(covariance_type):
     arguments = {"n_components": 2, "covariance_type": covariance_type, "reg_covar": 0}
     rows = np.ones((10, 2))
-    with pytest.warns(ConvergenceWarning, match="X has 1 distinct rows for 2 components"):
+    with pytest.warns(ConvergenceWarning, match="X has 1 distinct samples for 2 components"):
         kind, text = complaint(lambda: GaussianMixture(**arguments).fit(rows))
     with pytest.warns(ConvergenceWarning, match="distinct clusters"):
         their_kind, their_text = complaint(lambda: Theirs(**arguments).fit(rows))

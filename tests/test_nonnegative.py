@@ -235,7 +235,7 @@ def test_soft_labels_name_the_model_that_takes_them(counts):
 
 def test_batches_are_refused(counts):
     with pytest.raises(
-        ValueError, match="X is batches, which NonnegativeMixtureClassifier does not take; pass all rows"
+        ValueError, match="NonnegativeMixtureClassifier does not support an X of batches. Pass all samples"
     ):
         quick().fit([counts, counts])
 
@@ -276,7 +276,7 @@ def test_a_column_that_does_not_vary_says_nothing(counts, value):
         ({"solver": "em"}, "solver must be one of 'accelerated', 'multiplicative'; got 'em'."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
         ({"early_stopping": 1}, "early_stopping must be True or False; got 1."),
-        ({"penalty": "sum", "solver": "accelerated"}, "penalty='sum' is the published rule, which only solver="),
+        ({"penalty": "sum", "solver": "accelerated"}, "penalty='sum' needs solver="),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""GaussianMixture: density and clustering, a drop-in for scikit-learn's class of that name."""
+"""GaussianMixture for density estimation and clustering, a drop-in replacement for scikit-learn's class."""
 
 from __future__ import annotations
 
@@ -60,28 +60,94 @@ LARGEST_SINGLE = 1e15
 class GaussianMixture(DensityMixin, MixtureEstimator):
     """Gaussian mixture for density estimation and clustering.
 
-    Takes every argument of scikit-learn's GaussianMixture and has every attribute of it; with the same `random_state`
-    it starts where scikit-learn starts and takes the same steps. Beyond it: missing cells (NaN), `sample_weight`,
-    "low_rank", priors, GPUs, rows that do not fit in memory.
+    It has all parameters and attributes of scikit-learn's `GaussianMixture`; with the same `random_state` it has the
+    same initialisation and iterations. In addition it supports missing values (NaN), `sample_weight`, low-rank
+    covariances, priors, GPUs and data larger than memory.
 
-    Parameters beyond scikit-learn's:
-        covariance_type: also "low_rank", or a structure object.
-        rank: rank of "low_rank"; "auto" is min(10, max(1, D // 2)).
-        n_components: also "auto", chosen by `criterion`; `selection_` has what was compared.
-        prior: None is maximum likelihood with `reg_covar` added to every variance, as in scikit-learn; "default"
-            shrinks towards the spread of the rows, unit-free, and never fails (reg_covar is then not used); "auto"
-            chooses one by `criterion`; or a prior object.
-        criterion: by which "auto" chooses: "bic" (which "auto" means, but for a prior), "icl", "held_out" (the density
-            of rows held out, which "auto" means for a prior), "out_of_bag".
-        device, dtype, memory_limit: as in MixtureClassifier.
+    Parameters
+    ----------
+    n_components : int or "auto", default=1
+        Number of components; "auto" selects it by `criterion`.
+    covariance_type : str or Structure, default="full"
+        "full", "tied", "diag", "spherical", "low_rank", or a structure of `mixtura.covariances`.
+    tol : float, default=1e-3
+        Convergence threshold of the change of the log-likelihood per sample.
+    reg_covar : float, default=1e-6
+        Number added to all variances; used only with `prior=None`.
+    max_iter : int, default=100
+        Maximum number of EM iterations.
+    n_init : int, default=1
+        Number of initialisations; the fit with the largest log-likelihood is kept.
+    init_params : {"kmeans", "k-means++", "random", "random_from_data"}, default="kmeans"
+        Method of initialisation.
+    weights_init : array-like of shape (n_components,), optional
+        Initial weights.
+    means_init : array-like of shape (n_components, n_features), optional
+        Initial means.
+    precisions_init : array-like, optional
+        Initial precisions, in the shape of the covariance type.
+    random_state : int, RandomState or None, default=None
+        Seed of the initialisation and of `sample`.
+    warm_start : bool, default=False
+        Whether `fit` starts from the previous fit.
+    verbose : int, default=0
+        Verbosity, as in scikit-learn.
+    verbose_interval : int, default=10
+        Number of iterations between two messages.
+    prior : None, "default", "auto" or Prior, default=None
+        None is maximum likelihood, as in scikit-learn. "default" shrinks covariances towards the variances of the
+        data; it has no units and never fails. "auto" selects a prior by `criterion`.
+    criterion : {"auto", "bic", "icl", "held_out", "out_of_bag"}, default="auto"
+        Selection criterion: BIC, ICL, or the density of held-out or out-of-bag samples. "auto" means "held_out" for
+        `prior="auto"`, and "bic" otherwise.
+    rank : int or "auto", default="auto"
+        Rank of "low_rank"; "auto" means min(10, max(1, n_features // 2)).
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
+    dtype : {"float32", "float64"} or None, default=None
+        Precision in which X is held; None means that of X.
+    memory_limit : int, str or None, default=None
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
 
-    Examples:
-        >>> import numpy as np
-        >>> from mixtura import GaussianMixture
-        >>> X = np.array([[1.0, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, np.nan]])
-        >>> model = GaussianMixture(n_components=2, random_state=0).fit(X)
-        >>> np.unique(model.predict(X[:3])).size
-        1
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_components,)
+        Weights of the components.
+    means_ : ndarray of shape (n_components, n_features)
+        Means of the components.
+    covariances_ : ndarray
+        Covariances, in scikit-learn's shape for the covariance type; dense for others.
+    precisions_ : ndarray
+        Inverse covariances, in the same shape.
+    precisions_cholesky_ : ndarray
+        Cholesky factors of the precisions, in the same shape.
+    mixture_ : Mixture
+        The fitted mixture.
+    converged_ : bool
+        Whether EM converged.
+    n_iter_ : int
+        Number of iterations of the best fit.
+    lower_bound_ : float
+        Log-likelihood per sample of the best fit, plus the log prior.
+    lower_bounds_ : list of float
+        The same for each iteration.
+    history_ : list of Record
+        Objective and time of each iteration.
+    n_parameters_ : int
+        Number of free parameters.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixtura import GaussianMixture
+    >>> X = np.array([[1.0, 2], [1, 4], [1, 0], [10, 2], [10, 4], [10, np.nan]])
+    >>> model = GaussianMixture(n_components=2, random_state=0).fit(X)
+    >>> np.unique(model.predict(X[:3])).size
+    1
     """
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
@@ -147,7 +213,21 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.memory_limit = memory_limit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
-        """Fit the mixture to rows; NaN means missing. X may also be a memory map or a re-iterable of batches."""
+        """Fit the mixture; NaN means missing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; also a memory map, or an iterable of batches that can be iterated repeatedly.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : GaussianMixture
+        """
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         with computing():
@@ -158,7 +238,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self
 
     def _check_arguments(self) -> None:
-        """In scikit-learn's words; "auto" is not among them."""
+        """Check arguments as scikit-learn does, with its messages; "auto" is not among its values."""
         plain: Any = clone(self) if is_auto(self.n_components) else self
         if plain is not self:
             plain.set_params(n_components=1)
@@ -166,7 +246,21 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         wanted_criterion(self.criterion, "bic")
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Fit, then the most probable component of each row."""
+        """Fit the mixture and predict the most probable component of each sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        components : ndarray of shape (n_samples,)
+        """
         return self.fit(X, y, sample_weight).predict(X)
 
     def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
@@ -204,7 +298,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             return result
 
         n_starts = 1 if going_on else self.n_init
-        if self.max_iter == 0:  # nothing to compare them by: scikit-learn keeps the last start
+        if self.max_iter == 0:  # without likelihoods to compare, scikit-learn keeps the last initialisation
             return [fit_once() for _ in range(n_starts)][-1], problem, description
         return best_of(n_starts, fit_once), problem, description
 
@@ -216,7 +310,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
     def _chosen(
         self, source: Source, description: Description, random_state: np.random.RandomState
     ) -> tuple[GaussianMixture, Selection]:
-        """A copy without anything "auto": BIC chooses the number of components, rows held out choose a prior."""
+        """A copy with the selected number of components and prior in place of "auto"."""
         structure = self._structure(source.n_features)
         priors = wanted_priors(self.prior, structure, source.n_features)
         generator = torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
@@ -224,12 +318,13 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         ground = Ground(problem, 1, structure, "kmeans", generator)
         fixed = None if is_auto(self.n_components) else [self.n_components]
         usual = "held_out" if is_auto(self.prior) else "bic"
-        found = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
+        selection = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
         copy: Any = clone(self)
-        return copy.set_params(n_components=found.best.n_components[0], prior=found.best.prior), found
+        best = selection.best
+        return copy.set_params(n_components=best.n_components[0], prior=best.prior), selection
 
     def _last_problem(self, source: Source, description: Description) -> Problem:
-        """Return the problem of a fit that goes on from the last one, and keeps what that has chosen."""
+        """Return the problem of a warm start, with the prior selected before."""
         prior = self.selection_.best.prior if is_auto(self.prior) else self.prior
         return self._problem_with(make_prior(prior, description, [self.mixture_.n_components]), source, description)
 
@@ -237,7 +332,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return self._problem_with(make_prior(self.prior, description, [self.n_components]), source, description)
 
     def _problem_with(self, prior: Prior | None, source: Source, description: Description) -> Problem:
-        # With a prior a feature that does not vary keeps one variance in all components: it says nothing about them.
+        # With a prior, a constant feature has the same variance in all components, so that it has no influence.
         floor = torch.where(description.varies | (prior is None), 0.0, description.total)
         memory_limit = checks.memory_limit(self.memory_limit)
         ridge = self.reg_covar if prior is None else 0.0
@@ -254,7 +349,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         description: Description,
         random_state: np.random.RandomState,
     ) -> Mixture:
-        """scikit-learn's starts, in raw units; with weights, missing values and any structure."""
+        """scikit-learn's initialisation, extended to weights, missing values and any covariance structure."""
         source, em = problem.source, self._em(problem)
         structure = self._structure(source.n_features)
         checks.has_update(structure)
@@ -263,7 +358,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             return given_start(self, size, source.device)
         in_memory = rows is not None and isinstance(rows.values, Tensor)
         if not in_memory and description.n_rows > SAMPLED_ROWS:
-            # Many rows that are not in memory: a start from a sample of them, standardised.
+            # Many rows that are not in memory: initialise from a standardised sample of them.
             generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
             start = first_update(
                 *starting_mixture(description, structure, [self.n_components], "kmeans", generator), problem, em
@@ -296,10 +391,10 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return with_given_parts(self, start)
 
     def _wide_tied(self, start: Mixture, filled: Tensor, weights: Tensor | None, weight: float) -> Covariance:
-        """scikit-learn's tied start from single rows: all rows over the weight of the chosen ones, about zero.
+        """scikit-learn's tied covariance for initialisation from single rows.
 
-        Single rows have no scatter, so this very wide start (responsibilities that do not sum to one, in its formula)
-        is what lets every component see the other rows.
+        It is the scatter of all rows about zero over the weight of the chosen rows, since responsibilities do not sum
+        to one there. Single rows have no scatter; this wide covariance lets every component reach the other rows.
         """
         rows = filled.double()
         weighted = rows if weights is None else rows * weights.unsqueeze(-1)
@@ -313,7 +408,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
 
     def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
-        """Which rows start which components, with scikit-learn's own calls so that the draws are the same."""
+        """Initial responsibilities, by scikit-learn's own functions so that random draws are the same."""
         n_rows, device = len(filled), filled.device
         every = torch.arange(n_rows, device=device)
         total = float(n_rows) if weights is None else float(weights.sum())
@@ -329,11 +424,11 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
                 labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
-            n_found = len(np.unique(labels))
-            if n_found < self.n_components:
+            n_clusters = len(np.unique(labels))
+            if n_clusters < self.n_components:
                 warnings.warn(
-                    f"X has {n_found} distinct rows for {self.n_components} components: some components start without "
-                    f"rows. Lower n_components to {n_found}.",
+                    f"X has {n_clusters} distinct samples for {self.n_components} components: some components start "
+                    f"without samples. Lower n_components to {n_clusters}.",
                     ConvergenceWarning,  # as scikit-learn's own
                     stacklevel=7,
                 )
@@ -373,27 +468,60 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
     @rowwise()
     def predict(self, X: Any) -> Any:
-        """The most probable component of each row."""
+        """Predict the most probable component of each sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        components : ndarray of shape (n_samples,)
+        """
         numbers = self._map(X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
     @rowwise("component")
     def predict_proba(self, X: Any) -> Any:
-        """Posterior probability of each component given the row."""
+        """Compute the posterior probability of each component.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_components)
+        """
         return self.responsibilities(X)
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Mean log density of the rows."""
+        """Compute the mean log density of samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        log_density : float
+        """
         values = self.score_samples(X)
         return float((values.joined() if isinstance(values, BatchedPredictions) else values).mean())
 
     @classmethod
     def from_sklearn(cls, model: Any) -> GaussianMixture:
-        """A fitted mixture with the parameters of a fitted `sklearn.mixture.GaussianMixture`.
+        """Convert a fitted `sklearn.mixture.GaussianMixture`.
 
         Parameters
         ----------
         model : sklearn.mixture.GaussianMixture
+            A fitted model.
 
         Returns
         -------
@@ -402,17 +530,28 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         return mixture_from_sklearn(cls, model)
 
     def to_sklearn(self) -> Any:
-        """A fitted `sklearn.mixture.GaussianMixture` with the same parameters.
+        """Convert to a fitted `sklearn.mixture.GaussianMixture`.
 
         Returns
         -------
-        sklearn.mixture.GaussianMixture
-            With covariance_type "full" where scikit-learn does not have that of this model.
+        model : sklearn.mixture.GaussianMixture
+            With `covariance_type="full"` if scikit-learn lacks the covariance type of this model.
         """
         return mixture_to_sklearn(self)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows drawn from the mixture and their components, ordered by component."""
+        """Draw samples, ordered by component.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of samples.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        components : ndarray of shape (n_samples,)
+        """
         check_is_fitted(self)
         if n_samples < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample.")
@@ -456,7 +595,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
 
 
 class _Start:
-    """Rows that start the components: their positions, one component each or shares of all, and their weight."""
+    """Initial responsibilities: indices of rows, their components or shares of all components, and their weight."""
 
     def __init__(self, index: Tensor, labels: Tensor | None, shares: Tensor | None, weight: float):
         self.index, self.labels, self.weight = index, labels, weight

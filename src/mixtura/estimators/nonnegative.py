@@ -39,15 +39,15 @@ from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest
 from mixtura.values.storable import storable
 
 PENALTIES = ("shares", "sum")
-# Fewer rows than this say too little about when to stop.
+# Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
-START_SCALE = 0.1  # of the coefficients of columns with standard deviation one: bases differ, and none rules
+START_SCALE = 0.1  # of the initial coefficients of standardised columns: bases differ, and none dominates
 
 
 @dataclass(frozen=True)
 class NonnegativeProblem:
-    """What a fit is about, once the input is checked; columns begin at zero and have standard deviation one."""
+    """The checked input of a fit, with columns that start at zero and have standard deviation one."""
 
     rows: LabeledRows
     kept: LabeledRows  # the rows without those held out
@@ -61,51 +61,99 @@ class NonnegativeProblem:
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
 class NonnegativeMixtureClassifier(ConditionalClassifier):
-    """Classifies non-negative features with a mixture of log-linear bases (log-linear):
+    """Classifier for non-negative features, with a mixture of log-linear bases.
 
-        p(c | x) proportional to sum_j W_cj exp(theta_j . x),  W_cj >= 0.
+        p(c | x) proportional to sum_j W_cj exp(theta_j . x),  W_cj >= 0    (log-linear)
 
-    Saul & Lee (2002); Liu, Zheng & Zheng (2006). Meant for parts, counts and other features whose zero means "absent":
-    codes of a non-negative matrix factorisation (`make_nonnegative_pipeline`), word counts, tf-idf, histograms. Sparse
-    input stays sparse. A row of zeros gets the class prior. There is no density: `sample`, `impute` and
-    `score_samples` are those of MixtureClassifier and GaussianMixture.
+    It suits features whose zero means "absent", such as codes of a non-negative matrix factorisation
+    (`make_nonnegative_pipeline`), word counts, tf-idf and histograms. Sparse matrices stay sparse. A sample of zeros
+    gets the class prior. There is no density; `MixtureClassifier` and `GaussianMixture` have one.
 
-    Columns are shifted to begin at zero (where they are dense) and divided by their standard deviations inside; the
-    constant feature is in the weights, which are free for every basis.
+    Dense columns are shifted to start at zero, and all columns are divided by their standard deviations internally.
 
-    Parameters:
-        n_components: bases of each class; with `shared=True` the number of all bases.
-        shared: False: a basis serves one class; True: every class has a weight for every basis (LZZ06, eq. 12).
-        sparsity: what a basis of a single class costs, in units of log-likelihood; weights and bases that earn less
-            leave the model. 0 is Saul & Lee's model.
-        penalty: "shares" acts (sparse-shares); "sum" is the penalty of LZZ06 on the sum of all weights, which
-            changes nothing but their scale (weight-scale) and is here for the record.
-        solver: "multiplicative" (monotone, no step size) or "accelerated" (L-BFGS, monotone, the same objective).
-        early_stopping: keep a part of the rows out, find the number of steps that predicts it best, and take as many
-            steps with all rows; only where that part has at least 20 rows.
-        validation_fraction: that part of the rows of each class.
-        n_init: number of random starts; the best objective wins (on the rows kept out, where there are some).
-        max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
-        device, dtype: where rows are held, and in which precision they are read; None follows the input.
-        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of a fit or prediction.
-            Samples, their scaled copy, the model and the answer take their own memory on top.
-        random_state, verbose: as in scikit-learn; verbose=1 shows progress.
+    Parameters
+    ----------
+    n_components : int, default=4
+        Number of bases per class, or of all bases with `shared=True`.
+    shared : bool, default=False
+        Whether every class has a weight for every basis ([2]_, eq. 12); otherwise a basis belongs to one class.
+    sparsity : float, default=1.0
+        Penalty of a basis of a single class, in units of the log-likelihood. Weights and bases whose likelihood gain
+        is smaller are removed. 0 is the model of [1]_.
+    penalty : {"shares", "sum"}, default="shares"
+        Penalty on the class shares of the bases (sparse-shares), or on the sum of all weights as in [2]_, which changes
+        nothing but their scale (weight-scale) and serves comparison.
+    solver : {"multiplicative", "accelerated"}, default="multiplicative"
+        Multiplicative updates, or L-BFGS; both are monotone and maximise the same objective.
+    early_stopping : bool, default=True
+        Whether to select the number of iterations on held-out samples, then refit all samples with as many. Needs at
+        least 20 held-out samples.
+    validation_fraction : float, default=0.1
+        Fraction of the samples of each class held out for early stopping.
+    n_init : int, default=1
+        Number of random initialisations; the fit with the best objective (of held-out samples, if any) is kept.
+    max_iter : int, default=1000
+        Maximum number of iterations.
+    tol : float, default=1e-6
+        Convergence threshold of the change of the objective per sample.
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
+    dtype : {"float32", "float64"} or None, default=None
+        Precision in which X is read; None means that of X.
+    memory_limit : int, str or None, default=None
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB. Samples, their scaled copy,
+        the model and the predictions come on top.
+    random_state : int, RandomState or None, default=None
+        Seed of the initialisation and the held-out samples.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar.
 
-    Attributes:
-        classes_, class_prior_, mixture_ (log weights and coefficients in the units of X), weights_ (classes x bases,
-        summing to one), bases_ (bases x features), n_components_ (weights above zero, per class), n_bases_, n_iter_,
-        converged_, history_, validation_scores_ (log-likelihood per row that was kept out, with its iteration),
-        n_parameters_, n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_prior_ : ndarray of shape (n_classes,)
+        Class proportions of the training set.
+    mixture_ : LogLinearMixture
+        The fitted mixture, in the units of X.
+    weights_ : ndarray of shape (n_classes, n_bases)
+        Weights, summing to one.
+    bases_ : ndarray of shape (n_bases, n_features)
+        Coefficients of the bases.
+    n_components_ : ndarray of shape (n_classes,)
+        Number of positive weights of each class.
+    n_bases_ : int
+        Number of bases.
+    n_parameters_ : int
+        Number of free parameters.
+    n_iter_ : int
+        Number of iterations.
+    converged_ : bool
+        Whether the fit converged, or ended by early stopping.
+    history_ : list of Record
+        Objective and time of each iteration.
+    validation_scores_ : list of tuple
+        Iteration and log-likelihood per held-out sample.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
 
-    Examples:
-        >>> import numpy as np
-        >>> from mixtura import NonnegativeMixtureClassifier
-        >>> rng = np.random.default_rng(0)
-        >>> y = np.repeat(["few", "many"], 100)
-        >>> X = rng.poisson(np.where(y == "few", 1.0, 4.0)[:, None], (200, 5))
-        >>> model = NonnegativeMixtureClassifier(2, random_state=0).fit(X, y)
-        >>> bool(model.score(X, y) > 0.9)
-        True
+    References
+    ----------
+    .. [1] Saul and Lee (2002). Multiplicative updates for classification by mixture models. NIPS 14.
+    .. [2] Liu, Zheng and Zheng (2006). Sparse mixture model for discriminative classification.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixtura import NonnegativeMixtureClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.repeat(["few", "many"], 100)
+    >>> X = rng.poisson(np.where(y == "few", 1.0, 4.0)[:, None], (200, 5))
+    >>> model = NonnegativeMixtureClassifier(2, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
     def __init__(
@@ -146,12 +194,20 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> NonnegativeMixtureClassifier:
-        """Fit the mixture.
+        """Fit the classifier.
 
-        Arguments:
-            X: non-negative rows: an array, a frame, a torch tensor or a scipy sparse matrix, which stays sparse.
-            y: one label per row.
-            sample_weight: one non-negative weight per row.
+        Parameters
+        ----------
+        X : array-like, tensor or sparse matrix of shape (n_samples, n_features)
+            Non-negative samples; sparse matrices stay sparse.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : NonnegativeMixtureClassifier
         """
         checks.count("n_components", self.n_components)
         checks.switch("shared", self.shared)
@@ -184,15 +240,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             return NONNEGATIVE_SOLVERS[name](SparseShares(strength))
         if name != Multiplicative.name:
             raise ValueError(
-                f"penalty='sum' is the published rule, which only solver='multiplicative' follows; got solver="
-                f"{name!r}. Use solver='multiplicative', or penalty='shares'."
+                f"penalty='sum' needs solver='multiplicative'; got solver={name!r}. Use solver='multiplicative', or "
+                "penalty='shares'."
             )
         return Multiplicative(sum_penalty=strength)
 
     def _problem(self, features: Tensor, labels: Tensor, weights: Tensor) -> NonnegativeProblem:
         n_classes, n_rows = len(self.classes_), features.shape[0]
         random_state = check_random_state(self.random_state)
-        # One source for the starts and one for the rows kept out: how many rows there are must not change the starts.
+        # Separate generators, so that initialisation does not depend on the number of held-out rows.
         generator, splitter = (
             torch.Generator().manual_seed(int(seed)) for seed in random_state.randint(2**31 - 1, size=2)
         )
@@ -218,7 +274,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         return NonnegativeProblem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
 
     def _held_out(self, labels: Tensor, weights: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
-        """Which rows only say when to stop, (n,): the same part of every class."""
+        """Mask of the rows held out for early stopping, (n,), stratified by class."""
         checks.switch("early_stopping", self.early_stopping)
         fraction = checks.fraction("validation_fraction", self.validation_fraction)
         chosen = torch.zeros(len(labels), dtype=torch.bool)
@@ -252,7 +308,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             return Fitted(start, run(solver, problem.kept, start, max_iter, tol, watch, held_out=judge))
 
     def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:
-        """Store a result; warn about what the user should know; raise again what interrupted the fit."""
+        """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
         result = best.result
         self.mixture_ = mixture.rescaled(problem.scales, problem.shifts)
         self._describe()
@@ -292,13 +348,14 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             return values, Rows(values, values.device, torch.float64, as_tensor=False)
         if is_batches(X):
             raise ValueError(
-                f"X is batches, which {name} does not take; pass all rows at once, as a sparse matrix if they are many."
+                f"{name} does not support an X of batches. Pass all samples at once, as a sparse matrix if they are "
+                "many."
             )
         rows = read_rows(self, X, reset=reset)
         values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
         values = values.to(rows.device, torch.float64)
         checks.finite_features(values, None, self._column_name, name)
-        if reset:  # the rule needs it, the probabilities do not
+        if reset:  # needed for the updates, not for predictions
             checks.non_negative_features(values, None, self._column_name, name)
         return values, rows
 
@@ -338,7 +395,17 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         return ConditionalGraph(score, change)
 
     def responsibilities(self, X: Any) -> Any:
-        """Posterior of each weight, that is of each pair of a class and a basis, given the row: (n_rows, n_weights)."""
+        """Compute the posterior probability of each weight, a pair of a class and a basis.
+
+        Parameters
+        ----------
+        X : array-like, tensor or sparse matrix of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        responsibilities : ndarray of shape (n_samples, n_weights)
+        """
         return self._map(X, lambda mixture, part: mixture.log_joint(part).softmax(0).T)
 
     @property
@@ -397,22 +464,32 @@ def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
 def make_nonnegative_pipeline(
     n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: Any = None, **options: Any
 ) -> Pipeline:
-    """A pipeline of scikit-learn's NMF and a NonnegativeMixtureClassifier on its codes.
+    """Create a pipeline of scikit-learn's NMF and a `NonnegativeMixtureClassifier` on its codes.
 
-    The factorisation is fitted to the training rows; other rows are coded with its basis fixed.
+    The factorisation is fitted to the training set; other samples are coded with its basis fixed.
 
-    Arguments:
-        n_basis: number of columns of the codes.
-        nmf_max_iter: limit of the factorisation; codes need not be converged, and no warning says so.
-        random_state: of both parts.
-        options: of the classifier.
+    Parameters
+    ----------
+    n_basis : int, default=100
+        Number of columns of the codes.
+    nmf_max_iter : int, default=200
+        Maximum number of iterations of the factorisation. Codes need not be converged, so there is no warning.
+    random_state : int, RandomState or None, default=None
+        Seed of both steps.
+    **options : dict
+        Parameters of the classifier.
 
-    Examples:
-        >>> from sklearn.datasets import load_digits
-        >>> X, y = load_digits(return_X_y=True)
-        >>> model = make_nonnegative_pipeline(16, n_components=2, max_iter=100, random_state=0).fit(X[::2], y[::2])
-        >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
-        True
+    Returns
+    -------
+    pipeline : sklearn.pipeline.Pipeline
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = make_nonnegative_pipeline(16, n_components=2, max_iter=100, random_state=0).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
+    True
     """
     coder = QuietNMF(
         n_components=checks.count("n_basis", n_basis),  # pyright: ignore[reportArgumentType]
@@ -424,9 +501,9 @@ def make_nonnegative_pipeline(
 
 
 class QuietNMF(NMF):
-    """scikit-learn's NMF without its warning that it stopped at max_iter: a code is good long before it converges.
+    """scikit-learn's NMF without its ConvergenceWarning, since codes are useful long before convergence.
 
-    What it cannot factorise is refused in the words of `make_nonnegative_pipeline`, whose part it is.
+    Its input is checked with messages that name `make_nonnegative_pipeline`.
     """
 
     def _check(self, X: Any) -> None:
@@ -458,7 +535,7 @@ class QuietNMF(NMF):
 
 
 def random_start(n_components: int, shared: bool, problem: NonnegativeProblem) -> LogLinearMixture:
-    """Random coefficients; at the mean row all bases count the same, and classes have nearly their prior."""
+    """Random coefficients, with equal bases and approximate class priors at the mean row."""
     n_classes, n_bases = len(problem.log_prior), problem.n_bases
     class_of = torch.arange(n_classes).repeat_interleave(n_components)
     basis_of = torch.arange(n_components).repeat(n_classes) if shared else torch.arange(n_bases)
@@ -473,15 +550,15 @@ def random_start(n_components: int, shared: bool, problem: NonnegativeProblem) -
 
 
 def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """What to subtract from each column (its least value; zero where sparse), and its standard deviation, (D,).
+    """The shift of each column (its smallest value; zero for sparse rows) and its standard deviation, (D,).
 
-    A column that does not vary is divided by its value, or by one.
+    A constant column is divided by its value, or by one.
     """
     weights = weights.to(features.device)
     total = weights.sum()
     if not is_dense(features):
         columns, values = features.col_indices(), features.values()
-        each = weights.repeat_interleave(features.crow_indices().diff())  # of the row of each cell
+        each = weights.repeat_interleave(features.crow_indices().diff())  # weight of the row of each stored value
         zeros = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
         means = zeros.index_add(0, columns, each * values) / total
         squares = zeros.index_add(0, columns, each * values.square()) / total
@@ -497,7 +574,7 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
-    """Weights without rows of zeros, which get the class prior whatever is fitted; unless a class would lose all."""
+    """Weights with rows of zeros left out, which get the class prior in any case; unless a class has no others."""
     left = torch.where(empty_rows(features).cpu(), 0.0, weights)
     kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, left)
     return left if bool((kept > 0).all()) else weights
