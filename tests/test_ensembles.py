@@ -332,8 +332,8 @@ def test_other_mistakes(ripley):
     )
     refused(
         lambda: AveragedMixture().fit([(X, y)]),
-        "AveragedMixture needs all rows at once, to draw from them; pass an array, a tensor or a memory map instead of "
-        "batches.",
+        "AveragedMixture does not support an X of batches, since it resamples. Pass an array, a tensor or a memory "
+        "map.",
     )
     refused(
         lambda: AveragedMixtureClassifier(MixtureClassifier(objective="conditional")).fit(X, y),

@@ -235,7 +235,7 @@ def test_soft_labels_name_the_model_that_takes_them(counts):
 
 def test_batches_are_refused(counts):
     with pytest.raises(
-        ValueError, match="NonnegativeMixtureClassifier does not support an X of batches. Pass all samples"
+        ValueError, match=r"NonnegativeMixtureClassifier does not support an X of batches\. Pass all samples"
     ):
         quick().fit([counts, counts])
 

@@ -544,8 +544,9 @@ def test_what_a_factorisation_cannot_take():
 
 @pytest.mark.parametrize("prior", [None, "default"])
 def test_fewer_distinct_rows_than_components(prior):
-    text = "^X has 2 distinct samples for 3 components: some components start without samples. Lower n_components to "
-           "2.$"
+    text = (
+        "^X has 2 distinct samples for 3 components: some components start without samples. Lower n_components to 2.$"
+    )
     with pytest.warns(ConvergenceWarning, match=text) as caught:
         GaussianMixture(3, prior=prior, random_state=0).fit(np.repeat(ROWS[:2], 10, 0))
     assert len(caught) == 1

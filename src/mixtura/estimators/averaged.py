@@ -1,4 +1,4 @@
-"""Averages of mixtures that were trained on the same rows from other starts, on subsets or on bootstrap replicates."""
+"""Ensembles of mixtures, trained on bootstrap replicates, on subsets or from several initialisations."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_tog
 from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
-# Rows whose scores by all members are held at a time.
+# Number of rows scored by all members at a time.
 SCORED_ROWS = 16_384
 
 
 class _Averaged(MixtureEstimator):
-    """What the averaged density and the averaged classifier share."""
+    """Base of the averaged density and the averaged classifier."""
 
     estimator: Any
     n_estimators: Any
@@ -55,7 +55,7 @@ class _Averaged(MixtureEstimator):
     def _base(self) -> Any:
         return self._default() if self.estimator is None else self.estimator
 
-    # Rows are read as the members read them.
+    # X is read as by the members.
     @property
     def device(self) -> Any:
         return self._base.device
@@ -79,14 +79,14 @@ class _Averaged(MixtureEstimator):
             )
         if is_batches(X):
             raise ValueError(
-                f"{type(self).__name__} needs all rows at once, to draw from them; pass an array, a tensor or a memory "
-                "map instead of batches."
+                f"{type(self).__name__} does not support an X of batches, since it resamples. Pass an array, a tensor "
+                "or a memory map."
             )
         base: Any = clone(self._base)
         return base
 
     def _draws(self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState) -> Tensor | None:
-        """How often each member sees each row, (n, B); every stratum is drawn from by itself. None: once.
+        """The count of each row in the replicate of each member, (n, B), stratified; None: once each.
 
         Rows of weight zero are in no stratum.
         """
@@ -156,47 +156,76 @@ class _Averaged(MixtureEstimator):
         return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
 
     def _unseen(self, rows: Rows, counts: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """combine(log p_b(x, c) (C, B, n), members that did not see a row (B, n)) -> (n, ...), rows by rows."""
-        limit, found = checks.memory_limit(self.memory_limit), []
+        """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
+        limit, outputs = checks.memory_limit(self.memory_limit), []
         for first in range(0, len(rows), SCORED_ROWS):
             part = slice(first, first + SCORED_ROWS)
             chunk: Any = rows.values[part]
             source = replace(rows, values=chunk).source()
             scores = map_rows(self.mixture_, source, lambda a: self._per_member(a).permute(2, 0, 1), limit)
-            found.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
-        return torch.cat(found)
+            outputs.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
+        return torch.cat(outputs)
 
 
 @storable("AveragedMixture", check=check_fitted)
 class AveragedMixture(DensityMixin, _Averaged):
-    """The average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
+    """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
-    The members are trained together, in one pass over the rows per iteration. What one of them takes for a peak the
-    others do not confirm, so that the average is smoother and predicts new rows better (Ormoneit and Tresp 1995).
+    Averaging reduces overfitting: peaks of single members are smoothed out [1]_. The members are trained together, in
+    one pass over the data per iteration.
 
-    Parameters:
-        estimator: the GaussianMixture that every member is; None is `GaussianMixture(prior="default")`.
-        n_estimators: number of members.
-        resampling: "bootstrap" (rows drawn with replacement), "subset" (a part of the rows, without), or "none" (all
-            rows, from other starts).
-        fraction: of the rows in a subset.
-        random_state: of the draws and the starts.
+    Parameters
+    ----------
+    estimator : GaussianMixture or None, default=None
+        The members; None means `GaussianMixture(prior="default")`.
+    n_estimators : int, default=20
+        Number of members.
+    resampling : {"bootstrap", "subset", "none"}, default="bootstrap"
+        Training set of a member: a bootstrap replicate, a random subset, or all samples with its own initialisation.
+    fraction : float, default=0.7
+        Fraction of the samples in a subset.
+    random_state : int, RandomState or None, default=None
+        Seed of resampling and initialisation.
 
-    Attributes:
-        mixture_ (the average, one mixture of all components), mixtures_ (the members), member_of_, n_iter_, converged_,
-        history_; oob_log_density_ (of every row, by the members that did not see it; NaN where all did), oob_score_
-        (its mean).
+    Attributes
+    ----------
+    mixture_ : Mixture
+        The average, one mixture of all components.
+    mixtures_ : list of Mixture
+        The members.
+    member_of_ : Tensor of shape (n_components,)
+        Member of each component.
+    oob_log_density_ : ndarray of shape (n_samples,)
+        Out-of-bag log density of each training sample; NaN if all members use it.
+    oob_score_ : float
+        Mean out-of-bag log density.
+    n_iter_ : int
+        Largest number of iterations of a member.
+    converged_ : bool
+        Whether all members converged.
+    history_ : list of Record
+        Mean objective of the members at each iteration.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
 
-    Examples:
-        >>> from mixtura import AveragedMixture, GaussianMixture
-        >>> from mixtura.datasets import make_rings
-        >>> X, _ = make_rings(random_state=0)
-        >>> model = AveragedMixture(GaussianMixture(8, prior="default"), random_state=0).fit(X)
-        >>> model.mixture_.n_components
-        160
-        >>> small = model.reduce(12)
-        >>> bool(small.score(X) > model.score(X) - 0.2)
-        True
+    References
+    ----------
+    .. [1] Ormoneit and Tresp (1995). Improved Gaussian mixture density estimates using Bayesian penalty terms and
+       network averaging. NIPS 8.
+
+    Examples
+    --------
+    >>> from mixtura import AveragedMixture, GaussianMixture
+    >>> from mixtura.datasets import make_rings
+    >>> X, _ = make_rings(random_state=0)
+    >>> model = AveragedMixture(GaussianMixture(8, prior="default"), random_state=0).fit(X)
+    >>> model.mixture_.n_components
+    160
+    >>> small = model.reduce(12)
+    >>> bool(small.score(X) > model.score(X) - 0.2)
+    True
     """
 
     _default = staticmethod(lambda: GaussianMixture(prior="default"))
@@ -217,7 +246,21 @@ class AveragedMixture(DensityMixin, _Averaged):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
-        """Fit all members."""
+        """Fit all members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : AveragedMixture
+        """
         base = self._checked_base(X, GaussianMixture)
         base._check_arguments()
         rows, source = base._read_source(X, sample_weight)
@@ -251,24 +294,61 @@ class AveragedMixture(DensityMixin, _Averaged):
         return self
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Mean log density of the rows."""
+        """Compute the mean log density of samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        log_density : float
+        """
         return float(self.score_samples(X).mean())
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Rows drawn from the average, and their components."""
+        """Draw samples from the average.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of samples.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        components : ndarray of shape (n_samples,)
+        """
         check_is_fitted(self)
         rows, components = self._draw(self.mixture_, n_samples)
         return rows.numpy(), components.numpy()
 
     def to_mixture(self) -> GaussianMixture:
-        """The average as a fitted GaussianMixture of all components."""
+        """Convert the average to a fitted `GaussianMixture` of all components.
+
+        Returns
+        -------
+        model : GaussianMixture
+        """
         check_is_fitted(self)
         return _as_density(self, self.mixture_)
 
     def reduce(self, n_components: int) -> GaussianMixture:
-        """A fitted GaussianMixture of so many components, with the mean and covariance of the average (merge-loss).
+        """Reduce the average to a small `GaussianMixture` with the same mean and covariance (merge-loss).
 
-        Pairs are merged, the cheapest first. Covariances that are diagonal stay so, all others become full.
+        Pairs of components are merged in order of their loss. Diagonal covariances stay diagonal, others become full.
+
+        Parameters
+        ----------
+        n_components : int
+            Number of components.
+
+        Returns
+        -------
+        model : GaussianMixture
         """
         mixture, _ = self._reduced(n_components, 1)
         return _as_density(self, mixture)
@@ -276,31 +356,68 @@ class AveragedMixture(DensityMixin, _Averaged):
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
 class AveragedMixtureClassifier(DensityClassifier, _Averaged):
-    """The average of several classifiers that are Gaussian mixtures.
+    """Average of several mixture classifiers.
 
-    The members are trained together, in one pass over the rows per iteration (see AveragedMixture). Rows are drawn
-    from every class by itself.
+    The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
 
-    Parameters:
-        estimator: the MixtureClassifier that every member is; None is `MixtureClassifier()`. What it leaves to be
-            chosen ("auto") is compared once; then the members are as many of each candidate as its share in the average
-            of all candidates that predicts rows held out best (stacking).
-        n_estimators, resampling, fraction, random_state: as in AveragedMixture.
-        combine: "posterior" averages the class probabilities of the members, "density" their densities, as Ormoneit and
-            Tresp (1995) do; then the average is a mixture itself.
+    Parameters
+    ----------
+    estimator : MixtureClassifier or None, default=None
+        The members; None means `MixtureClassifier(1)`. If it has parameters "auto", the candidates are compared once,
+        and each gets members in proportion to its stacking weight (stacking).
+    n_estimators : int, default=20
+        Number of members.
+    resampling : {"bootstrap", "subset", "none"}, default="bootstrap"
+        Training set of a member: a bootstrap replicate, a random subset, or all samples with its own initialisation.
+    fraction : float, default=0.7
+        Fraction of the samples in a subset.
+    combine : {"posterior", "density"}, default="posterior"
+        Whether to average class probabilities or, as in [1]_, densities; then the average is itself a mixture.
+    random_state : int, RandomState or None, default=None
+        Seed of resampling and initialisation.
 
-    Attributes:
-        classes_, class_prior_, mixture_ (of all components), mixtures_ (the members), member_of_, n_iter_, converged_,
-        history_; oob_decision_function_ (class probabilities of every row by the members that did not see it; NaN where
-        all did), oob_score_ (their accuracy), oob_log_loss_.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_prior_ : ndarray of shape (n_classes,)
+        Class probabilities.
+    mixture_ : Mixture
+        The average, one mixture of all components.
+    mixtures_ : list of Mixture
+        The members.
+    member_of_ : Tensor of shape (n_components,)
+        Member of each component.
+    oob_decision_function_ : ndarray of shape (n_samples, n_classes)
+        Out-of-bag class probabilities of each training sample; NaN if all members use it.
+    oob_score_ : float
+        Out-of-bag accuracy.
+    oob_log_loss_ : float
+        Out-of-bag log-loss.
+    n_iter_ : int
+        Largest number of iterations of a member.
+    converged_ : bool
+        Whether all members converged.
+    history_ : list of Record
+        Mean objective of the members at each iteration.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
 
-    Examples:
-        >>> from mixtura import AveragedMixtureClassifier, MixtureClassifier
-        >>> from mixtura.datasets import make_ripley
-        >>> X, y = make_ripley(125, random_state=0)
-        >>> model = AveragedMixtureClassifier(MixtureClassifier(3), random_state=0).fit(X, y)
-        >>> bool(model.oob_score_ > 0.85)
-        True
+    References
+    ----------
+    .. [1] Ormoneit and Tresp (1995). Improved Gaussian mixture density estimates using Bayesian penalty terms and
+       network averaging. NIPS 8.
+
+    Examples
+    --------
+    >>> from mixtura import AveragedMixtureClassifier, MixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(125, random_state=0)
+    >>> model = AveragedMixtureClassifier(MixtureClassifier(3), random_state=0).fit(X, y)
+    >>> bool(model.oob_score_ > 0.85)
+    True
     """
 
     _default = staticmethod(lambda: MixtureClassifier(1))
@@ -323,7 +440,21 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
-        """Fit all members; X, y and sample_weight as in MixtureClassifier, but no batches."""
+        """Fit all members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels or soft labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : AveragedMixtureClassifier
+        """
         base = self._checked_base(X, MixtureClassifier)
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
@@ -376,12 +507,12 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
-            found = self._unseen(rows, counts, combine).cpu().numpy()
-        self.oob_decision_function_ = found
+            probabilities = self._unseen(rows, counts, combine).cpu().numpy()
+        self.oob_decision_function_ = probabilities
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
-        judged = (numbers >= 0) & ~np.isnan(found[:, 0])
-        own = found[np.arange(len(found)), numbers.clip(0)]
-        self.oob_score_ = _mean(found.argmax(1) == numbers, judged, weights)
+        judged = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
+        own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
+        self.oob_score_ = _mean(probabilities.argmax(1) == numbers, judged, weights)
         self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), judged, weights)
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
@@ -407,12 +538,27 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         return ClassifierGraph(GaussianScores(mixture, self.warp_), mixture.class_sizes, self._temperature(), members)
 
     def to_mixture(self) -> MixtureClassifier:
-        """The averaged densities as a fitted MixtureClassifier of all components (combine="density")."""
+        """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.
+
+        Returns
+        -------
+        model : MixtureClassifier
+        """
         check_is_fitted(self)
         return _as_classifier(self, self.mixture_)
 
     def reduce(self, n_components: int) -> MixtureClassifier:
-        """A fitted MixtureClassifier with so many components in every class (see AveragedMixture.reduce)."""
+        """Reduce the average to a small `MixtureClassifier`; see `AveragedMixture.reduce`.
+
+        Parameters
+        ----------
+        n_components : int
+            Number of components of every class.
+
+        Returns
+        -------
+        model : MixtureClassifier
+        """
         check_is_fitted(self)
         mixture, _ = self._reduced(n_components, len(self.classes_))
         return _as_classifier(self, mixture)
@@ -429,7 +575,7 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
 
 
 def _mean(values: np.ndarray, judged: np.ndarray, weights: Tensor | None) -> float:
-    """The weighted mean of those values that are judged; NaN where there are none."""
+    """The weighted mean of the judged values; NaN if there are none."""
     weights_of = np.where(judged, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
     return (
         float(np.average(values[weights_of > 0], weights=weights_of[weights_of > 0])) if weights_of.any() else math.nan
@@ -437,10 +583,10 @@ def _mean(values: np.ndarray, judged: np.ndarray, weights: Tensor | None) -> flo
 
 
 def _mean_density(scores: Tensor, unseen: Tensor) -> Tensor:
-    """log of the mean density of the members that did not see a row: (1, B, n), (B, n) -> (n,)."""
+    """Log of the mean density of the members that do not use a row: (1, B, n), (B, n) -> (n,)."""
     n_members = len(unseen)
-    found = (scores[0] + math.log(n_members)).masked_fill(~unseen, -torch.inf).logsumexp(0)
-    return torch.where(unseen.any(0), found - unseen.sum(0).log(), torch.nan)
+    totals = (scores[0] + math.log(n_members)).masked_fill(~unseen, -torch.inf).logsumexp(0)
+    return torch.where(unseen.any(0), totals - unseen.sum(0).log(), torch.nan)
 
 
 def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:
@@ -453,7 +599,7 @@ def _posterior_of_mean(scores: Tensor, unseen: Tensor) -> Tensor:
 
 
 def _strata(labels: Any) -> np.ndarray:
-    """Rows that are drawn among one another: those of a class, and the unlabeled ones."""
+    """Strata of resampling: the classes, and the unlabeled rows."""
     if labels.shares is None:
         return labels.numbers.cpu().numpy()
     known = labels.shares.nan_to_num(nan=-1.0)
@@ -463,27 +609,27 @@ def _strata(labels: Any) -> np.ndarray:
 def _seen(
     rows: Rows, labels: Tensor | None, shares: Tensor | None, weights: Tensor | None, counts: Tensor | None
 ) -> tuple[Rows, Source]:
-    """The rows that a member sees, with how often in their weights: for its start."""
+    """The rows of the replicate of a member, with counts in their weights, for its initialisation."""
     if counts is None:
         return rows, rows.source(labels, shares, weights)
     index = counts.nonzero()[:, 0]
-    taken = [None if t is None else t[index.to(t.device)] for t in (labels, shares, weights)]
+    parts = [None if t is None else t[index.to(t.device)] for t in (labels, shares, weights)]
     times = counts[index].double()
-    own = times if taken[2] is None else taken[2].cpu() * times
+    own = times if parts[2] is None else parts[2].cpu() * times
     values: Any = rows.values[index.numpy()] if isinstance(rows.values, np.ndarray) else rows.values[index]
     part = replace(rows, values=values, extents=None)
-    return part, part.source(taken[0], taken[1], own)
+    return part, part.source(parts[0], parts[1], own)
 
 
 def _mean_history(histories: Sequence[Sequence[Record]]) -> list[Record]:
-    """The mean objective of all members at every iteration; one that has converged stays where it is."""
-    found: list[Record] = []
+    """The mean objective of all members at every iteration; a converged member keeps its last value."""
+    means: list[Record] = []
     for number in range(max(len(history) for history in histories)):
         now = [history[min(number, len(history) - 1)] for history in histories if history]
         value = float(np.mean([record.objective for record in now]))
-        change = value - (found[-1].objective if found else -math.inf)
-        found.append(Record(number + 1, value, change, max(record.seconds for record in now)))
-    return found
+        change = value - (means[-1].objective if means else -math.inf)
+        means.append(Record(number + 1, value, change, max(record.seconds for record in now)))
+    return means
 
 
 def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
