@@ -230,7 +230,8 @@ def score(method: Method, problem: DemoData, seed: int) -> Score:
         fitted = time.perf_counter()
         probabilities = model.predict_proba(problem.X_test)
         end = time.perf_counter()
-    seconds = getattr(model, "refit_time_", fitted - start) + end - fitted
+    fit_time = model.refit_time_ if isinstance(model, GridSearchCV) else fitted - start
+    seconds = fit_time + end - fitted
     error = float(np.mean(model.classes_[probabilities.argmax(1)] != problem.y_test))
     return Score(model, error, float(log_loss(problem.y_test, probabilities, labels=model.classes_)), seconds)
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.checks.parts import feature_names
+
 
 class RepairWarning(UserWarning):
     """Warning that degenerate data or a degenerate component was repaired so that the fit could continue."""
@@ -256,7 +258,7 @@ def rows_of_something(values: object) -> None:
 
 def column_name(estimator: Any, column: int) -> str:
     """A column by its number and, where known, its name."""
-    names = getattr(estimator, "feature_names_in_", None)
+    names = feature_names(estimator)
     return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
 
 

@@ -145,7 +145,7 @@ def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
 def prior_labels(prior: Mapping[Any, float], classes: np.ndarray) -> list[Any]:

@@ -27,7 +27,14 @@ from threadpoolctl import ThreadpoolController
 
 from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
 
-_outside = threading.local()  # .n_threads: what the calling thread had before it was limited
+
+class _Outside(threading.local):
+    """What the calling thread had before it was limited."""
+
+    n_threads: int | None = None
+
+
+_outside = _Outside()
 _forked = threading.Event()  # set in a process that was forked
 if os.name == "posix":
     os.register_at_fork(after_in_child=_forked.set)
@@ -84,7 +91,7 @@ class one_thread:  # noqa: N801 - a context, like those of torch
 
     def __enter__(self) -> None:
         limit_after_fork()
-        self._outer = getattr(_outside, "n_threads", None)
+        self._outer = _outside.n_threads
         if self._outer is None:
             _outside.n_threads = torch.get_num_threads()
             self._limit = OwnThreads(1)
@@ -113,7 +120,7 @@ def available_threads(device: torch.device | None = None) -> int:
     """Threads that the caller may use for rows on a device: on a CPU as many as it had outside of `one_thread`."""
     if device is not None and device.type != "cpu":
         return 1
-    n_threads = getattr(_outside, "n_threads", None)
+    n_threads = _outside.n_threads
     return torch.get_num_threads() if n_threads is None else n_threads
 
 

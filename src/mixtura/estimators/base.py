@@ -264,7 +264,7 @@ def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -
     estimator.training_weight_ = description.weight
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
     if estimator.unobserved_:
-        names = getattr(estimator, "feature_names_in_", None)
+        names = checks.feature_names(estimator)
         columns = [column if names is None else names[column] for column in estimator.unobserved_]
         warnings.warn(
             f"X has no observed value in columns {columns}: they have no effect, and impute leaves NaN there. "

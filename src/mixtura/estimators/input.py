@@ -155,7 +155,7 @@ def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Te
     checks.enough_rows(len(values), smallest, name)
     if reset:
         estimator.n_features_in_ = values.shape[1]
-        if hasattr(estimator, "feature_names_in_"):
+        if checks.feature_names(estimator) is not None:
             del estimator.feature_names_in_
     return values if values.dtype in (torch.float32, torch.float64) else values.double()
 

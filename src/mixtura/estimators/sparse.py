@@ -521,7 +521,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         basis = self.model_.basis
         if isinstance(basis, KernelColumns):
             return ["1" if n < 0 else f"k(x, row {n})" for n in basis.numbers.tolist()]
-        names = list(getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)]))
+        names = checks.feature_names(self)
+        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
         every = monomial_names(names, basis.degree)
         return [every[i] for i in basis.columns.tolist()]
 

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
+from mixtura.values.encoding import fitted_of
 
 # Okabe and Ito's palette for colour-blind readers; markers distinguish the classes as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -56,9 +57,9 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     complete = rows[~np.isnan(rows).any(1)]
     box = _box(complete if len(complete) else mixture.means.cpu().numpy())
     _draw_surface(ax, model, box)
-    _draw_components(ax, mixture, getattr(model, "warp_", None))
+    _draw_components(ax, mixture, fitted_of(model).get("warp_"))
     _draw_rows(ax, rows, labels, model.classes_)
-    names = getattr(model, "feature_names_in_", ("feature 0", "feature 1"))
+    names = fitted_of(model).get("feature_names_in_", ("feature 0", "feature 1"))
     ax.set(xlim=box[0], ylim=box[1], xlabel=str(names[0]), ylabel=str(names[1]))
     ax.legend(title="class", fontsize=8, framealpha=0.9)
     return ax
@@ -79,7 +80,7 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
     ax : matplotlib.axes.Axes
     """
     check_is_fitted(model)
-    if not getattr(model, "history_", None):
+    if not fitted_of(model).get("history_"):
         raise ValueError(
             f"plot_history needs at least one iteration in history_; this {type(model).__name__} has none. Fit it with "
             f"max_iter=1 or more."
@@ -109,7 +110,7 @@ def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
     ax : matplotlib.axes.Axes
     """
     check_is_fitted(model)
-    selection = getattr(model, "selection_", None)
+    selection = fitted_of(model).get("selection_")
     if selection is None:
         raise ValueError(
             f"plot_selection needs the candidates of a search; this {type(model).__name__} was fitted without one. "
@@ -213,8 +214,9 @@ def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | No
 
 def _checked_mixture(model: Any) -> Mixture:
     check_is_fitted(model)
-    mixture = getattr(model, "mixture_", None)
-    if not isinstance(mixture, Mixture) or not hasattr(model, "classes_"):
+    fitted = fitted_of(model)
+    mixture = fitted.get("mixture_")
+    if not isinstance(mixture, Mixture) or "classes_" not in fitted:
         raise TypeError(
             f"plot_classifier needs a classifier with Gaussian components, such as MixtureClassifier; got "
             f"{type(model).__name__}."

@@ -185,6 +185,10 @@ class MonomialBasis:
     degree: int
     columns: Tensor  # (H,), which monomials
 
+    @property
+    def n_columns(self) -> int:
+        return len(self.columns)
+
     def evaluate(self, rows: Tensor) -> Tensor:
         return monomials(rows, self.degree)[:, self.columns]
 
@@ -203,6 +207,10 @@ class KernelColumns:
     kernel: Kernel | None
     points: Tensor | None  # (H, D); the row of the constant is unused
     numbers: Tensor  # (H,), -1 for the constant
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.numbers)
 
     def evaluate(self, rows: Tensor) -> Tensor:
         constant = self.numbers < 0

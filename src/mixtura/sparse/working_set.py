@@ -43,8 +43,7 @@ class Candidates:
 
     @property
     def n_columns(self) -> int:
-        basis = self.basis
-        return len(basis.numbers) if hasattr(basis, "numbers") else len(basis.columns)  # pyright: ignore
+        return self.basis.n_columns
 
     def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
         """Precisions at which columns start together, all of them or some (start-variance): (H',) -> (H',)"""

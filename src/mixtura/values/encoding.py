@@ -171,7 +171,8 @@ def refusal(value: Any, place: str) -> str:
     elif name.endswith("_"):
         advice = f"remove it with `del model.{name}` before saving"
     elif callable(value):
-        what = f"a function ({getattr(value, '__name__', type(value).__name__)})"
+        named = isinstance(value, types.FunctionType | types.BuiltinFunctionType | type)
+        what = f"a function ({value.__name__ if named else type(value).__name__})"
         advice = 'use one that mixtura knows by name (kernel="precomputed" takes the values of any kernel)'
     return f"{place} is {what}, which a model file cannot hold; {advice}."
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+BINARY = os.O_BINARY if sys.platform == "win32" else 0  # files there are otherwise opened as text
 
 
 @contextmanager
@@ -15,7 +18,7 @@ def written_whole(target: Path) -> Iterator[BinaryIO]:
     """A file to write to, which gets its name when all of it is on the disk; after an error nothing is left."""
     unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
     # Created here and not by tempfile: the umask then decides about permissions, as for any other file.
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
