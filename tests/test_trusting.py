@@ -76,7 +76,7 @@ def test_small_training_sets_do_not_make_everything_an_outlier():
 def test_thresholds_are_kept_in_files_and_asked_for_in_words(tmp_path):
     X, y = named_samples(2)
     model = MixtureClassifier(1, random_state=0).fit(X, y)
-    with pytest.raises(ValueError, match=r"call model.calibrate_outliers\(X, y\) with the training samples once"):
+    with pytest.raises(ValueError, match=r"Call model.calibrate_outliers\(X, y\) with the training set first"):
         model.is_outlier(X)
     model.calibrate_outliers(X, y)
     model.save(tmp_path / "model")
@@ -106,9 +106,9 @@ def test_reject_options_say_what_is_wrong():
     X, y = make_ripley(30, random_state=0)
     with pytest.raises(TypeError, match="estimator must be a classifier of mixtura; got SVC"):
         RejectOption(SVC()).fit(X, y)
-    with pytest.raises(ValueError, match="has no density and cannot tell outliers; set false_alarm=None"):
+    with pytest.raises(ValueError, match=r"has no density and cannot detect outliers\. Set false_alarm=None"):
         RejectOption(SparseMixtureClassifier()).fit(X, y)
-    with pytest.raises(ValueError, match="reject_label 1 is a class already"):
+    with pytest.raises(ValueError, match="reject_label must not be a class; got 1"):
         RejectOption(MixtureClassifier(1), reject_label=1).fit(X, y)
     assert RejectOption(MixtureClassifier(1)).fit(X, y).predict([[99.0, 99.0]]).tolist() == [-1]
 

@@ -58,14 +58,17 @@ class _Averaged(MixtureEstimator):
     # X is read as by the members.
     @property
     def device(self) -> Any:
+        """Device of the computation: that of the members."""
         return self._base.device
 
     @property
     def dtype(self) -> Any:
+        """Precision of X: that of the members."""
         return self._base.dtype
 
     @property
     def memory_limit(self) -> Any:
+        """Limit of temporary arrays: that of the members."""
         return self._base.memory_limit
 
     def _checked_base(self, X: Any, kind: type) -> Any:

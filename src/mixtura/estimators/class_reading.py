@@ -106,13 +106,14 @@ class ClassReading:
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
 
     def suspicious_labels(self, X: Any, y: Any, cv: Any = 5) -> SuspiciousLabels:
-        """Find samples that look mislabelled: copies of the model that have not seen them think otherwise.
+        """Find samples that are probably mislabelled, by cross-validation.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         cv : int or cross-validation splitter, default=5
+            Number of folds, or a splitter.
 
         Returns
         -------

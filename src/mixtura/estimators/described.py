@@ -99,14 +99,39 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
         return -2 * value + self._n_free * math.log(weight)
 
     def aic(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Akaike information criterion, -2 log-likelihood + 2 n_parameters; lower is better. Arguments as in `bic`."""
+        """Compute the Akaike information criterion, -2 log-likelihood + 2 n_parameters; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,), optional
+            Labels, as in `bic`.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        aic : float
+        """
         value, _, _ = self._likelihood(X, y, sample_weight)
         return -2 * value + 2 * self._n_free
 
     def icl(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Integrated completed likelihood, the BIC plus twice the entropy of the components; lower is better.
+        """Compute the integrated completed likelihood, BIC plus twice the entropy of the components; lower is better.
 
-        Arguments as in `bic`. Lower than for the BIC where components do not overlap.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,), optional
+            Labels, as in `bic`.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        icl : float
         """
         value, entropy, weight = self._likelihood(X, y, sample_weight)
         return -2 * value + self._n_free * math.log(weight) + 2 * entropy

@@ -1,4 +1,4 @@
-"""MixtureImputer and MarginalFeatureSelector: transformers made of a fitted mixture."""
+"""MixtureImputer and MarginalFeatureSelector, transformers based on a fitted mixture."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from mixtura.values.storable import storable
 
 @storable("MixtureImputer", check=check_fitted)
 class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Fill in missing values by a Gaussian mixture of all samples.
+    """Impute missing values by their conditional distribution under a Gaussian mixture of all samples.
 
-        Parameters
-        ----------
-        estimator : GaussianMixture or AveragedMixture, optional
-            The density; None is `GaussianMixture(prior="default")`.
-        method : {"mean", "draw"}, default="mean"
-            Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
-        add_indicator : bool, default=False
-            Append one column per feature with missing training values: 1 where the value was missing.
-        random_state : int or RandomState, optional
-            Of the draws.
+    Parameters
+    ----------
+    estimator : GaussianMixture or AveragedMixture, optional
+        The density; None means `GaussianMixture(prior="default")`.
+    method : {"mean", "draw"}, default="mean"
+        Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
+    add_indicator : bool, default=False
+        Whether to append one column per feature with missing training values, which is 1 for missing values.
+    random_state : int or RandomState, optional
+        Seed of the draws.
 
-        Attributes
-        ----------
-        estimator_ : fitted density
-        indicator_features_ : ndarray
-            Numbers of the features that have an indicator.
+    Attributes
+    ----------
+    estimator_ : GaussianMixture or AveragedMixture
+        The fitted density.
+    indicator_features_ : ndarray of shape (n_indicators,)
+        Indices of the features with an indicator.
 
-        Examples
-        --------
-        >>> import numpy as np
-    import torch
-        >>> from mixtura import MixtureImputer
-        >>> X = np.column_stack((np.arange(20.0), 2 * np.arange(20.0)))
-        >>> X[10, 1] = np.nan
-        >>> bool(abs(MixtureImputer().fit_transform(X)[10, 1] - 20) < 1)
-        True
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mixtura import MixtureImputer
+    >>> X = np.column_stack((np.arange(20.0), 2 * np.arange(20.0)))
+    >>> X[10, 1] = np.nan
+    >>> bool(abs(MixtureImputer().fit_transform(X)[10, 1] - 20) < 1)
+    True
     """
 
     def __init__(
@@ -64,7 +64,21 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
-        """Fit the density to X; y is ignored."""
+        """Fit the density.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : MixtureImputer
+        """
         checks.one_of("method", self.method, ("mean", "draw"))
         checks.switch("add_indicator", self.add_indicator)
         base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
@@ -81,7 +95,17 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         checks.positions("indicator_features_", torch.from_numpy(self.indicator_features_), self.n_features_in_)
 
     def transform(self, X: Any) -> Any:
-        """X with its missing values filled in, and the indicators where they are asked for."""
+        """Impute missing values, and append the indicators if `add_indicator` is set.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        completed : ndarray of shape (n_samples, n_features + n_indicators)
+        """
         check_is_fitted(self)
         values: Any = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")  # pyright: ignore[reportArgumentType]
         random = None if self.method == "mean" else check_random_state(self.random_state)
@@ -91,7 +115,17 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return np.hstack((completed, np.isnan(values)[:, self.indicator_features_]))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of `transform`."""
+        """Return the names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : array-like of str, optional
+            Names of the features; those seen in `fit` if None.
+
+        Returns
+        -------
+        names : ndarray of str
+        """
         names: Any = super().get_feature_names_out(input_features)
         if not self.add_indicator:
             return names
@@ -106,19 +140,21 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 @storable("MarginalFeatureSelector", check=check_fitted)
 class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEstimator):
-    """Select the features without which a fitted mixture loses most: all others are integrated out.
+    """Select features by forward selection with a mixture, in which all other features are marginalised.
 
-    The mixture is fitted once; features are then added one by one, each time the one that lowers the log-loss most.
+    The mixture is fitted once. Features are then added one by one, each time the one that lowers the log-loss most.
 
     Parameters
     ----------
     estimator : classifier with a density, optional
-        None is `MixtureClassifier()`.
+        None means `MixtureClassifier()`.
     n_features_to_select : int, default=1
+        Number of features to select.
 
     Attributes
     ----------
-    estimator_ : fitted classifier
+    estimator_ : classifier
+        The fitted classifier.
     ranking_ : list of int
         The selected features, the best first.
     log_losses_ : list of float
@@ -138,7 +174,21 @@ class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEs
         self.n_features_to_select = n_features_to_select
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MarginalFeatureSelector:
-        """Fit the classifier, then select."""
+        """Fit the classifier and select features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : MarginalFeatureSelector
+        """
         base = MixtureClassifier() if self.estimator is None else self.estimator
         if not isinstance(base, ExplainedClassifier):
             raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")

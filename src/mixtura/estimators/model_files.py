@@ -1,4 +1,4 @@
-"""Saving and loading fitted models: safetensors with a JSON header. Nothing in a file is ever executed."""
+"""Saving and loading of fitted models as safetensors files with a JSON header. Loading runs no code."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mixtura.values.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
-FORMAT_VERSION = 2  # docs/model_files.md says who reads which
+FORMAT_VERSION = 2  # see docs/model_files.md for compatibility
 
 
 class Savable:
-    """An estimator that can be written to a file: all of its arguments, and all attributes that a fit has set."""
+    """An estimator that can be saved: all of its arguments and all fitted attributes."""
 
     n_features_in_: int
     n_iter_: int
@@ -33,25 +33,25 @@ class Savable:
     def save(self, path: Any) -> None:
         """Write the fitted model to a file, to be read with `mixtura.load`.
 
-        The file (safetensors with a JSON header) holds all arguments and all fitted attributes, and no code. It
-        replaces an older one in one move.
+        The file (safetensors with a JSON header) holds all arguments and all fitted attributes, and no code. An
+        existing file is replaced atomically.
 
         Parameters
         ----------
         path : str or path-like
-            Where the file is to be. A link is followed.
+            File to write. Links are followed.
 
         Raises
         ------
         ValueError
-            An argument or attribute is nothing that a file can hold, such as a function, a random generator, or an
-            object of a class that is not registered; or `path` is not a regular file.
+            If an argument or attribute cannot be saved, such as a function, a random generator, or an object of a
+            class that is not registered; or if `path` is not a regular file.
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         save(self, path)
 
     def _check_fitted(self) -> None:
-        """Raise a ValueError unless what a fit leaves is there and fits together."""
+        """Raise a ValueError unless the fitted attributes are complete and consistent."""
         checks.fitted_basics(self)
         for record in self.history_:
             checks.is_kind("history_", record, Record)
@@ -70,8 +70,8 @@ def save(estimator: Any, path: Any) -> None:
     """Write a fitted estimator; see `Savable.save`."""
     if type(estimator) not in NAMES:
         raise ValueError(
-            f"{type(estimator).__name__} is not an estimator of mixtura, and a model file cannot name it; register the "
-            "class with mixtura.values.storable.storable."
+            f"{type(estimator).__name__} cannot be saved, since it is not an estimator of mixtura. Register the class "
+            "with mixtura.values.storable.storable."
         )
     check_fitted(estimator)
     encoder = Encoder()
@@ -82,46 +82,49 @@ def save(estimator: Any, path: Any) -> None:
 
 
 def load(path: Any) -> Any:
-    """Read a model that `save` wrote.
+    """Load a model saved with `save`.
 
     Parameters
     ----------
     path : str or path-like
+        File to read.
 
     Returns
     -------
-    estimator
-        The fitted estimator, on the CPU. Its numbers are the same to the last bit, its predictions to 1e-12.
+    estimator : estimator
+        The fitted estimator, on the CPU. Its numbers are bit for bit the same, its predictions up to 1e-12.
 
     Raises
     ------
     FileNotFoundError
-        There is no such file.
+        If there is no such file.
     ValueError
-        The file is damaged, has another format version, or was not written by mixtura.
+        If the file is damaged, has another format version, or was not written by mixtura.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"No model file at {str(path)!r}; check the path, or write one with model.save(path).")
+        raise FileNotFoundError(
+            f"No model file at {str(path)!r}. Check the path, or write a file with model.save(path)."
+        )
     try:
         header, tensors = read_tensors(path, METADATA)
     except ValueError as error:
         raise ValueError(
-            f"{str(path)!r} is not a model file of mixtura, or it is damaged ({error}); save the model again with "
+            f"{str(path)!r} is not a model file of mixtura, or it is damaged ({error}). Save the model again with "
             "model.save."
         ) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError(f"{str(path)!r} was not written by mixtura; pass a file written by model.save.")
+        raise ValueError(f"{str(path)!r} was not written by mixtura. Pass a file written by model.save.")
     if header.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{str(path)!r} has format version {header.get('format_version')}, but this mixtura reads version "
-            f"{FORMAT_VERSION}; install the version that wrote it, or save the model again."
+            f"{FORMAT_VERSION}. Install the version that wrote it, or save the model again."
         )
     if header.pop("checksum", None) != _checksum(header, tensors):
-        raise ValueError(f"The model file {str(path)!r} is damaged: its checksum does not match; save the model again.")
+        raise ValueError(f"The model file {str(path)!r} is damaged: its checksum does not match. Save the model again.")
     try:
         return _rebuild(header["model"], tensors)
     except Exception as error:  # whatever a forged file may cause
-        raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}); save the model again.") from error
+        raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}). Save the model again.") from error
 
 
 def _rebuild(code: Any, tensors: dict[str, Tensor]) -> Any:
@@ -129,12 +132,12 @@ def _rebuild(code: Any, tensors: dict[str, Tensor]) -> Any:
     model = decoder.estimator(code["estimator"], code["arguments"], code["fitted"])
     check_is_fitted(model)
     if decoder.unused:
-        raise ValueError(f"it holds a tensor that nothing uses, {min(decoder.unused)!r}")
+        raise ValueError(f"it holds an unused tensor, {min(decoder.unused)!r}")
     return model
 
 
 def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    """A digest of everything in the file: it finds accidents, not forgeries, which could execute nothing anyway."""
+    """A digest of the whole file, against accidental damage; forged files cannot run code in any case."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())

@@ -1,4 +1,4 @@
-"""RejectOption: a classifier that abstains where it is not sure, or where a sample looks like nothing it knows."""
+"""RejectOption, a classifier that rejects uncertain and unusual samples."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ def _has_density(self: Any) -> bool:
 
 @storable("RejectOption", check=check_fitted)
 class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """Abstain from predictions that are not certain enough, and from samples that look like no training sample.
+    """Classifier with a reject option for uncertain predictions and for outliers.
 
     Parameters
     ----------
     estimator : classifier of mixtura, optional
-        None is `MixtureClassifier()`.
+        None means `MixtureClassifier()`.
     confidence : float, default=0.8
-        Smallest probability of the predicted class that is answered.
+        Smallest probability of the predicted class at which a sample is not rejected.
     false_alarm : float or None, default=0.01
-        Share of ordinary samples that may be taken for outliers; None does not look for outliers. The threshold comes
-        from held-out training samples. Needs an estimator with a density.
+        False alarm rate of the outlier detection, with a threshold from held-out training samples; None does not
+        reject outliers. Needs an estimator with a density.
     reject_label : object, default="auto"
-        What is predicted for a sample that is not answered; "auto" is -1 for numbers (less if -1 is a class)
-        and "rejected" for text.
+        Label predicted for rejected samples; "auto" means -1 for numeric labels (less if -1 is a class) and
+        "rejected" for text.
 
     Attributes
     ----------
     estimator_ : classifier
         The fitted estimator.
     classes_ : ndarray of shape (n_classes,)
+        Class labels.
     reject_label_ : object
+        Label of rejected samples.
 
     Examples
     --------
@@ -76,14 +78,28 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return MixtureClassifier() if self.estimator is None else self.estimator
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RejectOption:
-        """Fit the estimator, and the threshold for outliers where one is asked for."""
+        """Fit the estimator and the threshold of the outlier detection.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : RejectOption
+        """
         checks.share("confidence", self.confidence)
         base = self._base
         if not isinstance(base, ClassReading):
             raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
         if self.false_alarm is not None and not isinstance(base, OutlierDetection):
             raise ValueError(
-                f"{type(base).__name__} has no density and cannot tell outliers; set false_alarm=None, or use "
+                f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
                 "MixtureClassifier."
             )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
@@ -103,7 +119,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             numbers = self.classes_.dtype.kind in "iufb"
             label = int(min(-1, np.min(self.classes_) - 1)) if numbers else "rejected"
         if label in self.classes_.tolist():
-            raise ValueError(f"reject_label {label!r} is a class already; choose another.")
+            raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
         return label
 
     def _check_fitted(self) -> None:
@@ -112,7 +128,17 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
 
     def abstains(self, X: Any) -> np.ndarray:
-        """Which samples are not answered, (n_samples,)."""
+        """Return which samples are rejected.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        rejected : ndarray of bool of shape (n_samples,)
+        """
         check_is_fitted(self)
         doubtful = as_array(self.predict_proba(X)).max(1) < self.confidence
         if self.false_alarm is not None:
@@ -120,30 +146,86 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return doubtful
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted class, or `reject_label_` where the model abstains."""
+        """Predict classes, and `reject_label_` for rejected samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+        """
         check_is_fitted(self)
         labels = as_array(self.estimator_.predict(X))
         kind = np.result_type(labels.dtype, np.asarray(self.reject_label_).dtype)
         return np.where(self.abstains(X), np.asarray(self.reject_label_, kind), labels.astype(kind))
 
     def predict_proba(self, X: Any) -> Any:
-        """Class probabilities of the estimator; they know nothing of rejection."""
+        """Predict the class probabilities of the estimator, for rejected samples too.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
     @available_if(_has_density)
     def outlier_score(self, X: Any) -> Any:
-        """Outlier scores of the estimator."""
+        """Compute the outlier scores of the estimator.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+        """
         check_is_fitted(self)
         return self.estimator_.outlier_score(X)
 
     def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
-        """Error rate among answered samples for every confidence; see `MixtureClassifier.coverage_curve`."""
+        """Compute the error rate of samples that are not rejected, for every confidence.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+
+        Returns
+        -------
+        curve : CoverageCurve
+        """
         check_is_fitted(self)
         return self.estimator_.coverage_curve(X, y)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy among the samples that are answered; NaN where none is."""
+        """Compute the accuracy on samples that are not rejected; NaN if all are.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        accuracy : float
+        """
         predicted, truth = self.predict(X), as_array(y)
         answered = predicted != self.reject_label_
         weights = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, float)

@@ -1,4 +1,4 @@
-"""How far to trust a model with a density on a sample: outlier scores with a threshold from held-out samples."""
+"""Outlier detection by models with a density, with a threshold from held-out samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OutlierDetection:
     memory_limit: Any
 
     def outlier_score(self, X: Any) -> Any:
-        """How unusual samples are; larger is more unusual.
+        """Compute outlier scores; larger values are more unusual.
 
         The squared distance of the observed features from the components that a sample belongs to, on a scale on which
         it has mean 0 and variance 1 for Gaussian samples, whatever values are missing (outlier-score).
@@ -36,7 +36,7 @@ class OutlierDetection:
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            NaN means missing. A sample with nothing observed has the score 0.
+            Samples; NaN means missing. A sample without observed values has score 0.
 
         Returns
         -------
@@ -50,10 +50,10 @@ class OutlierDetection:
         return rows.answer(scores)
 
     def calibrate_outliers(self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5) -> Any:
-        """Learn from held-out samples which outlier scores are usual.
+        """Estimate the distribution of outlier scores by cross-validation, for `is_outlier`.
 
-        Copies of the model are fitted to parts of the samples and score the samples that they have not seen. No
-        assumption is made on the distribution of the scores.
+        Copies of the model are fitted to the training folds and score the held-out samples. No distribution of the
+        scores is assumed.
 
         Parameters
         ----------
@@ -62,11 +62,13 @@ class OutlierDetection:
         y : array-like of shape (n_samples,), optional
             Their labels, for classifiers.
         sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
         cv : int or cross-validation splitter, default=5
+            Number of folds, or a splitter.
 
         Returns
         -------
-        self
+        self : estimator
         """
         self._fitted("outlier_reference_")  # pyright: ignore[reportAttributeAccessIssue]
         weights = None if sample_weight is None else np.asarray(sample_weight)
@@ -78,13 +80,14 @@ class OutlierDetection:
         return self
 
     def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
-        """Which samples are more unusual than all but a small share of the training samples.
+        """Detect outliers: samples with larger scores than all but a small share of the training samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Samples.
         false_alarm : float, default=0.01
-            Share of ordinary samples that may be taken for outliers.
+            False alarm rate: the share of ordinary samples that are detected as outliers.
 
         Returns
         -------
@@ -102,8 +105,8 @@ class OutlierDetection:
         share = checks.part("false_alarm", false_alarm)
         if self.outlier_reference_ is None:
             raise ValueError(
-                "is_outlier needs a threshold from held-out samples; call model.calibrate_outliers(X, y) with the "
-                "training samples once, or use outlier_score and a threshold of your own."
+                "is_outlier needs a calibrated threshold. Call model.calibrate_outliers(X, y) with the training set "
+                "first, or use outlier_score with your own threshold."
             )
         return self.outlier_score(X) > threshold_of(self.outlier_reference_, share)
 
@@ -118,14 +121,14 @@ def folds(model: Any, X: Any, y: Any, cv: Any) -> list[tuple[np.ndarray, np.ndar
 
 
 def fitted_clone(model: Any, X: Any, y: Any, train: np.ndarray, **known: Any) -> Any:
-    """A copy of a model that is fitted to some of the samples."""
+    """Fit a copy of a model to some of the samples."""
     labels = None if y is None else as_array(y)[train]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the model itself has told
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the model itself has warned
         copy: Any = clone(model)
         return copy.fit(_safe_indexing(X, train), labels, **known)
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Labels, or an answer of an estimator, as an array."""
+    """Labels or predictions as an array."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
