@@ -125,6 +125,46 @@ def parquet(n_rows: int, n_iterations: int = 3, n_compared: int = 4_000_000) -> 
     }
 
 
+def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[str, Any]:
+    """Processes with one thread each, beside as many threads in memory; and the bytes that travel."""
+    import dask
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    n_blocks = 8
+    size = n_rows // n_blocks
+    parts = [dask.delayed(make_rows)(size, seed=number + 1) for number in range(n_blocks)]  # pyright: ignore[reportPrivateImportUsage]
+    inside = np.concatenate([make_rows(size, seed=number + 1) for number in range(n_blocks)])
+    times: dict[str, list[float]] = {"1 worker": [], "2 workers": [], "memory, 2 threads": []}
+    n_bytes = 0
+    for _ in range(n_turns):
+        for n_workers in (1, 2):
+            with (
+                LocalCluster(n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+                Client(cluster) as client,
+            ):
+                arrays = [da.from_delayed(part, shape=(size, N_FEATURES), dtype=np.float32) for part in parts]
+                X = client.persist(da.concatenate(arrays))
+                seconds_per_iteration(X, 1)  # libraries are loaded
+                before = sum(client.run(_sent).values())
+                times[f"{n_workers} worker{'s' * (n_workers > 1)}"].append(seconds_per_iteration(X, n_iterations))
+                n_bytes = sum(client.run(_sent).values()) - before
+        times["memory, 2 threads"].append(seconds_per_iteration(inside, n_iterations))
+    best = {name: min(values) for name, values in times.items()}
+    return {
+        "rows": len(inside),
+        "seconds per iteration": best,
+        "speed of 2 workers relative to 1": best["1 worker"] / best["2 workers"],
+        "overhead relative to memory": best["2 workers"] / best["memory, 2 threads"] - 1,
+        "bytes of the rows": inside.nbytes,
+        "bytes sent by workers per iteration": n_bytes / (n_iterations + 2),  # a look, a description, then iterations
+    }
+
+
+def _sent(dask_worker: Any) -> int:
+    return dask_worker.transfer_outgoing_bytes_total
+
+
 def write_result(name: str, result: dict[str, Any]) -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     known[name] = {**result, "machine": machine()}
@@ -132,7 +172,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
 
 
-PARTS = {"parquet": parquet}
+PARTS = {"parquet": parquet, "dask": dask_workers}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
