@@ -422,7 +422,7 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
         warn_of_repairs((*result.repairs, *plan.collapsed(result.mixture)), stacklevel=4)
         warn_of_prior(self.prior, plan.prior, result.mixture, plan.description)
         if result.outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
+            raise result.cause or KeyboardInterrupt
         if plan.prior is None and plan.objective.name == "conditional" and result.objective > SEPARATED:
             warnings.warn(
                 "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "

@@ -452,7 +452,7 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         self.history_ = list(result.history)
         warn_of_repairs(result.repairs, stacklevel=4)
         if result.outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
+            raise result.cause or KeyboardInterrupt
         if not self.converged_ and self.max_iter > 0:
             warnings.warn(
                 "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from mixtura.checks import SourceError
 from mixtura.roles import MemberSolver, Solver
 from mixtura.values.storable import storable
 
@@ -94,6 +95,8 @@ class FitResult:
         The last state of the solver.
     scores : tuple of (int, score)
         Iterations and the scores of the held-out samples after them.
+    cause : BaseException or None
+        What interrupted the fit; the caller raises it when the model is kept.
     """
 
     mixture: Any
@@ -102,6 +105,7 @@ class FitResult:
     repairs: tuple[str, ...] = ()
     state: Any = None
     scores: tuple[tuple[int, Any], ...] = ()
+    cause: BaseException | None = None
 
     @property
     def objective(self) -> float:
@@ -187,8 +191,8 @@ def run(
 ) -> FitResult:
     """Step until the objective per sample changes by less than tol, or max_iter steps are done.
 
-    With held-out samples the model of their best score is returned. Ctrl-C ends the loop with the last complete model
-    and the outcome INTERRUPTED; the caller raises it again.
+    With held-out samples the model of their best score is returned. Ctrl-C, and samples that cannot be read any more,
+    end the loop with the last complete model and the outcome INTERRUPTED; the caller raises the cause again.
 
     Raises
     ------
@@ -196,7 +200,7 @@ def run(
         The objective is not finite; the message names the iteration.
     """
     course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
-    outcome, state = Outcome.LIMIT, None
+    outcome, state, cause = Outcome.LIMIT, None, None
     try:
         progress = None if checkpoint is None else checkpoint.read()
         if progress is None:
@@ -215,12 +219,12 @@ def run(
                 watch(course.history[-1])
             if checkpoint is not None:
                 checkpoint.write(lambda state=state: _progress(solver, state, course, judge))
-    except KeyboardInterrupt:
-        outcome = Outcome.INTERRUPTED
+    except (KeyboardInterrupt, SourceError) as error:
+        outcome, cause = Outcome.INTERRUPTED, error
     mixture = start if state is None else solver.result(state)
     if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
         judge.see(len(course.history), mixture)
-    result = replace(course.result(mixture, outcome), state=state)
+    result = replace(course.result(mixture, outcome), state=state, cause=cause)
     return result if judge is None or not judge.scores else replace(result, mixture=judge.best, scores=judge.scores)
 
 
@@ -289,20 +293,21 @@ def run_members(
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
     """Return the best of several fits, the first of equals.
 
-    Ctrl-C ends the fits: the best one so far is returned with the outcome INTERRUPTED, and the caller raises it again.
+    Ctrl-C, and samples that cannot be read any more, end the fits: the best one so far is returned with the outcome
+    INTERRUPTED, and the caller raises the cause again.
     """
     best: FitResult | None = None
     for _ in range(n_starts):
         try:
             result = fit_once()
-        except KeyboardInterrupt:  # between two fits, where `run` does not see it
+        except (KeyboardInterrupt, SourceError) as error:  # between two fits, where `run` does not see it
             if best is None:
                 raise
-            return replace(best, outcome=Outcome.INTERRUPTED)
+            return replace(best, outcome=Outcome.INTERRUPTED, cause=error)
         interrupted = result.outcome is Outcome.INTERRUPTED
         if best is None or result.objective > best.objective:
             best = result
         if interrupted:
-            return replace(best, outcome=Outcome.INTERRUPTED)
+            return replace(best, outcome=Outcome.INTERRUPTED, cause=result.cause)
     assert best is not None
     return best

@@ -18,7 +18,16 @@ from mixtura.values.storable import storable
 DECAY = 0.7
 
 
-@storable("running_moments")
+def check_running(running: RunningMoments) -> None:
+    """Moments of as many components and features as their reference."""
+    n_components, n_features = running.reference.shape
+    shapes = ((n_components, n_features), (n_components, n_features, n_features))
+    fits = running.counts.shape == (n_components,) and running.firsts.shape == running.reference.shape
+    if not fits or tuple(running.seconds.shape) not in shapes or running.floor.shape != (n_features,):
+        raise ValueError("running moments of unlike shapes")
+
+
+@storable("running_moments", check=check_running)
 @dataclass(frozen=True)
 class RunningMoments:
     """What stepwise EM keeps of the samples seen so far.
