@@ -197,7 +197,7 @@ def test_a_file_that_changes_between_passes(folder, frame):
 
         def __iter__(self):
             self.n_passes += 1
-            if self.n_passes == 5:
+            if self.n_passes == 6:
                 frame.iloc[:50].to_parquet(folder / "1.parquet")
             yield from super().__iter__()
 
@@ -206,6 +206,8 @@ def test_a_file_that_changes_between_passes(folder, frame):
         lambda: model.fit(Touching(folder, ["a", "b"], "y")),
         "1.parquet' has changed since it was first read; a fit reads its rows many times...Write new rows to a new",
     )
+    assert model.n_iter_ >= 2
+    assert np.isfinite(model.predict_proba(frame[["a", "b"]])).all()
 
 
 def test_a_file_that_vanishes(folder):

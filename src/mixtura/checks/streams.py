@@ -113,6 +113,22 @@ def not_over_time(covariance_type: str) -> ValueError:
     """Covariances whose moments are projections that change from step to step."""
     return ValueError(
         f"partial_fit cannot be used with covariance_type={covariance_type!r}: its moments are projections of the "
-        "samples, and projections of samples that are gone do not add to those of later ones. Use 'full', 'tied', 'diag' "
-        "or 'spherical'."
+        "samples, and projections of samples that are gone do not add to those of later ones. Use 'full', 'tied', "
+        "'diag' or 'spherical'."
+    )
+
+
+def new_label(label: Any, classes: np.ndarray) -> ValueError:
+    """Batches whose labels changed."""
+    return ValueError(
+        f"it holds the label {label!r}, which the first reading did not show; batches must hold the same rows each "
+        "time they are gone through."
+    )
+
+
+def unnamed_class(label: Any, classes: np.ndarray) -> ValueError:
+    """A label that the first call of partial_fit did not announce."""
+    return ValueError(
+        f"y holds the label {label!r}, which is not among the classes {classes.tolist()} of the first call of "
+        "partial_fit; name all classes there, or mark samples without a label with `unlabeled`."
     )

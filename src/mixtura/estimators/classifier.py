@@ -34,6 +34,7 @@ from mixtura.estimators.input import (
     read_rows,
 )
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import watcher
 from mixtura.estimators.streamed import read_stream
@@ -57,7 +58,7 @@ SEPARATED = -1e-3
 
 
 @storable("MixtureClassifier", check=check_fitted)
-class MixtureClassifier(SklearnConversion, DensityClassifier):
+class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     """Classifies with a Gaussian mixture per class.
 
     Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
@@ -166,18 +167,26 @@ class MixtureClassifier(SklearnConversion, DensityClassifier):
             y: one label per row, or a matrix of soft labels (rows x classes, summing to 1; NaN rows are unlabeled).
             sample_weight: one non-negative weight per row.
         """
+        objective = self._checked_objective()
+        self._fit_source(*self._read_problem(X, y, sample_weight, objective), objective)
+        return self
+
+    def _checked_objective(self) -> Objective:
+        """Check arguments that do not depend on the samples; return the objective."""
         checks.switch("warm_start", self.warm_start)
         wanted_criterion(self.criterion, "log_loss")
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
-        objective = self._objective()
         self._asked_solver()
-        source, classes = self._read_problem(X, y, sample_weight, objective)
+        return self._objective()
+
+    def _fit_source(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
+        self.running_ = None
         with computing():
             plan = self._settled(self._plan(source, classes, objective))
             n_starts = self._n_starts() if plan.selection is None else 1
             best = best_of(n_starts, lambda: self._fit_once(plan))
         self._keep(best, plan)
-        return self
+        return plan.problem
 
     def _settled(self, plan: Plan) -> Plan:
         """The plan with what the rows are to decide; a preset may look at them for that."""

@@ -38,6 +38,7 @@ from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklea
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.online import OnlineFit
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
@@ -57,7 +58,7 @@ LARGEST_SINGLE = 1e15
 
 
 @storable("GaussianMixture", check=check_fitted)
-class GaussianMixture(DensityMixin, MixtureEstimator):
+class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
     """Gaussian mixture for density estimation and clustering.
 
     It has all parameters and attributes of scikit-learn's `GaussianMixture`; with the same `random_state` it has the
@@ -228,14 +229,65 @@ class GaussianMixture(DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
+        self._fit(X, sample_weight)
+        return self
+
+    def _fit(self, X: Any, sample_weight: Any) -> Problem:
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
+        self.running_ = None
         with computing():
             best, problem, description = self._best_fit(rows, source)
-        keep_unobserved(self, description, stacklevel=3)
+        keep_unobserved(self, description, stacklevel=4)
         self._keep(best)
         warn_of_prior(self.prior, problem.prior, best.mixture, description)
+        return problem
+
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, step: float | str = "decaying"
+    ) -> GaussianMixture:
+        """Learn from a batch of samples that is not seen again; NaN means missing.
+
+        The first batch is fitted as `fit` does and should hold many samples of every component; each later one is one
+        step of stepwise EM.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : None
+            Ignored.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+        step : "decaying" or float, default="decaying"
+            Share of what was learned before that a batch makes forgotten. A decaying share converges on a stream that
+            stays the same; a constant one, such as 0.1, follows a stream that changes.
+
+        Returns
+        -------
+        self : GaussianMixture
+        """
+        self._check_online(step)
+        if "mixture_" not in vars(self):
+            self._begin(lambda: self._fit(X, sample_weight))
+            return self
+        self._check_arguments()
+        rows = read_rows(self, X, reset=False)
+        source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
+        if source.n_rows:
+            self._step(source, step)
         return self
+
+    def _step(self, source: Source, step: float | str) -> None:
+        if self.running_ is None:
+            description = describe(source, 1, torch.Generator().manual_seed(0))
+            check_described(self, description)
+            self._resume(source, self._last_problem(source, description))
+        assert self.running_ is not None
+        alone = self.running_.prior is None
+        record = self._advance(source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)
+        self.n_iter_, self.lower_bound_ = self.n_iter_ + 1, record.objective
+        self.lower_bounds_ = [*self.lower_bounds_, record.objective]
+        self.history_ = [*self.history_, record]
 
     def _check_arguments(self) -> None:
         """Check arguments as scikit-learn does, with its messages; "auto" is not among its values."""

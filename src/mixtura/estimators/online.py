@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
+from mixtura.estimators.input import as_labels, labeled_rows, read_rows
+from mixtura.estimators.streamed import number_labels
 from mixtura.model.mixture import Mixture
+from mixtura.objectives import Joint
 from mixtura.roles import Objective
+from mixtura.selection.plan import SMALLEST_VARIANCE
 from mixtura.solvers import EM, Problem, Record
 from mixtura.solvers.stepwise import RunningMoments, adds_over_time, kept
 from mixtura.values.moments import Moments
 from mixtura.values.storable import as_loaded
+
+# Of a sample that a class without samples may start from; no more than rounding for the other classes.
+TRACE = 1e-6
 
 
 class OnlineFit:
@@ -35,7 +45,7 @@ class OnlineFit:
         if isinstance(self.covariance_type, str) and self.covariance_type.startswith("low_rank"):
             raise checks.not_over_time(self.covariance_type)
         decays = isinstance(step, str) and step == "decaying"
-        if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < step < 1):
+        if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
             raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
 
     def _begin(self, fit: Callable[[], Problem]) -> None:
@@ -59,9 +69,7 @@ class OnlineFit:
                 part * counts.reshape(-1, *[1] * (part.ndim - 1)) for part in mixture.covariance.own_moments()
             )
             firsts = torch.zeros_like(mixture.means)
-            self._remember(
-                Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means), problem, n_steps=1
-            )
+            self._remember(Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means), problem, n_steps=1)
 
     def _advance(self, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
         """One step (stepwise-em); a step that fails changes nothing."""
@@ -88,6 +96,135 @@ class OnlineFit:
         self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
 
 
+def _learns_online(estimator: Any) -> bool:
+    """Presets fix another objective, and have no such argument."""
+    objective = estimator.get_params(deep=False).get("objective")
+    if isinstance(objective, Joint) or (isinstance(objective, str) and objective == "joint"):
+        return True
+    raise AttributeError(
+        f"{type(estimator).__name__!r} object has no attribute 'partial_fit': only the joint likelihood is learned "
+        "from samples that are seen once; use MixtureClassifier with objective='joint'"
+    )
+
+
+class OnlineClassifier(OnlineFit):
+    """`partial_fit` of a classifier."""
+
+    classes_: np.ndarray
+    class_weight: Any
+    unlabeled: Any
+    warp_: Any
+    # What MixtureClassifier has.
+    _checked_objective: Callable[[], Objective]
+    _fit_source: Callable[..., Problem]
+
+    @available_if(_learns_online)
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
+    ) -> Any:
+        """Learn from a batch of samples that is not seen again; NaN means missing.
+
+        The first batch is fitted as `fit` does and should hold many samples of most classes; each later one is one step
+        of stepwise EM.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            One label per sample; those that `unlabeled` names have none.
+        classes : array-like of shape (n_classes,), optional
+            All labels that may ever come; needed at the first call.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+        step : "decaying" or float, default="decaying"
+            Share of what was learned before that a batch makes forgotten. A decaying share converges on a stream that
+            stays the same; a constant one, such as 0.1, follows a stream that changes.
+
+        Returns
+        -------
+        self : MixtureClassifier
+        """
+        self._check_online(step)
+        objective, first = self._checked_objective(), "mixture_" not in vars(self)
+        known = _classes(classes, None if first else self.classes_)
+        rows = read_rows(self, X, reset=first)
+        weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
+        numbers = self._numbers(y, len(rows), weights, known)
+        weights = self._weighted(weights, numbers, known)
+        if first:
+            shares = _shares_of(numbers, weights, len(known))
+            source = rows.source(None if shares is not None else numbers, shares, weights)
+            self._begin(lambda: self._fit_source(source, known, objective))
+            return self
+        source = replace(rows, warp=self.warp_).source(numbers, None, weights)
+        if source.n_rows:
+            self._step(source, objective, step)
+        return self
+
+    def _step(self, source: Source, objective: Objective, step: float | str) -> None:
+        if self.running_ is None:
+            self._resume(source, self._problem_of(source, objective))
+        record = self._advance(source, objective, step, ridge=0.0, strict=False)
+        estimator: Any = self
+        estimator.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+        estimator.n_iter_ += 1
+        estimator.history_ = [*estimator.history_, record]
+
+    def _problem_of(self, source: Source, objective: Objective) -> Problem:
+        """The problem of a model that was fitted without `partial_fit`: its own variances say how small one may be."""
+        estimator: Any = self
+        floor = SMALLEST_VARIANCE * self.mixture_.covariance.variances().mean(0).to(source.device)
+        class_prior = None if estimator.class_prior == "empirical" else self.mixture_.log_class_prior.exp()
+        return Problem(source, objective, locate(source), floor, None, class_prior)
+
+    def _numbers(self, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        values, missing = as_labels(y)
+        checks.as_many_labels(values, n_rows)
+        if values.ndim != 1:
+            raise ValueError(f"partial_fit needs one label per sample; got y of shape {values.shape}.")
+        known, labeled = labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
+        return number_labels(known, labeled, classes, checks.unnamed_class)
+
+    def _weighted(self, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:
+        if self.class_weight is None:
+            return weights
+        if not isinstance(self.class_weight, dict):
+            raise ValueError(
+                f"partial_fit needs class_weight=None or a dict; got {self.class_weight!r}, which needs all labels."
+            )
+        table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
+        factors = table.double()[numbers]  # unlabeled samples, -1, have the last one
+        return factors if weights is None else weights * factors
+
+
+def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
+    """The classes, in order."""
+    if given is None and known is None:
+        raise ValueError("classes must be passed on the first call to partial_fit.")
+    if given is None:
+        assert known is not None
+        return known
+    wanted = checks.distinct(np.asarray(given))
+    if known is not None and not np.array_equal(wanted, known):
+        raise ValueError(f"classes={wanted.tolist()} is not the same as on the first call, {known.tolist()}.")
+    if len(wanted) < 2:
+        raise ValueError(f"classes must name at least two classes; got {wanted.tolist()}.")
+    return wanted
+
+
+def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tensor | None:
+    """Soft labels that let classes without samples start from a trace of every sample; None if there are none."""
+    counted = numbers if weights is None else numbers[weights > 0]
+    absent = torch.bincount(counted[counted >= 0], minlength=n_classes) == 0
+    if not bool(absent.any()):
+        return None
+    shares = torch.nn.functional.one_hot(numbers.clamp_min(0), n_classes).double()
+    shares[:, absent] = TRACE
+    shares = shares / shares.sum(1, keepdim=True)
+    return torch.where((numbers < 0).unsqueeze(-1), torch.nan, shares)
+
+
 def _moments(mixture: Mixture, problem: Problem) -> Moments:
     return summarise(mixture, problem.source, problem.objective, problem.frame, problem.memory_limit).moments
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -117,21 +117,20 @@ class Reader:
     def _block(self, rows: Rows, weights: Tensor | None, known: np.ndarray | None, labeled: np.ndarray) -> Block:
         numbers = None
         if known is not None and self.classes is not None:
-            numbers = _number(known, labeled, self.classes)
+            numbers = number_labels(known, labeled, self.classes, checks.new_label)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         values = block.rows.to(self.dtype)
         return Block(values, block.labels, None, block.weights, complete=block.complete)
 
 
-def _number(known: np.ndarray, labeled: np.ndarray, classes: np.ndarray) -> Tensor:
-    """The class number of each row, -1 where it has no label."""
+def number_labels(
+    known: np.ndarray, labeled: np.ndarray, classes: np.ndarray, refuse: Callable[[Any, np.ndarray], ValueError]
+) -> Tensor:
+    """The class number of each row, -1 where it has no label; labels that are no class are refused."""
     places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
     strangers = classes[places] != known
     if strangers.any():
-        raise ValueError(
-            f"it holds the label {known[strangers.argmax()].item()!r}, which the first reading did not show; batches "
-            "must hold the same rows each time they are gone through."
-        )
+        raise refuse(known[strangers.argmax()].item(), classes)
     numbers = np.full(len(labeled), -1)
     numbers[labeled] = places
     return torch.from_numpy(numbers)

@@ -78,4 +78,3 @@ def kept(moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior:
     (seconds,) = moments.seconds
     reference = moments.reference.expand_as(moments.firsts).contiguous()
     return RunningMoments(moments.counts, moments.firsts, seconds, reference, n_steps, floor, prior, class_prior)
-
