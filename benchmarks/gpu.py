@@ -1,16 +1,19 @@
-"""python -m benchmarks.gpu [--out FILE]: one pass of EM on a GPU, float32 rows, against plain torch.
+"""python -m benchmarks.gpu [--out FILE]: passes of EM and whole fits on a GPU, float32 rows.
 
-Through the public API: the time of an iteration is the difference of fits of one and of several iterations, divided by
-their number. The error is that of log-likelihood and of every moment, relative to the same iteration in float64 (log
-likelihood per row, counts, means, covariances). Peak memory is what the pass allocates beyond the rows.
+A pass is one E-step with the moments of all components. Its error is that of the log-likelihood and of every moment,
+relative to the same pass over float64 rows in plain torch. "unfused" is the pass without Triton kernels, "plain torch"
+the two matrix products of an iteration in float32, written by hand. Scratch is the memory that a pass allocates beyond
+the rows. Times are medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +21,22 @@ import torch
 from torch import Tensor
 
 import mixtura
-from mixtura import GaussianMixture, MixtureClassifier
-from mixtura.engine.passes import map_rows, summarise
+from mixtura import (
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+)
+from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
+from mixtura.model.mixture import Mixture
+from mixtura.numerics.gpu import plain_torch
 from mixtura.objectives import Conditional, Marginal
+from mixtura.values.moments import Summary
 
 RESULTS = Path(__file__).parent / "results"
-# covariance type, rows, features, components, most milliseconds that a pass may take
+# covariance type, rows, features, components, milliseconds that a pass may take at most
 WORKLOADS = (
     ("full", 200_000, 2, 16, 0.6),
     ("full", 1_000_000, 16, 32, 2.5),
@@ -32,6 +44,7 @@ WORKLOADS = (
     ("diag", 10_000_000, 32, 64, 5.0),
     ("diag", 1_000_000, 128, 1024, 25.0),
 )
+COMPARED = 10**6  # rows whose moments are compared with float64
 
 
 def rows_of(n_rows: int, size: int, n_components: int) -> Tensor:
@@ -42,7 +55,7 @@ def rows_of(n_rows: int, size: int, n_components: int) -> Tensor:
     return centres[labels] + torch.randn(n_rows, size, generator=generator, device="cuda")
 
 
-def median_ms(run: Callable[[], object], repeats: int = 7) -> float:
+def median_ms(run: Callable[[], object], repeats: int = 9) -> float:
     run()
     times = []
     for _ in range(repeats):
@@ -54,7 +67,7 @@ def median_ms(run: Callable[[], object], repeats: int = 7) -> float:
     return 1e3 * sorted(times)[repeats // 2]
 
 
-def plain(rows: Tensor, kind: str, means: Tensor) -> Callable[[], object]:
+def by_hand(rows: Tensor, kind: str, means: Tensor) -> Callable[[], object]:
     """The two products of an iteration in float32, in chunks, with unit covariances."""
     size = rows.shape[1]
     pairs = torch.triu_indices(size, size, device="cuda") if kind == "full" else None
@@ -76,10 +89,39 @@ def plain(rows: Tensor, kind: str, means: Tensor) -> Callable[[], object]:
     return run
 
 
+def pomegranate(rows: Tensor, kind: str, mixture: Mixture) -> float:
+    """Milliseconds of its pass over the same rows; NaN where it is not installed."""
+    if importlib.util.find_spec("pomegranate") is None or mixture.n_components > 100:
+        return math.nan
+    from pomegranate.distributions import Normal
+    from pomegranate.gmm import GeneralMixtureModel
+
+    covariances = mixture.covariances if kind == "full" else mixture.covariance.variances()
+    pairs = zip(mixture.means.float().cpu(), covariances.float().cpu(), strict=True)
+    model = GeneralMixtureModel([Normal(mean, part, covariance_type=kind) for mean, part in pairs]).cuda()
+
+    def run() -> None:
+        model.summarize(rows)
+        model.from_summaries()
+
+    return median_ms(run, 3)
+
+
+def error_of(found: Summary, exact: Summary) -> float:
+    """The largest relative error of value, counts, first and second moments."""
+    pairs = zip(
+        (found.moments.counts, found.moments.firsts, *found.moments.seconds),
+        (exact.moments.counts, exact.moments.firsts, *exact.moments.seconds),
+        strict=True,
+    )
+    errors = [float((a - b).abs().amax() / b.abs().amax()) for a, b in pairs]
+    return max(abs(found.value / exact.value - 1), *errors)
+
+
 def measure(kind: str, n_rows: int, size: int, n_components: int, limit: float) -> dict:
     rows = rows_of(n_rows, size, n_components)
     model = GaussianMixture(
-        n_components, covariance_type=kind, init_params="random_from_data", max_iter=2, random_state=0
+        n_components, covariance_type=kind, init_params="random_from_data", max_iter=3, random_state=0
     )
     mixture = model.fit(rows).mixture_
     source = TensorSource(rows)
@@ -88,69 +130,82 @@ def measure(kind: str, n_rows: int, size: int, n_components: int, limit: float) 
     torch.cuda.reset_peak_memory_stats()
     ours = median_ms(lambda: summarise(mixture, source, Marginal(), frame))
     peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-    found = summarise(mixture, source, Marginal(), frame)
-    exact = summarise(mixture, TensorSource(rows[: 2 * 10**6].double()), Marginal(), frame)
-    part = summarise(mixture, TensorSource(rows[: 2 * 10**6]), Marginal(), frame)
-    errors = [abs(part.value / exact.value - 1)]
-    pairs = zip(
-        (part.moments.counts, *part.moments.seconds), (exact.moments.counts, *exact.moments.seconds), strict=True
-    )
-    errors += [float((a - b).abs().amax() / b.abs().amax()) for a, b in pairs]
-    labels = (torch.arange(n_components, device="cuda") % 2)[
-        map_rows(mixture, source, lambda a: a.max(0).indices).long()
-    ]
-    classes = mixture.class_of.new_tensor([0] * (n_components // 2) + [1] * (n_components - n_components // 2))
-    two = type(mixture)(mixture.log_weights, mixture.means, mixture.covariance, classes)
-    signed = median_ms(lambda: summarise(two, TensorSource(rows, labels), Conditional(), frame))
-    predict = median_ms(lambda: model.predict_proba(rows), 3) if n_rows * n_components <= 10**8 else math.nan
+    part, exact = (TensorSource(rows[:COMPARED].to(dtype)) for dtype in (torch.float32, torch.float64))
+    with plain_torch():
+        unfused = median_ms(lambda: summarise(mixture, source, Marginal(), frame), 5)
+        reference = summarise(mixture, exact, Marginal(), frame)
+    classes = torch.arange(n_components, device="cuda") * 2 // n_components
+    two = Mixture(mixture.log_weights, mixture.means, mixture.covariance, classes)
+    labels = TensorSource(rows, torch.arange(n_rows, device="cuda") % 2)
+    signed = median_ms(lambda: summarise(two, labels, Conditional(), frame))
+    few = n_rows * n_components <= 10**8
     one, several = (median_ms(lambda k=k: model.set_params(max_iter=k, tol=0.0).fit(rows), 3) for k in (1, 6))
     return {
         "workload": f"{kind} N={n_rows:,} D={size} K={n_components}",
-        "at most ms": limit,
-        "pass ms": ours,
-        "iteration of fit ms": (several - one) / 5,
-        "signed pass ms": signed,
-        "predict_proba ms": predict,
-        "plain torch ms": median_ms(plain(rows, kind, mixture.means.float())),
+        "at most": limit,
+        "pass": ours,
+        "signed pass": signed,
+        "iteration of fit": (several - one) / 5,
+        "predict_proba": median_ms(lambda: model.predict_proba(rows), 5) if few else math.nan,
+        "unfused": unfused,
+        "plain torch": median_ms(by_hand(rows, kind, mixture.means.float()), 5),
+        "pomegranate": pomegranate(rows, kind, mixture),
         "scratch MB": peak,
-        "error": max(errors),
-        "value": found.value,
+        "error": error_of(summarise(mixture, part, Marginal(), frame), reference),
     }
 
 
+def with_missing(rows: Tensor) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(1)
+    return rows.masked_fill(torch.rand(rows.shape, generator=generator, device="cuda") < 0.1, torch.nan)
+
+
+# name, estimator, rows, features, whether it is a classifier, what is done to the rows
+FITS = (
+    ("GaussianMixture(16)", lambda: GaussianMixture(16), 200_000, 8, False, None),
+    ("GaussianMixture(16, 'diag')", lambda: GaussianMixture(16, covariance_type="diag"), 200_000, 32, False, None),
+    ("GaussianMixture(8), 10 % missing", lambda: GaussianMixture(8, max_iter=10), 20_000, 8, False, with_missing),
+    ("MixtureClassifier(4)", lambda: MixtureClassifier(4), 200_000, 16, True, None),
+    ("MixtureClassifier(4, 'low_rank')", lambda: MixtureClassifier(4, covariance_type="low_rank", max_iter=50), 50_000,
+     64, True, None),
+    ("MixtureClassifier(2), small", lambda: MixtureClassifier(2), 2_000, 8, True, None),
+    ("MixtureClassifier(), automatic", lambda: MixtureClassifier(), 5_000, 8, True, None),
+    ("DiscriminativeMixtureClassifier(4)", lambda: DiscriminativeMixtureClassifier(4, max_iter=50), 100_000, 16, True,
+     None),
+    ("HybridMixtureClassifier(2)", lambda: HybridMixtureClassifier(2, n_epochs=5, tradeoff=0.5, margin=10.0), 20_000, 16,
+     True, None),
+    ("AveragedMixtureClassifier, 10 members", lambda: AveragedMixtureClassifier(MixtureClassifier(2), 10), 20_000, 16,
+     True, None),
+)  # fmt: skip
+CPU_THREADS = 2
+
+
 def fits() -> list[dict]:
-    """Whole fits, starts included, on the CPU and on the GPU."""
-    cases = {
-        "GaussianMixture(16), 200,000 x 8": (lambda: GaussianMixture(16, random_state=0), 200_000, 8, False),
-        "GaussianMixture(16, diag), 200,000 x 32": (
-            lambda: GaussianMixture(16, covariance_type="diag", random_state=0), 200_000, 32, False,
-        ),
-        "MixtureClassifier(4), 200,000 x 16": (lambda: MixtureClassifier(4, random_state=0), 200_000, 16, True),
-        "MixtureClassifier(4, low_rank), 50,000 x 64": (
-            lambda: MixtureClassifier(4, covariance_type="low_rank", random_state=0, max_iter=50), 50_000, 64, True,
-        ),
-        "MixtureClassifier(2), 2,000 x 8": (lambda: MixtureClassifier(2, random_state=0), 2_000, 8, True),
-    }  # fmt: skip
-    found = []
-    for name, (make, n_rows, size, labeled) in cases.items():
+    """Whole fits, starts included, on the GPU and on two cores of the CPU; the second of two on each."""
+    torch.set_num_threads(CPU_THREADS)
+    measured = []
+    for name, make, n_rows, size, labeled, change in FITS:
         rows = rows_of(n_rows, size, 8)
-        labels = (rows[:, 0] > 0).long()
+        labels = (rows[:, 0] + rows[:, 1] > 0).long()
+        rows = rows if change is None else change(rows)
         times = {}
         for device in ("cuda", "cpu"):
-            known = (rows.to(device), labels.to(device)) if labeled else (rows.to(device),)
-            make().fit(*(part[:1000] for part in known))
+            known = tuple(part.to(device) for part in ((rows, labels) if labeled else (rows,)))
+            make().set_params(random_state=0).fit(*(part[:500] for part in known))
             start = time.perf_counter()
-            make().fit(*known)
+            make().set_params(random_state=0).fit(*known)
             torch.cuda.synchronize()
             times[device] = time.perf_counter() - start
-        found.append({"fit": name, **times})
-    return found
+        measured.append({"fit": f"{name}, {n_rows:,} x {size}", **times})
+        print(json.dumps(measured[-1]), flush=True)
+    return measured
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
     out = parser.parse_args().out
+    warnings.simplefilter("ignore")  # fits of few iterations do not converge
     torch.zeros(1, device="cuda")
     passes = []
     for workload in WORKLOADS:
@@ -158,21 +213,27 @@ def main() -> None:
         print(json.dumps(passes[-1]), flush=True)
         torch.cuda.empty_cache()
     whole = fits()
-    print(json.dumps(whole), flush=True)
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, mixtura {mixtura.__version__}"
     out.write_text(json.dumps({"machine": machine, "passes": passes, "fits": whole}, indent=1) + "\n")
     out.with_suffix(".md").write_text(table(machine, passes, whole))
 
 
 def table(machine: str, passes: list[dict], whole: list[dict]) -> str:
-    names = [name for name in passes[0] if name != "value"]
+    names = list(passes[0])
     lines = [
-        "# One pass of EM on a GPU, float32 rows", "", f"{machine}. Medians.", "",
-        "| " + " | ".join(names) + " |", "|" + "---|" * len(names),
+        "# Passes of EM on a GPU, float32 rows, milliseconds", "", f"{machine}. {(__doc__ or '').split('rows.', 1)[1].strip()}",
+        "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names),
     ]  # fmt: skip
     form = {"error": "{:.0e}", "workload": "{}", "scratch MB": "{:.0f}"}
-    lines += ["| " + " | ".join(form.get(n, "{:.2f}").format(p[n]) for n in names) + " |" for p in passes]
-    lines += ["", "## Whole fits, starts included, seconds", "", "| fit | GPU | CPU |", "|---|---|---|"]
+    cells = [[form.get(n, "{:.2f}").format(p[n]) if p[n] == p[n] else "" for n in names] for p in passes]
+    lines += ["| " + " | ".join(line) + " |" for line in cells]
+    lines += [
+        "",
+        "## Whole fits, starts included, seconds",
+        "",
+        f"| fit | GPU | CPU, {CPU_THREADS} threads |",
+        "|---|---|---|",
+    ]
     lines += [f"| {f['fit']} | {f['cuda']:.2f} | {f['cpu']:.2f} |" for f in whole]
     return "\n".join(lines) + "\n"
 

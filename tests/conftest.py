@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is first imported: its kernels then run on the CPU
+
 ROOT = Path(__file__).resolve().parent.parent
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

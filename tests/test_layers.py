@@ -42,10 +42,11 @@ RESTRICTED = {
     "pyarrow": {"streams"},
     "dask": {"engine", "estimators"},
     "distributed": {"engine"},
+    "triton": {"numerics"},
 }
 
 # Packages that need not be installed: those of the extras.
-OPTIONAL = {"dask", "distributed", "matplotlib", "optuna", "pandas", "pyarrow"}
+OPTIONAL = {"dask", "distributed", "matplotlib", "optuna", "pandas", "pyarrow", "triton"}
 
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60

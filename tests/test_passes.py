@@ -649,7 +649,7 @@ def test_a_chunk_is_loaded_with_what_is_known_of_its_rows(labels, by_label, rng)
         rows, targets = torch.arange(6)[loaded.index].numpy(), chunk.targets(loaded, mixture)
         assert loaded.rows.dtype == torch.float64
         assert_close(loaded.rows, data[rows], 1e-6)
-        assert_close(chunk.weights(loaded), weights[rows], 0)
+        assert_close(chunk.weights(loaded, torch.float64), weights[rows], 0)
         assert torch.equal(targets.class_of, mixture.class_of[chunk.components])
         assert targets.n_classes == mixture.n_classes
         if labels is None or by_label:

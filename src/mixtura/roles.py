@@ -444,6 +444,16 @@ class Objective(Protocol):
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
 
 
+@runtime_checkable
+class LogSumObjective(Objective, Protocol):
+    """An objective that is a weighted sum of log p(x, c) and log p(x): a fused kernel knows its responsibilities."""
+
+    @property
+    def log_sums(self) -> tuple[float, float] | None:
+        """The two weights; for an unlabeled row log p(x, c) stands for log p(x). None: not with these parameters."""
+        ...
+
+
 class Parameters(Protocol):
     """What a prior sees of a mixture, in the units of the rows. A `Mixture` offers it, and so does an optimiser."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +12,20 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.sources import Source
-from mixtura.engine.tuning import EXPECTED_DEVIATIONS, FAST_DOUBLE, MOST_FEATURES, TOLERANCES
+from mixtura.engine.tuning import (
+    EXPECTED_DEVIATIONS,
+    FAST_DOUBLE,
+    FEATURE_MULTIPLE,
+    MOST_FEATURES,
+    ROUNDED_TOLERANCE,
+    SIDE_BY_SIDE,
+    TOLERANCES,
+)
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import Conditioned, Covariance, Marginals
 from mixtura.values.extents import Frame, framed
-from mixtura.values.features import Coefficients
+from mixtura.values.features import QUADRATICS, Coefficients, triangle
 from mixtura.values.moments import Moments
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -24,7 +33,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class LoadedChunk:
-    """Rows in the precision of the computation, all with or all without missing values."""
+    """Rows, all with or all without missing values; on a CPU in the precision of the computation."""
 
     rows: Tensor  # (n, D)
     index: Tensor | slice  # positions in the block
@@ -61,13 +70,13 @@ class Evaluator:
     from the means before it squares them (product-error).
     """
 
-    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype):
+    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, tolerance: float | None = None):
         self.mixture, self.frame, self.dtype = mixture, frame, dtype
         self.n_components, self.n_features = mixture.means.shape
         coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
         assert coefficients.weights is not None
         self.n_columns = coefficients.weights.shape[1]
-        precise = coefficients.magnitudes(frame.radii) <= TOLERANCES[dtype] / torch.finfo(dtype).eps
+        precise = coefficients.magnitudes(frame.radii) <= (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps
         precise &= self.n_columns <= MOST_FEATURES
         self.exact: list[int] = (~precise).nonzero()[:, 0].tolist()
         if self.exact or dtype != coefficients.bias.dtype:
@@ -75,6 +84,8 @@ class Evaluator:
         self.coefficients = coefficients
         self.centre = frame.centre.to(dtype)
         self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
+        self.homogeneous = mixture.means.is_cuda and not self.exact and coefficients.projections is None
+        self._homogeneous: Tensor | None = None
 
     @cached_property
     def fast(self) -> list[int]:
@@ -112,6 +123,9 @@ class Evaluator:
 
         Both are good until the next chunk is evaluated with the same buffers.
         """
+        if self.homogeneous and not chunk.missing:
+            return self._by_homogeneous_products(chunk, buffers)
+        chunk = replace(chunk, rows=chunk.rows.to(self.dtype))
         if chunk.missing:
             return self._by_marginals(chunk) if self.has_marginals else self._by_conditioning(chunk)
         if self.exact:
@@ -121,6 +135,52 @@ class Evaluator:
         scores = buffers.get("scores", shape, chunk.rows)
         scores, features = coefficients.forward(self._phi(chunk.rows, buffers), scores)
         return scores, lambda sums, weights: coefficients.pullback(sums.products, features, weights, chunk.components)
+
+    def _by_homogeneous_products(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
+        """Log joints on a GPU, with the bias as the weight of a feature that is one: one product scores all components,
+        and one gives counts and moments. Each operation is a launch there, and a pass over memory.
+        """
+        weights, phi = self._homogeneous_weights(chunk.components), self._homogeneous_phi(chunk.rows, buffers)
+        n_components, n_columns = len(weights), self.n_columns
+        if n_components > SIDE_BY_SIDE:  # the scores of a row lie side by side in memory
+            scores = buffers.get("scores", (len(chunk.rows), n_components), phi)
+            scores = torch.mm(phi.T, weights.T, out=scores).T
+        else:
+            scores = torch.mm(weights, phi, out=buffers.get("scores", (n_components, len(chunk.rows)), phi))
+
+        def accumulate(sums: Sums, signed: Tensor) -> None:
+            counts, moments = (part[chunk.components] for part in sums.products)
+            gathered = torch.mm(signed, phi.T)
+            counts += gathered[:, n_columns]
+            moments += gathered[:, :n_columns]
+
+        return scores, accumulate
+
+    def _homogeneous_weights(self, components: slice) -> Tensor:
+        """Weights, bias and zeros up to a multiple of `FEATURE_MULTIPLE`, (K', Q)."""
+        if self._homogeneous is None:
+            weights, bias = self.coefficients.weights, self.coefficients.bias
+            assert weights is not None
+            n_zeros = -(self.n_columns + 1) % FEATURE_MULTIPLE
+            self._homogeneous = torch.cat((weights, bias.unsqueeze(1), weights.new_zeros(len(bias), n_zeros)), 1)
+        return self._homogeneous[components]
+
+    def _homogeneous_phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
+        """The shared features of rows about the centre, then a one, then zeros, (Q, n)."""
+        (n_rows, size), n_columns = rows.shape, self.n_columns
+        n_zeros = -(n_columns + 1) % FEATURE_MULTIPLE
+        phi = buffers.get("features", (n_columns + 1 + n_zeros, n_rows), self.centre)
+        torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
+        kernels, shared = kernels_for(phi), self.coefficients.shared
+        if kernels is not None and shared is QUADRATICS:
+            first, second, _ = triangle(size, rows.device)
+            kernels.products(phi[:size], first, second, phi[size:n_columns])
+        elif shared is not None:
+            for target, left, right in shared.factors(phi[:size], phi[size:n_columns]):
+                torch.mul(left, right, out=target)
+        phi[n_columns] = 1.0
+        phi[n_columns + 1 :] = 0.0
+        return phi
 
     def _part(self, components: slice) -> Coefficients:
         """The coefficients of some of the components that take the fast path."""
@@ -227,6 +287,7 @@ class Evaluator:
 
     def expected(self, chunk: LoadedChunk) -> Tensor:
         """E[x | observed values] of rows with missing values, (n, D) (imputation)."""
+        chunk = replace(chunk, rows=chunk.rows.to(self.dtype))
         means = self.mixture.means
         if not self.has_marginals:
             log_joint, _, given = self._condition(chunk)
@@ -311,3 +372,10 @@ def computing_dtype(source: Source) -> torch.dtype:
     if source.device.type == "cuda" and torch.cuda.get_device_capability(source.device) not in FAST_DOUBLE:
         return source.dtype
     return torch.float64 if source.device.type in ("cpu", "cuda") else source.dtype
+
+
+def evaluator_for(mixture: Mixture, source: Source, frame: Frame) -> Evaluator:
+    """The evaluator for rows of a source."""
+    dtype = computing_dtype(source)
+    rounded = source.device.type == "cuda" and source.dtype == torch.float32 and dtype == torch.float64
+    return Evaluator(mixture, frame, dtype, ROUNDED_TOLERANCE if rounded else None)

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, computing_dtype, frame_of
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, evaluator_for, frame_of
+from mixtura.engine.fused import FusedPass, fused_pass
 from mixtura.engine.sources import Block, Group, LocalSource, Source
 from mixtura.engine.threads import available_threads, computing, share_out
-from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS
+from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS, ROW_MULTIPLE
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Objective
 from mixtura.values.extents import Frame
@@ -37,6 +38,7 @@ class Chunk:
     group: Group
     part: slice
     components: slice
+    fused: FusedPass | None = None  # where one kernel does all
 
     @property
     def work(self) -> float:
@@ -44,14 +46,15 @@ class Chunk:
         return (self.part.stop - self.part.start) * n_components * float(self.block.rows.shape[1]) ** 2
 
     def load(self, dtype: torch.dtype) -> LoadedChunk:
-        """Its rows in the precision of the computation."""
+        """Its rows; on a CPU in the precision of the computation."""
         rows, index = self.block.rows, self.part
         if self.group.index is None:
             rows = rows[index]
         else:
             index = self.group.index[index]
             rows = rows.index_select(0, index)
-        return LoadedChunk(rows.to(dtype), index, self.components, self.group.missing)
+        rows = rows.to(dtype) if rows.device.type == "cpu" else rows
+        return LoadedChunk(rows, index, self.components, self.group.missing)
 
     def targets(self, chunk: LoadedChunk, mixture: Mixture) -> Targets:
         """What is known of the classes of its rows."""
@@ -67,23 +70,40 @@ class Chunk:
             mixture.n_classes,
         )
 
-    def weights(self, chunk: LoadedChunk) -> Tensor | None:
+    def weights(self, chunk: LoadedChunk, dtype: torch.dtype) -> Tensor | None:
         weights = self.block.weights
-        return None if weights is None else weights[chunk.index].to(chunk.rows.dtype)
+        return None if weights is None else weights[chunk.index].to(dtype)
 
 
-def chunks_of(block: Block, by_label: bool, evaluator: Evaluator, memory_limit: int, n_threads: int) -> list[Chunk]:
-    """The rows of a block in equal parts, so that the scratch of all threads stays within the limit."""
+def chunks_of(
+    block: Block,
+    by_label: bool,
+    evaluator: Evaluator,
+    memory_limit: int,
+    n_threads: int,
+    fused: FusedPass | None = None,
+) -> list[Chunk]:
+    """The rows of a block in equal parts, so that the scratch of all threads stays within the limit.
+
+    A pass in one kernel has no scratch: all rows of a group are one part.
+    """
     mixture, chunks = evaluator.mixture, []
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, evaluator.n_components) if own is None else own
+        if fused is not None and group.n_rows and fused.serves(block, group, components):
+            chunks.append(Chunk(block, group, slice(0, group.n_rows), components, fused))
+            continue
         scratch = 8 * _scratch(evaluator, components.stop - components.start, group)
         most = max(1, memory_limit // n_threads // scratch)
         if block.rows.device.type == "cpu":
             most = min(most, _rows_in_cache(evaluator, group, scratch))
+        elif most > ROW_MULTIPLE:
+            most -= most % ROW_MULTIPLE
         n_chunks = -(-group.n_rows // (most * n_threads)) * n_threads  # as many for every thread
         size = max(1, -(-group.n_rows // max(1, n_chunks)), min(most, FEWEST_ROWS))
+        if block.rows.device.type != "cpu":
+            size = min(most, -(-size // ROW_MULTIPLE) * ROW_MULTIPLE)
         chunks += [
             Chunk(block, group, slice(start, min(start + size, group.n_rows)), components)
             for start in range(0, group.n_rows, size)
@@ -137,11 +157,12 @@ def _summarise(
     mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, buffers: Buffers | None, source: Source
 ) -> Summary:
     """The summary of rows that lie in one place."""
-    evaluator, n_threads = Evaluator(mixture, frame, computing_dtype(source)), available_threads(source.device)
+    evaluator, n_threads = evaluator_for(mixture, source, frame), available_threads(source.device)
+    fused = fused_pass(evaluator, objective)
     totals = [_Total(evaluator, objective) for _ in range(n_threads)]
     totals[0].buffers = buffers or totals[0].buffers
     for block in source.blocks():
-        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads)
+        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, fused)
         share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk), n_threads, in_order=True)
     total = totals[0]
     for other in totals[1:]:
@@ -149,7 +170,9 @@ def _summarise(
     value: Any = total.value  # a number, or one for each of several objectives
     value = float(value) if torch.as_tensor(value).ndim == 0 else value
     counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
-    return Summary(value, total.weight, evaluator.moments(total.sums or Sums(evaluator.coefficients.zeros())), counts)
+    return Summary(
+        value, float(total.weight), evaluator.moments(total.sums or Sums(evaluator.coefficients.zeros())), counts
+    )
 
 
 @dataclass
@@ -161,17 +184,20 @@ class _Total:
     buffers: Buffers = field(default_factory=Buffers)
     sums: Sums | None = None
     value: Any = 0.0
-    weight: float = 0.0
+    weight: Any = 0.0  # a tensor where rows have weights, so that nothing waits for the device
     denominators: Tensor | None = None  # counts, (K,)
 
     def add_chunk(self, chunk: Chunk) -> None:
         evaluator = self.evaluator
         self.sums = self.sums or Sums(evaluator.coefficients.zeros())
+        if chunk.fused is not None:
+            self._add_fused(chunk, chunk.fused, self.sums)
+            return
         loaded = chunk.load(evaluator.dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
         evaluation = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
         values, signed, denominator = evaluation.values, evaluation.numerator, evaluation.denominator
-        weights = chunk.weights(loaded)
+        weights = chunk.weights(loaded, evaluator.dtype)
         if denominator is not None:
             signed = signed - denominator
             counts = (denominator if weights is None else denominator * weights).sum(1, dtype=torch.float64)
@@ -179,8 +205,21 @@ class _Total:
         if weights is not None:
             values, signed = values * weights, signed * weights
         self.value = self.value + values.sum(-1, dtype=torch.float64)
-        self.weight += len(loaded.rows) if weights is None else float(weights.sum(dtype=torch.float64))
+        self.weight = self.weight + (len(loaded.rows) if weights is None else weights.sum(dtype=torch.float64))
         accumulate(self.sums, signed)
+
+    def _add_fused(self, chunk: Chunk, fused: FusedPass, sums: Sums) -> None:
+        value, counts, moments, denominators = fused.add(chunk.block, chunk.group, chunk.part, chunk.components)
+        sums.products[0][chunk.components] += counts
+        sums.products[1][chunk.components] += moments
+        if self.objective.needs_denominator:
+            self.denominators = denominators if self.denominators is None else self.denominators + denominators
+        self.value = self.value + value
+        weights, index = chunk.block.weights, chunk.group.index
+        if weights is None:
+            self.weight = self.weight + chunk.group.n_rows
+        else:
+            self.weight = self.weight + (weights if index is None else weights[index]).sum(dtype=torch.float64)
 
     def add(self, other: _Total) -> None:
         if other.sums is None:
@@ -192,7 +231,7 @@ class _Total:
             if other.denominators is not None:
                 self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
         self.value = self.value + other.value
-        self.weight += other.weight
+        self.weight = self.weight + other.weight
 
 
 def map_rows(
@@ -208,7 +247,7 @@ def map_rows(
         frame: where rows are expected; that of the mixture unless given.
     """
     frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
-    evaluator = Evaluator(mixture, frame, computing_dtype(source))
+    evaluator = evaluator_for(mixture, source, frame)
     inside, shape = frame.holds(source.extents), compute(mixture.means[:, :0]).shape[1:]
     answers, buffers = _Answers(source, shape, evaluator.dtype), [Buffers() for _ in range(n_threads)]
 
@@ -273,7 +312,7 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
 
 def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
     """Rows with their missing values replaced by E[x | observed values]."""
-    evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
+    evaluator = evaluator_for(mixture, source, frame_of(mixture))
     answers = _Answers(source, (source.n_features,), evaluator.dtype)
     for block in source.blocks():
         output = answers.part(block).copy_(block.rows)

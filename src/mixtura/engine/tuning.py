@@ -22,6 +22,8 @@ PREFETCHED = 2
 MOST_FEATURES = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
+# The same for float32 rows that a GPU computes with in float64.
+ROUNDED_TOLERANCE = 1e-5
 # Standard deviations from its mean up to which rows of a component are expected: rows farther from every component
 # take the exact path. At 30 correlated components of 100 features stay far within the tolerance.
 EXPECTED_DEVIATIONS = 30.0
@@ -34,3 +36,15 @@ SMALL_OPERATION = 2e9
 # Compute capabilities of GPUs whose float64 products run at half the speed of float32 or better. There everything is
 # computed in float64; elsewhere in the precision of the rows.
 FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
+
+# On a GPU: chunks are multiples of this many rows, and features of this many, so that matrix products load whole
+# lines (H200, full, 16 features, 32 components: 93 us for a product of 166,667 rows, N us for 166,656).
+ROW_MULTIPLE = 128
+FEATURE_MULTIPLE = 8
+# From this number of components on, the scores of a row lie side by side in a GPU's memory: for 1024 components and
+# 25,000 rows posteriors then take 0.22 ms instead of 0.58; up to 64 they take less time the other way.
+SIDE_BY_SIDE = 128
+# Half the squared distance of a row from the centre, in standard deviations of a component, up to which the kernel that
+# computes in single precision serves: a distance of 32. Its sums are right to 2e-8, and this is what cancels when
+# second moments are taken about the mean.
+MOST_HALF_SQUARES = 512.0

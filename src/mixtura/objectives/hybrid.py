@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from mixtura.objectives.likelihood import Joint
+from mixtura.objectives.likelihood import Conditional, Joint
 from mixtura.objectives.margin import Margin
 from mixtura.roles import Objective
 from mixtura.values.storable import storable
@@ -63,6 +63,12 @@ class Hybrid:
     def has_density(self) -> bool:
         """Whether the objective contains log p(x), so that unlabeled samples contribute."""
         return self.tradeoff > 0
+
+    @property
+    def log_sums(self) -> tuple[float, float] | None:
+        if self.unlabeled_weight != 1 or not isinstance(self.discriminative, Conditional):
+            return None
+        return 1.0, self.tradeoff - 1.0
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         if self.tradeoff == 0:

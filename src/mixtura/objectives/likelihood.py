@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mixtura.numerics.gpu import kernels_for
 from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
@@ -29,6 +30,10 @@ def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     log_sums : Tensor of shape (n_samples,)
     posteriors : Tensor of shape (n_components, n_samples)
     """
+    if log_joint.is_cuda and dim == 0 and log_joint.ndim == 2:
+        kernels = kernels_for(log_joint)
+        if kernels is not None and len(log_joint) <= kernels.MOST_COMPONENTS:
+            return kernels.posteriors(log_joint)
     largest = log_joint.detach().amax(dim, keepdim=True).clamp_min(torch.finfo(log_joint.dtype).min)
     powers = (log_joint - largest).exp_()
     totals = powers.sum(dim, keepdim=True)
@@ -116,6 +121,7 @@ class Joint:
     own_class_only = True
     needs_denominator = False
     has_density = True
+    log_sums = (1.0, 0.0)
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         return Evaluation(*_own_class(log_joint, targets))
@@ -130,6 +136,7 @@ class Marginal:
     own_class_only = False
     needs_denominator = False
     has_density = True
+    log_sums = (0.0, 1.0)
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         return Evaluation(*posteriors(log_joint))
@@ -164,6 +171,7 @@ class Conditional:
     own_class_only = False
     needs_denominator = True
     has_density = False
+    log_sums = (1.0, -1.0)
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         marginals, denominator = posteriors(log_joint)

@@ -200,11 +200,11 @@ class Coefficients:
         return torch.add(scores, along.square().sum(1), alpha=-0.5 * self.sign)
 
     def zeros(self) -> list[Tensor]:
-        """Sums that `pullback` adds to, like `parts`."""
-        zeros = [torch.zeros_like(part) for part in self.parts]
+        """Sums that `pullback` adds to, like `parts` but in double precision."""
+        zeros = [torch.zeros_like(part, dtype=torch.float64) for part in self.parts]
         if self.weights is not None and len(self.weights) > self.weights.shape[1]:
             # The longer side along memory: with 64 components and 32 features products take 3/4 of the time.
-            zeros[1] = torch.zeros_like(self.weights.T, memory_format=torch.contiguous_format).T
+            zeros[1] = torch.zeros_like(self.weights.T, dtype=torch.float64, memory_format=torch.contiguous_format).T
         return zeros
 
     def pullback(self, sums: list[Tensor], features: Features, signed: Tensor, components: slice) -> None:

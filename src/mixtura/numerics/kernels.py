@@ -1,0 +1,209 @@
+"""Fused Triton kernels: steps of a pass in one launch each, for rows on a GPU.
+
+`gpu.kernels_for` imports this module where Triton is installed; every function has a counterpart in plain torch.
+"""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# The largest number of components of which one program holds all scores of a row.
+MOST_COMPONENTS = 4096
+# The largest padded sizes for which `squares_pass` keeps all coefficients and sums in registers.
+MOST_SQUARES = (64, 32)  # components, features
+
+TILE = 64  # rows of one step of `squares_pass`
+TILES = 16  # steps in single precision before the sums are added to those in double precision
+
+
+@triton.jit
+def _posteriors(
+    scores, row_stride, component_stride, n_rows, n_components, values, shares,
+    K: tl.constexpr, ROWS: tl.constexpr, LOWEST: tl.constexpr, TINY: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, K)
+    valid = n < n_rows
+    inside = valid[:, None] & (k < n_components)[None, :]
+    places = n[:, None].to(tl.int64) * row_stride + k[None, :].to(tl.int64) * component_stride
+    s = tl.load(scores + places, mask=inside, other=-float("inf"))
+    largest = tl.maximum(tl.max(s, 1), LOWEST)
+    powers = tl.exp(s - largest[:, None])
+    totals = tl.sum(powers, 1)
+    tl.store(shares + places, powers * (1.0 / tl.maximum(totals, TINY))[:, None], mask=inside)
+    logs = tl.log(tl.where(totals > 0, totals, 1.0))
+    tl.store(values + n, tl.where(totals > 0, largest + logs, -float("inf")), mask=valid)
+
+
+def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
+    """log sum_k exp a_k (n,) and the posteriors over components, of log joints (K, n)."""
+    n_components, n_rows = log_joint.shape
+    shares = torch.empty_like(log_joint)  # with the same strides, unless there are gaps
+    if shares.stride() != log_joint.stride():
+        log_joint = log_joint.contiguous()
+    values = log_joint.new_empty(n_rows)
+    if n_rows:
+        size = triton.next_power_of_2(n_components)
+        # Measured for 16, 32, 64 components side by side (K, n), and for 1024 one row after the other (n, K).
+        rows = max(1, min(64, (4096 if log_joint.stride(1) == 1 else 2048) // size))
+        info = torch.finfo(log_joint.dtype)
+        _posteriors[(triton.cdiv(n_rows, rows),)](
+            log_joint, log_joint.stride(1), log_joint.stride(0), n_rows, n_components, values, shares,
+            K=size, ROWS=rows, LOWEST=info.min, TINY=info.tiny, num_warps=4,
+        )  # fmt: skip
+    return values, shares
+
+
+@triton.jit
+def _products(x, out, n_rows, first, second, n_products, PRODUCTS: tl.constexpr, ROWS: tl.constexpr):
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    q = tl.program_id(1) * PRODUCTS + tl.arange(0, PRODUCTS)
+    there = q < n_products
+    inside = there[:, None] & (n < n_rows)[None, :]
+    i = tl.load(first + q, mask=there, other=0)
+    j = tl.load(second + q, mask=there, other=0)
+    left = tl.load(x + i[:, None] * n_rows + n[None, :], mask=inside)
+    right = tl.load(x + j[:, None] * n_rows + n[None, :], mask=inside)
+    tl.store(out + q[:, None].to(tl.int64) * n_rows + n[None, :], left * right, mask=inside)
+
+
+def products(x: Tensor, first: Tensor, second: Tensor, out: Tensor) -> None:
+    """x_i x_j for pairs of features: x (D, n), indices (Q,), out (Q, n), each contiguous."""
+    n_rows = x.shape[1]
+    grid = (triton.cdiv(n_rows, 256), triton.cdiv(len(first), 16))
+    _products[grid](x, out, n_rows, first, second, len(first), PRODUCTS=16, ROWS=256, num_warps=8)
+
+
+@triton.jit
+def _shares(s, rest, share):
+    """Values and weighted posteriors of scores (n, K) that lack a rest (K,), too small for single precision."""
+    largest = tl.maximum(tl.max(s, 1), -3e38)
+    powers = tl.exp(s - largest[:, None] + rest[None, :])
+    totals = tl.sum(powers, 1)
+    positive = totals > 0
+    safe = tl.where(positive, totals, 1.0)
+    values = tl.where(positive, largest + tl.log(safe), -float("inf"))
+    return values, powers * (share / safe)[:, None]
+
+
+@triton.jit
+def _squares(
+    x, row_stride, n_rows, index, centre, weights, bias, bias_rest, n_components, n_features,
+    class_of, labels, row_weights, own_weight, every_weight, sums, values,
+    K: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+    INDEX: tl.constexpr, LABELS: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    k, d = tl.arange(0, K), tl.arange(0, D)
+    there, inside = k < n_components, d < n_features
+    both = there[None, :] & inside[:, None]
+    place = weights + k[None, :] * 2 * n_features + d[:, None]
+    linear = tl.load(place, mask=both, other=0.0)
+    quadratic = tl.load(place + n_features, mask=both, other=0.0)
+    constant = tl.load(bias + k, mask=there, other=-float("inf"))
+    rest = tl.load(bias_rest + k, mask=there, other=0.0)
+    middle = tl.load(centre + d, mask=inside, other=0.0)
+    owner = tl.load(class_of + k, mask=there, other=-2) if LABELS else k
+    value = tl.zeros([ROWS], tl.float64)
+    home = sums + program * K * (2 * D + 2)
+    firsts = home + k[:, None] * D + d[None, :]
+    counts = home + 2 * K * D + k
+    for start in range(program * ROWS * STEPS, n_rows, tl.num_programs(0) * ROWS * STEPS):
+        first = tl.zeros([K, D], tl.float32)
+        second = tl.zeros([K, D], tl.float32)
+        count = tl.zeros([K], tl.float32)
+        denominator = tl.zeros([K], tl.float32)
+        for step in range(STEPS):
+            n = start + step * ROWS + tl.arange(0, ROWS)
+            valid = n < n_rows
+            rows = (tl.load(index + n, mask=valid, other=0) if INDEX else n).to(tl.int64)
+            cells = valid[:, None] & inside[None, :]
+            z = tl.load(x + rows[:, None] * row_stride + d[None, :], mask=cells, other=0.0) - middle[None, :]
+            squared = z * z
+            s = tl.dot(z, linear, input_precision="tf32x3")
+            s = tl.dot(squared, quadratic, s, input_precision="tf32x3") + constant[None, :]
+            share = (
+                tl.load(row_weights + rows, mask=valid, other=0.0).to(tl.float32) if WEIGHTS else valid.to(tl.float32)
+            )
+            found, every = _shares(s, rest, share)
+            found = every_weight * found
+            signed = every_weight * every
+            if LABELS:
+                label = tl.load(labels + rows, mask=valid, other=-1)
+                own = (label < 0)[:, None] | (label[:, None] == owner[None, :])
+                own_found, own_shares = _shares(tl.where(own, s, -float("inf")), rest, share)
+                found += own_weight * own_found
+                signed += own_weight * own_shares
+                denominator += tl.sum(every, 0)
+            value += tl.where(share != 0, found * share, 0.0).to(tl.float64)
+            count += tl.sum(signed, 0)
+            turned = tl.trans(signed)
+            first = tl.dot(turned, z, first, input_precision="tf32x3")
+            second = tl.dot(turned, squared, second, input_precision="tf32x3")
+        tl.store(firsts, tl.load(firsts) + first.to(tl.float64))
+        tl.store(firsts + K * D, tl.load(firsts + K * D) + second.to(tl.float64))
+        tl.store(counts, tl.load(counts) + count.to(tl.float64))
+        tl.store(counts + K, tl.load(counts + K) + denominator.to(tl.float64))
+    tl.store(values + program, tl.sum(value, 0))
+
+
+@lru_cache(maxsize=16)
+def _n_programs(device: torch.device) -> int:
+    return 2 * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 3
+
+
+def squares_pass(
+    rows: Tensor,
+    index: Tensor | None,
+    centre: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    targets: tuple[Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    log_sums: tuple[float, float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A whole pass of scores bias_k + weights_k . (z, z^2), z = x - centre, over float32 rows.
+
+    Products are split into three of reduced precision, which together have the accuracy of single precision; sums are
+    double. Nothing of size rows x components is stored.
+
+    Arguments:
+        rows: (N, D), float32, the features of a row contiguous.
+        index: of the rows to take, (n,); None for all.
+        centre: (D,).
+        weights: (K, 2 D).
+        bias: (K,), float64.
+        targets: labels (N,), -1 for unlabeled, and the class of each component (K,); None if no label is known.
+        row_weights: (N,).
+        log_sums: factors of log p(x, c) and of log p(x) in the objective.
+
+    Returns:
+        The value (), counts (K,) and sums of (z, z^2) with signed responsibilities (K, 2 D), and the counts of the
+        posteriors over all components (K,), which are zero without targets.
+    """
+    n_components, size = len(bias), rows.shape[1]
+    k, d = (max(16, triton.next_power_of_2(length)) for length in (n_components, size))
+    n_rows = len(rows) if index is None else len(index)
+    n_programs = max(1, min(_n_programs(rows.device), triton.cdiv(n_rows, TILE * TILES)))
+    sums = torch.zeros(n_programs, k * (2 * d + 2), dtype=torch.float64, device=rows.device)
+    values = torch.zeros(n_programs, dtype=torch.float64, device=rows.device)
+    labels, class_of = (None, None) if targets is None else targets
+    own, every = log_sums if targets is not None else (0.0, sum(log_sums))
+    rounded = bias.float()
+    _squares[(n_programs,)](
+        rows, rows.stride(0), n_rows, index, centre.float(), weights.float(), rounded, (bias - rounded).float(),
+        n_components, size, class_of, labels, row_weights, own, every, sums, values,
+        K=k, D=d, ROWS=TILE, STEPS=TILES,
+        INDEX=index is not None, LABELS=labels is not None, WEIGHTS=row_weights is not None, num_warps=4,
+    )  # fmt: skip
+    total = sums.sum(0)
+    first, second = total[: 2 * k * d].view(2, k, d)[:, :n_components, :size]
+    counts, denominators = total[2 * k * d :].view(2, k)[:, :n_components]
+    return values.sum(), counts, torch.cat((first, second), 1), denominators

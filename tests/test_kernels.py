@@ -1,0 +1,150 @@
+"""The fused GPU kernels against plain torch: on a card with `--device cuda`, elsewhere in Triton's interpreter."""
+
+import math
+
+import pytest
+import torch
+
+from mixtura.covariances import COVARIANCES
+from mixtura.engine import fused as fused_module
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums
+from mixtura.engine.passes import summarise
+from mixtura.engine.sources import TensorSource, locate
+from mixtura.model.mixture import Mixture
+from mixtura.numerics import gpu
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors
+from mixtura.values.features import QUADRATICS, triangle
+
+kernels = pytest.importorskip("mixtura.numerics.kernels", reason="Triton is not installed")
+
+
+@pytest.fixture(autouse=True)
+def runs_here(device):
+    if device.type == "cpu" and torch.cuda.is_available():
+        pytest.skip("Triton compiles for the GPU of this machine: run with --device cuda")
+
+
+def draw(generator, *shape, dtype=torch.float64):
+    return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", ["components first", "rows first", "with gaps"])
+def test_posteriors(generator, layout, dtype):
+    if layout == "rows first":
+        log_joint = (5 * draw(generator, 70, 11, dtype=dtype)).T
+    else:
+        log_joint = 5 * draw(generator, 11, 90, dtype=dtype)[:, : 70 if layout == "with gaps" else 90]
+    log_joint[:, 3] = -torch.inf  # a row that no component can have made
+    log_joint[2, 4] = -torch.inf
+    before = log_joint.clone()
+    values, shares = kernels.posteriors(log_joint)
+    with gpu.plain_torch():
+        expected_values, expected = posteriors(log_joint)
+    tolerance = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(values, expected_values, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(shares, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(log_joint, before, rtol=0, atol=0)
+
+
+def test_products(generator):
+    x = draw(generator, 7, 300)
+    out = torch.empty(28, 300, dtype=x.dtype, device=x.device)
+    first, second, _ = triangle(7, x.device)
+    kernels.products(x, first, second, out)
+    torch.testing.assert_close(out, QUADRATICS.products(x), rtol=0, atol=0)
+
+
+def mixture_of(generator, name, n_components=5, size=4, n_classes=2):
+    means = 2 * draw(generator, n_components, size)
+    variances = draw(generator, n_components, size).square() + 0.3
+    if name == "spherical":
+        variances = variances[:, :1].expand(-1, size).contiguous()
+    class_of = torch.arange(n_components, device=means.device) * n_classes // n_components
+    covariance = COVARIANCES[name](None).start(variances, means[:0], class_of[:0], class_of)
+    log_weights = draw(generator, n_components).log_softmax(0)
+    return Mixture(log_weights, means, covariance, class_of)
+
+
+OBJECTIVES = {
+    "marginal": Marginal(),
+    "joint": Joint(),
+    "conditional": Conditional(),
+    "hybrid": Hybrid(0.3, Conditional()),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", ["diag", "spherical"])
+def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
+    """Value, moments and counts of the denominator are those of the plain pass, also in part of the rows."""
+    mixture = mixture_of(generator, name)
+    rows = (2.5 * draw(generator, 150, 4) + 1e4).float()
+    labels = torch.arange(150, device=rows.device) % 3 - 1  # a third unlabeled
+    weights = draw(generator, 150).square() if weighted else None
+    rows[5, 2] = torch.nan  # takes the plain way
+    source = TensorSource(rows, labels, weights=weights)
+    mixture = Mixture(mixture.log_weights, mixture.means + 1e4, mixture.covariance, mixture.class_of)
+    calls = []
+    monkeypatch.setattr(fused_module, "kernels_for", lambda values: None)
+    plain = summarise(mixture, source, OBJECTIVES[objective], locate(source))
+    monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
+    monkeypatch.setattr(kernels, "squares_pass", lambda *args, run=kernels.squares_pass: calls.append(1) or run(*args))
+    fused = summarise(mixture, source, OBJECTIVES[objective], locate(source))
+    assert len(calls) == (3 if objective == "joint" else 1)
+    assert math.isclose(fused.value, plain.value, rel_tol=1e-6)
+    assert math.isclose(fused.weight, plain.weight, rel_tol=1e-12)
+    about = plain.moments.about(mixture.means), fused.moments.about(mixture.means)
+    for expected, found in zip(*((m.counts, m.firsts, *m.seconds) for m in about), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(fused.denominator_counts, plain.denominator_counts, rtol=1e-5, atol=1e-6)
+
+
+def refuses(monkeypatch, mixture, source, objective) -> bool:
+    """Whether the kernel leaves the rows to the plain pass."""
+    calls = []
+    monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
+    monkeypatch.setattr(kernels, "squares_pass", lambda *args, run=kernels.squares_pass: calls.append(1) or run(*args))
+    summarise(mixture, source, objective, locate(source))
+    return not calls
+
+
+def test_pass_in_one_kernel_leaves_the_rest_to_the_plain_pass(generator, monkeypatch):
+    mixture, rows = mixture_of(generator, "diag"), draw(generator, 20, 4).float()
+    shares = torch.full((20, 2), 0.5, device=rows.device)
+    assert refuses(monkeypatch, mixture, TensorSource(rows.double()), Marginal())
+    assert refuses(monkeypatch, mixture, TensorSource(1e3 * rows), Marginal())  # too far for single precision
+    assert refuses(monkeypatch, mixture, TensorSource(rows, shares=shares), Conditional())
+    assert refuses(monkeypatch, mixture, TensorSource(rows), Conditional())
+    assert refuses(monkeypatch, mixture, TensorSource(rows, labels=shares[:, 0].long()), Margin())
+    assert refuses(monkeypatch, mixture_of(generator, "full"), TensorSource(rows), Marginal())
+    assert not refuses(monkeypatch, mixture, TensorSource(rows), Marginal())
+
+
+@pytest.mark.parametrize("n_components", [5, 150])
+@pytest.mark.parametrize("name", ["full", "diag"])
+def test_homogeneous_products(generator, name, n_components):
+    """Bias and counts as a feature that is one, the way of GPUs, against the way of the CPU."""
+    mixture, rows = mixture_of(generator, name, n_components), draw(generator, 40, 4)
+    evaluator = Evaluator(mixture, locate(TensorSource(rows)), torch.float64)
+    chunk = LoadedChunk(rows, slice(0, 40), slice(1, n_components - 1), missing=False)
+    answers = []
+    for homogeneous in (False, True):
+        evaluator.homogeneous = homogeneous
+        scores, accumulate = evaluator.evaluate(chunk, Buffers())
+        sums = Sums(evaluator.coefficients.zeros())
+        accumulate(sums, scores.softmax(0))
+        answers.append((scores, *sums.products))
+    for expected, found in zip(*answers, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_kernels_that_do_not_work_are_left_in_words(monkeypatch):
+    monkeypatch.setattr(
+        gpu, "import_module", lambda name: (_ for _ in ()).throw(ImportError("No module named 'triton'"))
+    )
+    gpu.working_kernels.cache_clear()
+    with pytest.warns(RuntimeWarning, match=r"cannot be used \(ImportError: No module named 'triton'\); plain torch"):
+        assert gpu.working_kernels(torch.device("cpu")) is None
+    gpu.working_kernels.cache_clear()
