@@ -7,7 +7,7 @@ import torch
 
 from mixtura.covariances import COVARIANCES
 from mixtura.engine import fused as fused_module
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
@@ -48,8 +48,8 @@ def test_posteriors(generator, layout, dtype):
 
 
 def test_products(generator):
-    x = draw(generator, 7, 300)
-    out = torch.empty(28, 300, dtype=x.dtype, device=x.device)
+    phi = draw(generator, 35, 320)[:, :300]
+    x, out = phi[:7], phi[7:]
     first, second, _ = triangle(7, x.device)
     kernels.products(x, first, second, out)
     torch.testing.assert_close(out, QUADRATICS.products(x), rtol=0, atol=0)
@@ -133,7 +133,7 @@ def test_homogeneous_products(generator, name, n_components):
     for homogeneous in (False, True):
         evaluator.homogeneous = homogeneous
         scores, accumulate = evaluator.evaluate(chunk, Buffers())
-        sums = Sums(evaluator.coefficients.zeros())
+        sums = evaluator.no_sums()
         accumulate(sums, scores.softmax(0))
         answers.append((scores, *sums.products))
     for expected, found in zip(*answers, strict=True):

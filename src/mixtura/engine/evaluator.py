@@ -18,6 +18,7 @@ from mixtura.engine.tuning import (
     FEATURE_MULTIPLE,
     MOST_FEATURES,
     ROUNDED_TOLERANCE,
+    ROW_MULTIPLE,
     SIDE_BY_SIDE,
     TOLERANCES,
 )
@@ -50,6 +51,7 @@ class Buffers:
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}  # bytes
         self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views by which they are made
+        self.homogeneous: Tensor | None = None  # features of a chunk on a GPU, with the rows that never change
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
@@ -76,11 +78,11 @@ class Evaluator:
         coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
         assert coefficients.weights is not None
         self.n_columns = coefficients.weights.shape[1]
-        precise = coefficients.magnitudes(frame.radii) <= (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps
-        precise &= self.n_columns <= MOST_FEATURES
-        self.exact: list[int] = (~precise).nonzero()[:, 0].tolist()
+        limit = (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps if self.n_columns <= MOST_FEATURES else -1.0
+        magnitudes = coefficients.magnitudes(frame.radii).tolist()
+        self.exact = [k for k, magnitude in enumerate(magnitudes) if not magnitude <= limit]
         if self.exact or dtype != coefficients.bias.dtype:
-            coefficients = coefficients.select(precise.nonzero()[:, 0], dtype)
+            coefficients = coefficients.select(torch.tensor(self.fast, device=frame.centre.device), dtype)
         self.coefficients = coefficients
         self.centre = frame.centre.to(dtype)
         self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
@@ -141,7 +143,7 @@ class Evaluator:
         and one gives counts and moments. Each operation is a launch there, and a pass over memory.
         """
         weights, phi = self._homogeneous_weights(chunk.components), self._homogeneous_phi(chunk.rows, buffers)
-        n_components, n_columns = len(weights), self.n_columns
+        n_components = len(weights)
         if n_components > SIDE_BY_SIDE:  # the scores of a row lie side by side in memory
             scores = buffers.get("scores", (len(chunk.rows), n_components), phi)
             scores = torch.mm(phi.T, weights.T, out=scores).T
@@ -149,10 +151,12 @@ class Evaluator:
             scores = torch.mm(weights, phi, out=buffers.get("scores", (n_components, len(chunk.rows)), phi))
 
         def accumulate(sums: Sums, signed: Tensor) -> None:
-            counts, moments = (part[chunk.components] for part in sums.products)
-            gathered = torch.mm(signed, phi.T)
-            counts += gathered[:, n_columns]
-            moments += gathered[:, :n_columns]
+            assert sums.homogeneous is not None
+            total = sums.homogeneous[chunk.components]
+            if signed.dtype == torch.float64:
+                total.addmm_(signed, phi.T)
+            else:
+                total += torch.mm(signed, phi.T)
 
         return scores, accumulate
 
@@ -161,15 +165,18 @@ class Evaluator:
         if self._homogeneous is None:
             weights, bias = self.coefficients.weights, self.coefficients.bias
             assert weights is not None
-            n_zeros = -(self.n_columns + 1) % FEATURE_MULTIPLE
-            self._homogeneous = torch.cat((weights, bias.unsqueeze(1), weights.new_zeros(len(bias), n_zeros)), 1)
+            parts = torch.cat((weights, bias.unsqueeze(1)), 1)
+            self._homogeneous = torch.nn.functional.pad(parts, (0, -(self.n_columns + 1) % FEATURE_MULTIPLE))
         return self._homogeneous[components]
 
     def _homogeneous_phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
         """The shared features of rows about the centre, then a one, then zeros, (Q, n)."""
         (n_rows, size), n_columns = rows.shape, self.n_columns
-        n_zeros = -(n_columns + 1) % FEATURE_MULTIPLE
-        phi = buffers.get("features", (n_columns + 1 + n_zeros, n_rows), self.centre)
+        height, known = n_columns + 1 + -(n_columns + 1) % FEATURE_MULTIPLE, buffers.homogeneous
+        if known is None or len(known) != height or known.shape[1] < n_rows or known.dtype != self.dtype:
+            known = buffers.homogeneous = self.centre.new_zeros(height, -(-n_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+            known[n_columns] = 1.0
+        phi = known[:, :n_rows]
         torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
         kernels, shared = kernels_for(phi), self.coefficients.shared
         if kernels is not None and shared is QUADRATICS:
@@ -178,8 +185,6 @@ class Evaluator:
         elif shared is not None:
             for target, left, right in shared.factors(phi[:size], phi[size:n_columns]):
                 torch.mul(left, right, out=target)
-        phi[n_columns] = 1.0
-        phi[n_columns + 1 :] = 0.0
         return phi
 
     def _part(self, components: slice) -> Coefficients:
@@ -299,6 +304,13 @@ class Evaluator:
             total += share.unsqueeze(-1) * (means[k] + given.filled(k, given.posterior(k)[1]))
         return total
 
+    def no_sums(self) -> Sums:
+        """Accumulators before the first chunk."""
+        if not self.homogeneous:
+            return Sums(self.coefficients.zeros())
+        total = torch.zeros_like(self._homogeneous_weights(slice(None)), dtype=torch.float64)
+        return Sums([total[:, self.n_columns], total[:, : self.n_columns]], homogeneous=total)
+
     def moments(self, sums: Sums) -> Moments:
         """All sums as moments: about the means, where all of them add whatever path the rows took; about the centre
         where every row took the fast path.
@@ -306,7 +318,7 @@ class Evaluator:
         means, coefficients = self.mixture.means, self.coefficients
         if self.dtype != torch.float64:
             coefficients = coefficients.select(slice(None), torch.float64)
-        total = coefficients.moments([part.double() for part in sums.products], self.frame.centre)
+        total = coefficients.moments(sums.products, self.frame.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
         return total if sums.direct is None else total.about(means) + sums.direct
@@ -322,6 +334,7 @@ class Sums:
 
     products: list[Tensor]
     direct: Moments | None = None
+    homogeneous: Tensor | None = None  # (K, Q), of which the products are parts
 
     def add_direct(
         self,

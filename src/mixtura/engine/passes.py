@@ -167,12 +167,11 @@ def _summarise(
     total = totals[0]
     for other in totals[1:]:
         total.add(other)
-    value: Any = total.value  # a number, or one for each of several objectives
-    value = float(value) if torch.as_tensor(value).ndim == 0 else value
+    values = total.values or [torch.zeros((), dtype=torch.float64)]
+    value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
+    value = float(value) if value.ndim == 0 else value
     counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
-    return Summary(
-        value, float(total.weight), evaluator.moments(total.sums or Sums(evaluator.coefficients.zeros())), counts
-    )
+    return Summary(value, float(total.weight), evaluator.moments(total.sums or evaluator.no_sums()), counts)
 
 
 @dataclass
@@ -183,13 +182,13 @@ class _Total:
     objective: Objective
     buffers: Buffers = field(default_factory=Buffers)
     sums: Sums | None = None
-    value: Any = 0.0
+    values: list[Tensor] = field(default_factory=list)  # of the chunks
     weight: Any = 0.0  # a tensor where rows have weights, so that nothing waits for the device
     denominators: Tensor | None = None  # counts, (K,)
 
     def add_chunk(self, chunk: Chunk) -> None:
         evaluator = self.evaluator
-        self.sums = self.sums or Sums(evaluator.coefficients.zeros())
+        self.sums = self.sums or evaluator.no_sums()
         if chunk.fused is not None:
             self._add_fused(chunk, chunk.fused, self.sums)
             return
@@ -204,7 +203,7 @@ class _Total:
             self.denominators = counts if self.denominators is None else self.denominators + counts
         if weights is not None:
             values, signed = values * weights, signed * weights
-        self.value = self.value + values.sum(-1, dtype=torch.float64)
+        self.values.append(values.sum(-1, dtype=torch.float64))
         self.weight = self.weight + (len(loaded.rows) if weights is None else weights.sum(dtype=torch.float64))
         accumulate(self.sums, signed)
 
@@ -214,7 +213,7 @@ class _Total:
         sums.products[1][chunk.components] += moments
         if self.objective.needs_denominator:
             self.denominators = denominators if self.denominators is None else self.denominators + denominators
-        self.value = self.value + value
+        self.values.append(value)
         weights, index = chunk.block.weights, chunk.group.index
         if weights is None:
             self.weight = self.weight + chunk.group.n_rows
@@ -230,7 +229,7 @@ class _Total:
             self.sums.add(other.sums)
             if other.denominators is not None:
                 self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
-        self.value = self.value + other.value
+        self.values += other.values
         self.weight = self.weight + other.weight
 
 

@@ -62,23 +62,23 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _products(x, out, n_rows, first, second, n_products, PRODUCTS: tl.constexpr, ROWS: tl.constexpr):
+def _products(x, out, n_rows, stride, first, second, n_products, PRODUCTS: tl.constexpr, ROWS: tl.constexpr):
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     q = tl.program_id(1) * PRODUCTS + tl.arange(0, PRODUCTS)
     there = q < n_products
     inside = there[:, None] & (n < n_rows)[None, :]
     i = tl.load(first + q, mask=there, other=0)
     j = tl.load(second + q, mask=there, other=0)
-    left = tl.load(x + i[:, None] * n_rows + n[None, :], mask=inside)
-    right = tl.load(x + j[:, None] * n_rows + n[None, :], mask=inside)
-    tl.store(out + q[:, None].to(tl.int64) * n_rows + n[None, :], left * right, mask=inside)
+    left = tl.load(x + i[:, None] * stride + n[None, :], mask=inside)
+    right = tl.load(x + j[:, None] * stride + n[None, :], mask=inside)
+    tl.store(out + q[:, None].to(tl.int64) * stride + n[None, :], left * right, mask=inside)
 
 
 def products(x: Tensor, first: Tensor, second: Tensor, out: Tensor) -> None:
-    """x_i x_j for pairs of features: x (D, n), indices (Q,), out (Q, n), each contiguous."""
+    """x_i x_j for pairs of features: x (D, n), indices (Q,), out (Q, n) with the strides of x."""
     n_rows = x.shape[1]
     grid = (triton.cdiv(n_rows, 256), triton.cdiv(len(first), 16))
-    _products[grid](x, out, n_rows, first, second, len(first), PRODUCTS=16, ROWS=256, num_warps=8)
+    _products[grid](x, out, n_rows, x.stride(0), first, second, len(first), PRODUCTS=16, ROWS=256, num_warps=8)
 
 
 @triton.jit

@@ -103,7 +103,7 @@ class Quadratics:
     def pack(self, matrices: Tensor) -> Tensor:
         """Weights of the products in -1/2 x' M x: symmetric (K, D, D) -> (K, Q)."""
         first, second, _ = triangle(matrices.shape[-1], matrices.device)
-        return matrices[:, first, second] * torch.where(first == second, -0.5, -1.0).to(matrices.dtype)
+        return matrices[:, first, second] * _pack_factors(matrices.shape[-1], matrices.device, matrices.dtype)
 
 
 @lru_cache(maxsize=16)
@@ -114,6 +114,14 @@ def triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         places = torch.empty(size, size, dtype=torch.int64, device=device)
         places[first, second] = places[second, first] = torch.arange(len(first), device=device)
         return first, second, places.flatten()
+
+
+@lru_cache(maxsize=16)
+def _pack_factors(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """-1/2 for x_i^2, -1 for x_i x_j, which stands for x_j x_i as well, (Q,)."""
+    with torch.inference_mode(False):
+        first, second, _ = triangle(size, device)
+        return torch.where(first == second, -0.5, -1.0).to(dtype)
 
 
 LINEAR, SQUARES, QUADRATICS = Linear(), Squares(), Quadratics()
