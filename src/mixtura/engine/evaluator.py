@@ -82,7 +82,9 @@ class Evaluator:
         magnitudes = coefficients.magnitudes(frame.radii).tolist()
         self.exact = [k for k, magnitude in enumerate(magnitudes) if not magnitude <= limit]
         if self.exact or dtype != coefficients.bias.dtype:
-            coefficients = coefficients.select(torch.tensor(self.fast, device=frame.centre.device), dtype)
+            coefficients = coefficients.select(
+                torch.tensor(self.fast, dtype=torch.int64, device=frame.centre.device), dtype
+            )
         self.coefficients = coefficients
         self.centre = frame.centre.to(dtype)
         self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
