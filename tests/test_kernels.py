@@ -85,7 +85,8 @@ def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
     weights = draw(generator, 150).square() if weighted else None
     rows[5, 2] = torch.nan  # takes the plain way
     source = TensorSource(rows, labels, weights=weights)
-    mixture = Mixture(mixture.log_weights, mixture.means + 1e4, mixture.covariance, mixture.class_of)
+    log_weights = mixture.log_weights.index_fill(0, torch.tensor([1], device=rows.device), -torch.inf)  # without weight
+    mixture = Mixture(log_weights, mixture.means + 1e4, mixture.covariance, mixture.class_of)
     calls = []
     monkeypatch.setattr(fused_module, "kernels_for", lambda values: None)
     plain = summarise(mixture, source, OBJECTIVES[objective], locate(source))

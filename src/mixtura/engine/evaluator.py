@@ -90,6 +90,7 @@ class Evaluator:
         self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
         self.homogeneous = mixture.means.is_cuda and not self.exact and coefficients.projections is None
         self._homogeneous: Tensor | None = None
+        self._divisions: dict[tuple[int, int], tuple[slice, Tensor, Tensor, Tensor, Covariance]] = {}
 
     @cached_property
     def fast(self) -> list[int]:
@@ -212,15 +213,10 @@ class Evaluator:
     def _by_both(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
         """Some components by products, the others exactly."""
         first, last = chunk.components.start, chunk.components.stop
-        exact = [k for k in self.exact if first <= k < last]
-        places = [place for place, k in enumerate(self.fast) if first <= k < last]  # among the fast ones
-        fast = slice(places[0], places[-1] + 1) if places else slice(0, 0)
-        fast_positions = [self.fast[place] - first for place in places]
-        exact_positions = [k - first for k in exact]
+        fast, fast_positions, exact, exact_positions, covariance = self._division(first, last)
         scores = chunk.rows.new_empty(last - first, len(chunk.rows))
         coefficients = self._part(fast)
         scores[fast_positions], features = coefficients.forward(self._phi(chunk.rows, buffers))
-        covariance = self.mixture.covariance.select(torch.tensor(exact, dtype=torch.int64, device=scores.device))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
         log_determinants = covariance.log_determinants.to(self.dtype).unsqueeze(-1)
         distances = covariance.squared_distances(deviations)
@@ -228,14 +224,34 @@ class Evaluator:
         scores[exact_positions] = self.log_weights[exact] - 0.5 * (distances + log_determinants + constant)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            if fast_positions:
+            if len(fast_positions):
                 coefficients.pullback(sums.products, features, weights[fast_positions], fast)
-            if exact:
+            if len(exact):
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
 
         return scores, accumulate
 
-    def _deviations(self, rows: Tensor, components: slice | list[int]) -> Tensor:
+    def _division(self, first: int, last: int) -> tuple[slice, Tensor, Tensor, Tensor, Covariance]:
+        """Of components from first to before last: which of the fast ones are among them, their positions, those that
+        take the exact path, their positions, and their covariance. Indices stay on the device.
+        """
+        if (first, last) not in self._divisions:
+            places = [place for place, k in enumerate(self.fast) if first <= k < last]  # among the fast ones
+            fast = slice(places[0], places[-1] + 1) if places else slice(0, 0)
+            numbers = ([self.fast[place] - first for place in places], [k for k in self.exact if first <= k < last])
+            positions, exact = (
+                torch.tensor(part, dtype=torch.int64, device=self.mixture.means.device) for part in numbers
+            )
+            self._divisions[first, last] = (
+                fast,
+                positions,
+                exact,
+                exact - first,
+                self.mixture.covariance.select(exact),
+            )
+        return self._divisions[first, last]
+
+    def _deviations(self, rows: Tensor, components: slice | Tensor) -> Tensor:
         """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
         return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
 
@@ -341,7 +357,7 @@ class Sums:
     def add_direct(
         self,
         mixture: Mixture,
-        components: slice | list[int],
+        components: slice | Tensor,
         deviations: Tensor,
         weights: Tensor,
         second_moments: Callable[[Tensor, Tensor], tuple[Tensor, ...]],

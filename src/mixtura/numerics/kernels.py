@@ -197,8 +197,9 @@ def squares_pass(
     labels, class_of = (None, None) if targets is None else targets
     own, every = log_sums if targets is not None else (0.0, sum(log_sums))
     rounded = bias.float()
+    rest = (bias - rounded).nan_to_num(0.0).float()  # of a component of weight zero, whose bias is -inf
     _squares[(n_programs,)](
-        rows, rows.stride(0), n_rows, index, centre.float(), weights.float(), rounded, (bias - rounded).float(),
+        rows, rows.stride(0), n_rows, index, centre.float(), weights.float(), rounded, rest,
         n_components, size, class_of, labels, row_weights, own, every, sums, values,
         K=k, D=d, ROWS=TILE, STEPS=TILES,
         INDEX=index is not None, LABELS=labels is not None, WEIGHTS=row_weights is not None, num_warps=4,
