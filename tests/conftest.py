@@ -35,6 +35,8 @@ def pytest_configure(config):
         torch.zeros(1, device=asked)
     except (RuntimeError, AssertionError) as error:
         raise pytest.UsageError(f"--device {asked} cannot be used here: {str(error).splitlines()[0]}") from error
+    # torch's own: the thread that computes gradients has no CUDA context before its first product.
+    config.addinivalue_line("filterwarnings", "ignore:Attempting to run cuBLAS, but there was no current CUDA context")
 
 
 def pytest_report_header(config):

@@ -151,7 +151,9 @@ def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor
     groups, totals = [slice(0, mixture.n_components)], [1.0]
     if problem.class_prior is not None:
         groups, totals = mixture.class_slices, problem.class_prior.tolist()
-    return maximising_weights(mixture.log_weights, numerators, denominators, groups, totals)
+    # Newton's method on K numbers: on a GPU every operation would be a launch, and every test a wait.
+    known = torch.stack((mixture.log_weights, numerators, denominators)).cpu()
+    return maximising_weights(*known, groups, totals).to(denominators.device)
 
 
 def maximising_weights(
