@@ -152,8 +152,8 @@ def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor
     if problem.class_prior is not None:
         groups, totals = mixture.class_slices, problem.class_prior.tolist()
     # Newton's method on K numbers: on a GPU every operation would be a launch, and every test a wait.
-    known = torch.stack((mixture.log_weights, numerators, denominators)).cpu()
-    return maximising_weights(*known, groups, totals).to(denominators.device)
+    logs, numerators, denominators = torch.stack((mixture.log_weights, numerators, denominators)).cpu()
+    return maximising_weights(logs, numerators, denominators, groups, totals).to(mixture.log_weights.device)
 
 
 def maximising_weights(
