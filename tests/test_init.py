@@ -7,6 +7,7 @@ import torch
 from cases import KINDS, Data, assert_close, every_covariance, every_kind, random_data, tensor
 from mixtura.covariances import Diagonal
 from mixtura.engine.sources import BatchSource, Block, locate
+from mixtura.init import starts
 from mixtura.init.description import describe
 from mixtura.init.starts import cluster, lloyd, nearest, plus_plus, starting_mixture
 
@@ -178,3 +179,14 @@ def test_one_centre_is_the_weighted_mean(rng, device, seeded):
     rows, weights = rng.normal(size=(20, 3)), rng.uniform(size=20)
     centre = cluster(tensor(rows, device), tensor(weights, device), 1, "kmeans", seeded)
     assert_close(centre[0], np.average(rows, axis=0, weights=weights))
+
+
+def test_clusters_of_many_rows_are_those_of_a_sample(rng, device, seeded, monkeypatch):
+    """Far from zero, in single precision, with more rows than determine the centres."""
+    monkeypatch.setattr(starts, "CLUSTERED_ROWS", 60)
+    truth = np.arange(200) % 3
+    rows = tensor(1e4 + 10 * truth[:, None] + rng.normal(size=(200, 2)), device).float()
+    for weights in (None, torch.ones(200, device=device)):
+        clusters = starts.clusters_of(rows, weights, 3, seeded).cpu().numpy()
+        assert len(np.unique(clusters)) == 3
+        assert all(len(np.unique(clusters[truth == c])) == 1 for c in range(3))

@@ -42,7 +42,7 @@ from mixtura.estimators.online import OnlineFit
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
-from mixtura.init.starts import starting_mixture, weighted_deviations
+from mixtura.init.starts import clusters_of, starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
@@ -460,23 +460,20 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
 
     def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
-        """Initial responsibilities, by scikit-learn's own functions so that random draws are the same."""
+        """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same."""
         n_rows, device = len(filled), filled.device
         every = torch.arange(n_rows, device=device)
         total = float(n_rows) if weights is None else float(weights.sum())
         if self.init_params == "random":
             shares = torch.from_numpy(random_state.uniform(size=(n_rows, self.n_components))).to(device)
             return _Start(every, None, shares / shares.sum(1, keepdim=True), total)
-        if float(filled.abs().amax()) > LARGEST_SINGLE:
-            filled = filled.double()
-        numpy_rows = filled.cpu().numpy()
-        numpy_weights = None if weights is None else weights.cpu().numpy()
         if self.init_params == "kmeans":
-            means: Any = KMeans(n_clusters=self.n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
-                labels = means.fit(numpy_rows, sample_weight=numpy_weights).labels_
-            n_clusters = len(np.unique(labels))
+            if filled.is_cuda:
+                generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
+                labels = clusters_of(filled, weights, self.n_components, generator)
+            else:
+                labels = _cluster_like_scikit_learn(filled, weights, self.n_components, random_state)
+            n_clusters = len(labels.unique())
             if n_clusters < self.n_components:
                 warnings.warn(
                     f"X has {n_clusters} distinct samples for {self.n_components} components: some components start "
@@ -484,11 +481,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
                     ConvergenceWarning,  # as scikit-learn's own
                     stacklevel=7,
                 )
-            return _Start(every, torch.from_numpy(labels.astype(np.int64)).to(device), None, total)
+            return _Start(every, labels, None, total)
         if self.init_params == "k-means++":
-            _, chosen = kmeans_plusplus(
-                numpy_rows, self.n_components, random_state=random_state, sample_weight=numpy_weights
-            )
+            rows, row_weights = _on_host(filled, weights)
+            _, chosen = kmeans_plusplus(rows, self.n_components, random_state=random_state, sample_weight=row_weights)
         else:
             chosen = random_state.choice(n_rows, size=self.n_components, replace=False)
         index = torch.from_numpy(np.asarray(chosen)).to(device)
@@ -661,6 +657,24 @@ class _Start:
             assert self.shares is not None
             components = self.shares.argmax(1)
         return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
+
+
+def _on_host(filled: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows and weights for scikit-learn."""
+    rows = filled.double() if float(filled.abs().amax()) > LARGEST_SINGLE else filled
+    return rows.cpu().numpy(), None if weights is None else weights.cpu().numpy()
+
+
+def _cluster_like_scikit_learn(
+    filled: Tensor, weights: Tensor | None, n_components: int, random_state: np.random.RandomState
+) -> Tensor:
+    """The cluster of every row, by scikit-learn's k-means."""
+    means: Any = KMeans(n_clusters=n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
+    rows, row_weights = _on_host(filled, weights)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
+        labels = means.fit(rows, sample_weight=row_weights).labels_
+    return torch.from_numpy(labels.astype(np.int64)).to(filled.device)
 
 
 def _centres(rows: Tensor, weights: Tensor, components: Tensor, n_components: int) -> Tensor:

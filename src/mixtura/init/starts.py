@@ -14,6 +14,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.roles import Structure
 
 LLOYD_ITERATIONS = 25
+CLUSTERED_ROWS = 2**17  # rows that determine the centres in `clusters_of`
 
 
 def starting_mixture(
@@ -95,6 +96,18 @@ def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generat
         return lloyd(rows, weights, bisected(rows, weights, n_clusters))
     centres = plus_plus(rows, weights, n_clusters, generator)
     return centres if method == "k-means++" else lloyd(rows, weights, centres)
+
+
+def clusters_of(rows: Tensor, weights: Tensor | None, n_clusters: int, generator: torch.Generator) -> Tensor:
+    """The cluster of every row, by k-means on at most `CLUSTERED_ROWS` of them, on the device of the rows."""
+    sampled: slice | Tensor = slice(None)
+    if len(rows) > CLUSTERED_ROWS:
+        sampled = torch.randperm(len(rows), generator=generator)[:CLUSTERED_ROWS].to(rows.device)
+    some = rows[sampled].double()
+    some_weights = torch.ones_like(some[:, 0]) if weights is None else weights[sampled].double()
+    centre = some_weights @ some / some_weights.sum()
+    centres = cluster(some - centre, some_weights, n_clusters, "kmeans", generator)
+    return torch.cat([nearest(part.double() - centre, centres) for part in rows.split(CLUSTERED_ROWS)])
 
 
 def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
