@@ -602,3 +602,21 @@ def test_marginals_are_offered_or_refused(case, rng, device):
     distances, log_determinants = covariance.marginals(rows.nan_to_num(), observed, zeros).solved()
     assert_close(distances, given.squared_distances)
     assert_close(log_determinants, given.log_determinants)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 5])
+@pytest.mark.parametrize("kind", [LowRank, LowRankPrecision])
+def test_a_rank_above_the_number_of_features_is_that_number(kind, rank, rng):
+    variances, class_of = tensor(rng.uniform(0.5, 2, (2, 3))), tensor([0, 1])
+    rows, assignments = tensor(rng.normal(size=(20, 3))), tensor(np.arange(20) % 2)
+    covariance = kind(rank).start(variances, rows, assignments, class_of)
+    assert covariance.structure == kind(min(rank, 3))
+    assert_close(covariance.constrained(covariance.unconstrained()).dense(), covariance.dense(), 1e-5)
+
+
+def test_a_single_feature_has_rank_zero(rng):
+    ones, class_of = torch.ones(2, 1, dtype=torch.float64), tensor([0, 1])
+    covariance = LowRank().start(ones, ones[:0], class_of[:0], class_of)
+    assert covariance.rank == 0
+    assert_close(covariance.constrained(covariance.unconstrained()).dense(), covariance.dense(), 1e-7)
+    assert_close(covariance.quadratic(covariance.unconstrained()).log_determinants, torch.zeros(2), 1e-6)

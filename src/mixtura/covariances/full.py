@@ -100,6 +100,6 @@ class FullCovariance(Covariance):
 @lru_cache(maxsize=16)
 def _places(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where a matrix that is laid out row by row has its entries below the diagonal, and those of the diagonal."""
-    with torch.inference_mode(False):  # these may meet a gradient later
+    with torch.inference_mode(False):  # gradients may pass through them later
         rows, columns = torch.tril_indices(size, size, -1, device=device)
         return rows * size + columns, torch.arange(size, device=device) * (size + 1)

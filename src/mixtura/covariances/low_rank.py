@@ -29,13 +29,18 @@ from mixtura.values.storable import storable
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6
-# Up to so many features a precision is found from a full covariance; D x D matrices are too many numbers beyond.
+# Largest number of features for which precisions are computed from full covariances; beyond, D x D matrices are too
+# large.
 MOST_FULL_FEATURES = 200
 
 
 def automatic_rank(n_features: int) -> int:
     """min(10, max(1, D // 2)), never above D - 1."""
     return min(10, max(1, n_features // 2), max(n_features - 1, 0))
+
+
+def _rank_of(rank: int | None, n_features: int) -> int:
+    return automatic_rank(n_features) if rank is None else min(rank, n_features)
 
 
 @storable("low_rank")
@@ -53,9 +58,9 @@ class LowRank(Structure):
     name = "low_rank"
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
-        """Principal directions of the assigned rows; what they leave is the uniqueness, at least a tenth."""
+        """Start from principal directions of the assigned rows; uniquenesses are at least a tenth of the variances."""
         n_components, n_features = variances.shape
-        rank = automatic_rank(n_features) if self.rank is None else self.rank
+        rank = _rank_of(self.rank, n_features)
         loadings = variances.new_zeros(n_components, n_features, rank)
         for k in range(n_components):
             scaled = deviations[assignments == k] / variances[k].sqrt()
@@ -73,8 +78,7 @@ class LowRank(Structure):
         """The leading directions of another covariance, and the diagonal that is left (eigen-split)."""
         if isinstance(covariance, LowRankCovariance) and not covariance.of_precision:
             return covariance
-        rank = automatic_rank(covariance.n_features) if self.rank is None else self.rank
-        return LowRankCovariance(*eigen_split(covariance.dense(), rank))
+        return LowRankCovariance(*eigen_split(covariance.dense(), _rank_of(self.rank, covariance.n_features)))
 
 
 @storable("low_rank_precision")
@@ -102,9 +106,8 @@ class LowRankPrecision(Structure):
         return Full() if n_features <= MOST_FULL_FEATURES else LowRank(self.rank)
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
-        found = self.converted(LowRank(self.rank).start(variances, deviations, assignments, class_of))
-        shrink = (found.variances() / variances).sqrt()
-        return replace(found, diagonals=found.diagonals * shrink.square(), columns=found.columns * shrink.unsqueeze(-1))
+        covariance = self.converted(LowRank(self.rank).start(variances, deviations, assignments, class_of))
+        return covariance.rescaled((covariance.variances() / variances).sqrt())
 
     def from_tensors(self, tensors: dict[str, Tensor]) -> LowRankCovariance:
         return LowRankCovariance(tensors["precisions"], tensors["directions"], of_precision=True)
@@ -114,7 +117,7 @@ class LowRankPrecision(Structure):
         if isinstance(covariance, LowRankCovariance) and covariance.of_precision:
             return covariance
         size = covariance.n_features
-        rank = automatic_rank(size) if self.rank is None else self.rank
+        rank = _rank_of(self.rank, size)
         if size > MOST_FULL_FEATURES:
             return _nearly_diagonal(covariance, rank)
         factors, _ = linalg.safe_cholesky(covariance.dense())
@@ -122,20 +125,20 @@ class LowRankPrecision(Structure):
 
 
 def _nearly_diagonal(covariance: Covariance, rank: int) -> LowRankCovariance:
-    """Precisions of the same variances, with random directions of a tenth of them for an optimiser to turn."""
+    """Precisions with the same variances; a tenth of each is along random directions, which an optimiser can turn."""
     precisions = 1 / covariance.variances()
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(*precisions.shape, rank, generator=generator, dtype=precisions.dtype).to(precisions.device)
     columns = noise * (0.1 * precisions / rank).sqrt().unsqueeze(-1)
-    found = LowRankCovariance(0.9 * precisions, columns, of_precision=True)
-    return found.rescaled((found.variances() / covariance.variances()).sqrt())
+    nearly_diagonal = LowRankCovariance(0.9 * precisions, columns, of_precision=True)
+    return nearly_diagonal.rescaled((nearly_diagonal.variances() / covariance.variances()).sqrt())
 
 
 def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Diagonals (K, D) and columns (K, D, R) of about the same matrices (eigen-split).
+    """Approximate matrices (K, D, D) by diagonals (K, D) plus columns (K, D, R) times their transpose (eigen-split).
 
-    The columns are the leading eigenvectors, scaled by the roots of their eigenvalues, after every matrix is brought
-    to a diagonal of ones: RPTP18 without the units of the features. The diagonals are what is left.
+    The columns are the leading eigenvectors of the correlation matrices, scaled by the roots of their eigenvalues and
+    back to the units of the features (RPTP18 takes the matrices themselves). The diagonals are the remainders.
     """
     scales = matrices.diagonal(dim1=-2, dim2=-1).sqrt()  # (K, D)
     values, vectors = torch.linalg.eigh(matrices / (scales.unsqueeze(-1) * scales.unsqueeze(-2)))
@@ -147,7 +150,7 @@ def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=16)
 def _upper_triangle(size: int, device: torch.device) -> Tensor:
     """Where a matrix that is laid out row by row has the entries of its upper triangle."""
-    with torch.inference_mode(False):  # these may meet a gradient later
+    with torch.inference_mode(False):  # gradients may pass through them later
         rows, columns = torch.triu_indices(size, size, device=device)
         return rows * size + columns
 
@@ -155,9 +158,10 @@ def _upper_triangle(size: int, device: torch.device) -> Tensor:
 def _principal(rows: Tensor, rank: int) -> Tensor:
     """Principal directions of rows (n, D) times their scales: (D, rank), zero columns where rows are too few."""
     _, scales, directions = torch.linalg.svd(rows[:2000], full_matrices=False)
-    found = min(rank, len(scales))
+    n_directions = min(rank, len(scales))
     loadings = rows.new_zeros(rows.shape[1], rank)
-    loadings[:, :found] = directions[:found].T * scales[:found] / math.sqrt(len(rows[:2000]))
+    leading = directions[:n_directions].T * scales[:n_directions]
+    loadings[:, :n_directions] = leading / math.sqrt(len(rows[:2000]))
     return loadings
 
 
@@ -377,7 +381,7 @@ class LowRankCovariance(Covariance):
         )
 
     def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
-        """Whether (factor-update) meets a Cholesky factor and leaves positive uniquenesses: with n the count,
+        """Whether matrices and uniquenesses of (factor-update) are positive: with n the count,
 
         diag C > diag C V (n I + V' C V)^-1 V' C, where C is the scatter matrix itself.
         """

@@ -1,7 +1,7 @@
-"""Marginals of diagonal plus low rank: rows with any missing cells, all rows and components by matrix products.
+"""Marginals of diagonal plus low rank: all rows and components by matrix products, whatever values are missing.
 
-Sigma = diag(psi) + sign F F' without the missing rows and columns is of the same kind. With o the observed cells of
-row n and y = F_o' Psi_o^-1 d_o (marginal-woodbury),
+Sigma = diag(psi) + sign F F' without the missing rows and columns is of the same kind. With o the observed features
+of row n and y = F_o' Psi_o^-1 d_o (marginal-woodbury),
 
     M_n = I + sign sum_o F_d F_d' / psi_d,   d_o' Sigma_oo^-1 d_o = sum_o d^2 / psi - sign y' M_n^-1 y,
     |Sigma_oo| = |M_n| prod_o psi_d,         E[x_m | x_o] = mu_m + sign F_m M_n^-1 y.
@@ -24,15 +24,13 @@ from torch.nn import functional
 
 from mixtura.numerics import linalg
 
-# Numbers of the R x R systems that are held at once, on a CPU and on a GPU.
+# Numbers in the R x R systems held at once, on a CPU and on a GPU.
 MOST_IN_CACHE, MOST_TOGETHER = 2**17, 2**27
-
-
-# Numbers of a table up to which a product with the whole mask is cheap, however many values are missing.
+# Largest table, in numbers, for which a product with the whole mask is cheap, however many values are missing.
 SMALL_TABLE = 2**16
-# Values of one kind, as a part of all, whose own products cost less than one with the whole mask.
+# Share of missing (or observed) values below which their own products cost less than one with the whole mask.
 FEW = 0.2
-BLOCK_ROWS = 250  # rows whose systems are made together: more leave the cache, much fewer make many calls
+BLOCK_ROWS = 250  # rows whose systems are computed together: more exceed the cache, far fewer need many calls
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def _unpacked(packed: Tensor, side: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LowRankMarginals:
-    """K components and n rows; rows are zero in missing cells, and about the same point as the means."""
+    """K components and n rows; rows are zero in missing values, and about the same point as the means."""
 
     uniquenesses: Tensor  # (K, D)
     loadings: Tensor  # (K, D, R)
@@ -128,7 +126,7 @@ class LowRankMarginals:
         vectors = torch.cat((loadings, self.means[part].unsqueeze(-1)), -1) / uniquenesses.sqrt()  # g, (K', D, R + 1)
         pulled = (loadings / uniquenesses).mT.contiguous() @ self.rows.T  # (K', R, n)
         complete = self.sign * vectors.mT @ vectors
-        # Less than half of the digits might be left where missing values are taken away from larger sums.
+        # Subtracting the missing values from larger sums could cancel more than half of the digits.
         precise = bool(complete.abs().amax() <= torch.finfo(complete.dtype).eps ** -0.5)
         identity, tables = torch.eye(vectors.shape[-1], dtype=vectors.dtype, device=vectors.device), None
         for block in self._blocks:
@@ -146,10 +144,10 @@ class LowRankMarginals:
     def _blocks(self) -> list[MaskBlock]:
         return _blocks_of(self.mask, self.loadings.shape[-1] + 1)
 
-    # What a fit needs of a component beyond its densities.
+    # For fits: the conditional moments of one component.
 
     def posterior(self, k: int) -> tuple[Tensor, Tensor]:
-        """M_n^-1 (n, R, R) and M_n^-1 y (n, R): covariance and mean of the factors given the observed cells."""
+        """M_n^-1 (n, R, R) and M_n^-1 y (n, R): covariance and mean of the factors given the observed values."""
         inverses, factors = [], []
         for _, inner, pulled in self._systems(slice(k, k + 1)):
             inverse = linalg.precisions(linalg.safe_cholesky(inner)[0][0])
@@ -158,15 +156,15 @@ class LowRankMarginals:
         return torch.cat(inverses), torch.cat(factors)
 
     def filled(self, k: int, factors: Tensor) -> Tensor:
-        """Deviations from mean k, with the missing cells at their conditional expectation, (n, D)."""
+        """Deviations from mean k, with missing values at their conditional expectation, (n, D)."""
         deviations = self.rows - self.mask * self.means[k]
         return deviations + self.sign * (1 - self.mask) * (factors @ self.loadings[k].T)
 
     def conditional_moments(self, k: int, inverse: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """sum_n weights Cov[x | x_o]: its diagonal (D,), and its product with the projections, (D, R).
 
-        Cov = E_m (Psi + sign F M_n^-1 F') E_m with E_m the missing cells. With T_d = sum over rows without cell d of
-        weights M_n^-1, row d of the product is F_d' T_d L, L the root of M of a complete row: since
+        Cov = E_m (Psi + sign F M_n^-1 F') E_m with E_m the missing features. With T_d = sum over rows without value d
+        of weights M_n^-1, row d of the product is F_d' T_d L, L the root of M of a complete row: since
         F' E_m P = sign (M - M_n) L^-T for the projections P, the rest cancels.
         """
         missing, loadings, rank = 1 - self.mask, self.loadings[k], self.loadings.shape[-1]
