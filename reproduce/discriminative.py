@@ -61,7 +61,7 @@ N_SETS = {
 }  # fmt: skip
 N_PARTS_OF_MANY = 3  # of ten, by which mixtures for many rows are chosen
 COVARIANCES = ("diag", "spherical", "tied", "full")  # that dgmm_any tries
-N_PIXELS = 256  # for which smoothing is not tried: it was never chosen in ten searches
+N_PIXELS = 256  # for which tradeoff is not tried: it was never chosen in ten searches
 # Gaussians per class that are tried.
 COMPONENTS = {
     **dict.fromkeys(("waveform", "vowels", "vowels, adults"), (1, 2)),
@@ -89,16 +89,16 @@ PAPER_ERRORS = {"synth": 0.86, "waveform": 0.52, "pima": 2.5, "0-6 small": 0.35,
                 "0-6": 0.23, "7-9": 0.36}  # fmt: skip
 METHODS = {
     "gmm": 'MixtureClassifier(K, covariance_type="diag"), K by cross-validation',
-    "dgmm": 'DiscriminativeMixtureClassifier(K, smoothing="auto", cv=10): K by the cross-validation that also '
-    "chooses its two penalties and its smoothing; smoothing joined the search "
+    "dgmm": 'DiscriminativeMixtureClassifier(K, tradeoff="auto", cv=10): K by the cross-validation that also '
+    "chooses its two penalties and its tradeoff; tradeoff joined the search "
     "after a first error on synth (9.6) had been seen, 0.9 after cross-validation had chosen 0.5, then the last, three "
     "divisions into parts after 9.1, and 1, the natural end, after cross-validation had always chosen 0.9 on synth "
-    "(errors 9.1 and 9.0); no smoothing for digits",
+    "(errors 9.1 and 9.0); no tradeoff for digits",
     "dgmm_mean": "the mean posterior of three such fits, each chosen by a division of its own; it too came after 9.1, "
     "from sets drawn from Ripley's law, where it erred a little less than one fit",
     "dgmm_any": 'the same, with covariance_type chosen as well, among "diag" (the paper\'s), "spherical", "tied" and '
-    '"full", before smoothing is',
-    "dgmm_auto": 'DiscriminativeMixtureClassifier("auto", smoothing="auto", cv=10): classes grow',
+    '"full", before tradeoff is',
+    "dgmm_auto": 'DiscriminativeMixtureClassifier("auto", tradeoff="auto", cv=10): classes grow',
     "logistic": "logistic regression, L2, C by cross-validation",
     "svm": "support vector machine, RBF",
     "rlsc": "regularised least squares, RBF, all pairs",
@@ -231,18 +231,18 @@ def search_score(model: Any) -> float:
 def separated_text(model: Any) -> str:
     prior = model.prior_
     return (
-        f"K={model.n_components_.tolist()}, {model.covariance_type}, smoothing={model.smoothing_:g}, "
+        f"K={model.n_components_.tolist()}, {model.covariance_type}, tradeoff={model.tradeoff_:g}, "
         f"scale={prior.scale:g}, pull={prior.mean_strength:g}, kept out {search_score(model):.4f}, "
         f"{model.n_iter_} steps"
     )
 
 
-def smoothing_for(X: np.ndarray) -> Any:
+def tradeoff_for(X: np.ndarray) -> Any:
     return "auto" if X.shape[1] < N_PIXELS else 0.0
 
 
 def dgmm(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitted:
-    model = best_of(X, y, [{"n_components": k, "smoothing": smoothing_for(X)} for k in components])
+    model = best_of(X, y, [{"n_components": k, "tradeoff": tradeoff_for(X)} for k in components])
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
@@ -258,7 +258,7 @@ class Mean:
 
 
 def dgmm_mean(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitted:
-    options = [{"n_components": k, "smoothing": smoothing_for(X), "cv": 10} for k in components]
+    options = [{"n_components": k, "tradeoff": tradeoff_for(X), "cv": 10} for k in components]
     models = [best_of(X, y, [{**o, "random_state": number} for o in options]) for number in range(N_DIVISIONS)]
     size = sum(int(model.n_components_.sum()) for model in models)
     return Fitted(Mean(models), size, "; ".join(separated_text(model) for model in models))
@@ -267,12 +267,12 @@ def dgmm_mean(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitt
 def dgmm_any(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitted:
     first = best_of(X, y, [{"n_components": k, "covariance_type": c} for k in components for c in COVARIANCES])
     chosen = {"n_components": first.n_components, "covariance_type": first.covariance_type}
-    model = best_of(X, y, [{**chosen, "smoothing": "auto"}])
+    model = best_of(X, y, [{**chosen, "tradeoff": "auto"}])
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
 def dgmm_auto(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    model = best_of(X, y, [{"n_components": "auto", "smoothing": smoothing_for(X)}])
+    model = best_of(X, y, [{"n_components": "auto", "tradeoff": tradeoff_for(X)}])
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
@@ -470,8 +470,8 @@ def makers(records: list[dict[str, Any]]) -> list[str]:
     return [
         *lines,
         "",
-        "Code 0ea2095 compared penalties from the middle of their grid alone, and smoothing up to 0.5. It and sources",
-        "558640c8, d5276f05 and 63c72c0d searched for penalties under every smoothing by itself, by one division into",
+        "Code 0ea2095 compared penalties from the middle of their grid alone, and tradeoff up to 0.5. It and sources",
+        "558640c8, d5276f05 and 63c72c0d searched for penalties under every tradeoff by itself, by one division into",
         "parts whatever the rows.",
     ]
 

@@ -12,7 +12,7 @@ from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, SMOOTHINGS, Found, Grid, Search
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Found, Grid, Search
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -103,18 +103,18 @@ def test_the_search_says_what_it_compared(ripley):
     assert (model.prior_.scale, model.prior_.mean_strength) == (best.scale, best.pull)
     assert best.scale in SCALES
     assert best.pull in PULLS
-    assert model.smoothing_ == 0.0
+    assert model.tradeoff_ == 0.0
     assert len(model.search_) >= 5  # a place and its neighbours, unless it is at the edge of the grid
     assert {record.n_components for record in model.search_} == {(2, 2)}
 
 
 @pytest.mark.parametrize("prior", ["auto", FIXED])
-def test_smoothing_is_chosen_with_the_penalties(prior, ripley):
-    model = DiscriminativeMixtureClassifier(2, prior=prior, smoothing="auto", **QUICK).fit(*ripley)
+def test_tradeoff_is_chosen_with_the_penalties(prior, ripley):
+    model = DiscriminativeMixtureClassifier(2, prior=prior, tradeoff="auto", **QUICK).fit(*ripley)
     best = max(model.search_, key=lambda record: record.score)
-    assert model.smoothing_ == best.smoothing in SMOOTHINGS
-    assert len({record.smoothing for record in model.search_}) > 1
-    plain = DiscriminativeMixtureClassifier(2, prior=model.prior_, smoothing=best.smoothing, random_state=0)
+    assert model.tradeoff_ == best.tradeoff in TRADEOFFS
+    assert len({record.tradeoff for record in model.search_}) > 1
+    plain = DiscriminativeMixtureClassifier(2, prior=model.prior_, tradeoff=best.tradeoff, random_state=0)
     np.testing.assert_allclose(plain.set_params(tol=3e-3).fit(*ripley).score(*ripley), model.score(*ripley), atol=0.05)
 
 
@@ -199,16 +199,16 @@ def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     assert not torch.equal(cut.means[k], cut.means[k + 1])
 
 
-def test_smoothing_describes_the_rows_as_well(ripley):
+def test_tradeoff_describes_the_rows_as_well(ripley):
     X, y = ripley
     densities = [
-        DiscriminativeMixtureClassifier(2, prior=FIXED, smoothing=s, random_state=0).fit(X, y).score_samples(X).mean()
+        DiscriminativeMixtureClassifier(2, prior=FIXED, tradeoff=s, random_state=0).fit(X, y).score_samples(X).mean()
         for s in (0.0, 0.5, 1.0)
     ]
     assert densities[0] < densities[1] < densities[2] + 1e-6
 
 
-def test_unlabeled_rows_need_smoothing(ripley):
+def test_unlabeled_rows_need_tradeoff(ripley):
     X, y = ripley
     some = np.where(np.arange(len(y)) % 4 == 0, y, -1)
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_unlabeled_rows_need_smoothing(ripley):
         r"discriminative",
     ):
         DiscriminativeMixtureClassifier(prior=FIXED, unlabeled=-1).fit(X, some)
-    model = DiscriminativeMixtureClassifier(prior=FIXED, smoothing=0.5, unlabeled=-1, random_state=0).fit(X, some)
+    model = DiscriminativeMixtureClassifier(prior=FIXED, tradeoff=0.5, unlabeled=-1, random_state=0).fit(X, some)
     assert model.score(X, y) > 0.8
 
 
@@ -258,7 +258,7 @@ def test_one_class_is_an_error():
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ({"smoothing": -0.1}, r"smoothing must be a number from 0 to 1 or \"auto\"; got -0\.1\."),
+        ({"tradeoff": -0.1}, r"tradeoff must be a number from 0 to 1 or \"auto\"; got -0\.1\."),
         ({"cv": 1}, r"cv must be an integer of at least 2; got 1\."),
         ({"early_stopping": 1}, r"early_stopping must be True or False; got 1\."),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number above 0 and below 1; got 1\.0\."),

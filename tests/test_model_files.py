@@ -227,7 +227,7 @@ QUICK = {"max_iter": 20, "random_state": 0}
 MODELS = {
     "density": GaussianMixture("auto", **QUICK),
     "classifier": MixtureClassifier("auto", prior="auto", warp="auto", **QUICK),
-    "discriminative": DiscriminativeMixtureClassifier("auto", smoothing="auto", cv=2, early_stopping=True, **QUICK),
+    "discriminative": DiscriminativeMixtureClassifier("auto", tradeoff="auto", cv=2, early_stopping=True, **QUICK),
     "hybrid": HybridMixtureClassifier(2, n_epochs=2, checkpoint=None, **QUICK),
     "sparse": SparseMixtureClassifier(2, **QUICK),
     "monomials": SparseMixtureClassifier(2, kernel=None, **QUICK),

@@ -76,7 +76,7 @@ def takes_unlabeled(model) -> bool:
 def with_unlabeled(model, value):
     if isinstance(model, AveragedMixtureClassifier):
         return clone(model).set_params(estimator__unlabeled=value)
-    extra = {"smoothing": 0.5} if isinstance(model, DiscriminativeMixtureClassifier) else {}
+    extra = {"tradeoff": 0.5} if isinstance(model, DiscriminativeMixtureClassifier) else {}
     return clone(model).set_params(unlabeled=value, **extra)
 
 

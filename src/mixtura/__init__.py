@@ -16,6 +16,7 @@ from mixtura.estimators import (
 )
 from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators.model_files import load
+from mixtura.estimators.tuning import tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "SparseMixtureClassifier",
     "load",
     "make_nonnegative_pipeline",
+    "tune",
 ]

@@ -2,82 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import Source
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import Labels, Rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import watcher
-from mixtura.model.mixture import Mixture
+from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
-from mixtura.selection.penalties import (
-    SMALLEST_HELD_OUT,
-    SMOOTHINGS,
-    Compared,
-    Grid,
-    Growth,
-    Limits,
-    Search,
-    Setting,
-    counts_of,
-    described,
-    generative,
-    grown,
-    make_folds,
-    separating,
-    stopped,
-    with_prior,
-)
+from mixtura.selection.folds import checked_cv, renumbered
+from mixtura.selection.penalties import Choice, Growth, PenaltySearch, Setting
 from mixtura.selection.plan import Plan, is_auto
-from mixtura.solvers import BaumWelch, FitResult, Outcome, run
+from mixtura.selection.table import SearchTable
+from mixtura.solvers import FitResult
 from mixtura.values.storable import storable
 
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)
 class DiscriminativeMixtureClassifier(MixtureClassifier):
-    """Separates the classes by Gaussian mixtures: conditional likelihood by extended Baum-Welch (KJO03).
+    """A Gaussian mixture per class, trained to separate the classes (KJO03).
 
-    Such a fit, left to itself, puts the training rows right and learns little. Two penalties hold it: variances are
-    shrunk towards a multiple of those that components may be expected to have, and the means of components towards the
-    mean of their class. Both are chosen together by cross-validation, unless `prior` says otherwise.
+    It maximises the conditional likelihood of the classes by extended Baum-Welch. Unpenalised, this objective overfits:
+    training error goes to zero. Two penalties prevent that: variances are shrunk towards a multiple of their expected
+    values, and the means of components towards the mean of their class. Both are chosen together by cross-validation,
+    unless `prior` is given.
 
-    Parameters:
-        n_components: components per class, an int, a dict class -> int, or "auto": classes grow as long as rows that
-            are kept out are predicted better.
-        covariance_type, rank: as in `MixtureClassifier`, "diag" unless set.
-        prior: "auto" chooses the two penalties; or a prior as in `MixtureClassifier`, such as
-            `priors.Shrinkage(scale=3.0, mean_strength=10.0)`.
-        smoothing: the share of the likelihood of the rows in the objective, from 0 (that of the labels given the rows
-            alone) to 1; above 0 unlabeled rows take part. "auto" chooses it with the penalties.
-        cv: parts of the rows that are kept out in turn while penalties are compared, with 4000 rows or more only one;
-            or a splitter or list of splits as in scikit-learn.
-        early_stopping: keep a part of the rows out, find the number of steps that predicts it best, and take as many
-            with all rows. Fits that compare penalties stop so too, each where its own rows kept out are predicted best.
-        validation_fraction: that part of the rows of every class, where it is 20 rows or more.
-        tol: as in `MixtureClassifier`; "auto" is 0.4 divided by the number of rows, from 1e-5 to 1e-3.
-        class_prior, class_weight, unlabeled, init, n_init, max_iter, device, dtype, memory_limit,
-            warm_start, random_state, verbose: as in `MixtureClassifier`.
+    Parameters
+    ----------
+    n_components : int, dict or "auto", default=1
+        Components per class; "auto" adds components as long as held-out samples are predicted better.
+    covariance_type : str or Structure, default="diag"
+        As in `MixtureClassifier`.
+    rank : int or "auto", default="auto"
+        Rank of "low_rank".
+    prior : str, Prior or None, default="auto"
+        "auto" chooses the two penalties; otherwise a prior as in `MixtureClassifier`, such as
+        `priors.Shrinkage(scale=3.0, mean_strength=10.0)`.
+    tradeoff : float or "auto", default=0.0
+        Weight of the likelihood of the samples in the objective: 0 is the conditional likelihood alone, 1 the
+        likelihood alone. Above 0, unlabeled samples contribute. "auto" chooses it together with the penalties.
+    cv : int, splitter or iterable of splits, default=5
+        Folds by which penalties are compared; from 4000 labeled samples on, an int uses one of its folds only.
+    early_stopping : bool, default=False
+        Hold out samples, find the number of steps that predicts them best, and take that many with all samples. The
+        fits that compare penalties stop early as well, each by its own held-out samples.
+    validation_fraction : float, default=0.1
+        Fraction of every class that early stopping holds out, if that is 20 samples or more.
+    class_prior : {"empirical", "uniform"} or array of shape (n_classes,), default="empirical"
+        Class probabilities, learned or fixed.
+    class_weight : dict, "balanced" or None, default=None
+        Multiplies the sample weights.
+    unlabeled : object, default=None
+        Which labels mean "unlabeled", as in `MixtureClassifier`.
+    init : str or Mixture, default="kmeans"
+        As in `MixtureClassifier`.
+    n_init : int, default=1
+        Number of initialisations; the best objective wins.
+    max_iter : int, default=200
+        Largest number of steps.
+    tol : float or "auto", default="auto"
+        Stop when the objective per sample changes by less; "auto" is 0.4 divided by the number of samples, from 1e-5
+        to 1e-3.
+    device, dtype : optional
+        Where, and in which precision, samples are held; None follows the input.
+    memory_limit : int, str or None, default=None
+        Bytes of scratch memory, or text like "256 MB".
+    warm_start : bool, default=False
+        Go on from the last fit.
+    random_state : int, RandomState or None, default=None
+        Seed of the initialisation and the folds.
+    verbose : int, default=0
+        1 shows progress.
 
-    Attributes:
-        prior_ (the penalties), smoothing_, search_ (one record a comparison), growth_ (cuts that made classes grow),
-        validation_scores_ (with early_stopping: steps, and the mean log posterior of the labels kept out after so
-        many), and those of `MixtureClassifier`.
+    Attributes
+    ----------
+    prior_ : Prior
+        The chosen penalties.
+    tradeoff_ : float
+        The chosen trade-off.
+    search_ : SearchTable or None
+        The settings that were compared.
+    growth_ : tuple of Growth
+        The components that were split to add others.
+    validation_scores_ : list of (int, float)
+        With early stopping, steps and the mean log posterior of the held-out labels after them.
 
-    Examples:
-        >>> from mixtura import DiscriminativeMixtureClassifier
-        >>> from mixtura.datasets import make_waveform
-        >>> X, y = make_waveform(200, random_state=0)
-        >>> model = DiscriminativeMixtureClassifier(random_state=0).fit(X, y)
-        >>> bool(model.score(*make_waveform(1000, random_state=1)) > 0.8)
-        True
+    Examples
+    --------
+    >>> from mixtura import DiscriminativeMixtureClassifier
+    >>> from mixtura.datasets import make_waveform
+    >>> X, y = make_waveform(200, random_state=0)
+    >>> model = DiscriminativeMixtureClassifier(random_state=0).fit(X, y)
+    >>> bool(model.score(*make_waveform(1000, random_state=1)) > 0.8)
+    True
     """
+
+    search_: SearchTable | None
+    growth_: tuple[Growth, ...]
+    prior_: Any
+    tradeoff_: float
+    validation_scores_: list[tuple[int, float]]
 
     def __init__(
         self,
@@ -86,7 +114,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         covariance_type: Any = "diag",
         rank: Any = "auto",
         prior: Any = "auto",
-        smoothing: Any = 0.0,
+        tradeoff: Any = 0.0,
         cv: Any = 5,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -108,6 +136,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             n_components,
             covariance_type=covariance_type,
             rank=rank,
+            objective="conditional",
+            solver="baum_welch",
             prior=prior,
             class_prior=class_prior,
             class_weight=class_weight,
@@ -123,41 +153,34 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             random_state=random_state,
             verbose=verbose,
         )
-        self.smoothing = smoothing
+        self.tradeoff = tradeoff
         self.cv = cv
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
 
-    def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
-        self._cv = self.cv
-        return super()._read_problem(X, y, sample_weight, objective)
+    @property
+    def _goes_on(self) -> bool:
+        return bool(self.warm_start) and "mixture_" in vars(self)
 
     def _read_known(
         self, X: Any, y: Any, sample_weight: Any, objective: Objective
     ) -> tuple[Rows, Labels, Tensor | None]:
         rows, labels, weights = super()._read_known(X, y, sample_weight, objective)
-        if isinstance(self.cv, list | tuple) and weights is not None:  # splits number all rows, the source has fewer
-            present = weights.cpu().numpy() > 0
-            numbers = np.cumsum(present) - 1
-            self._cv = [tuple(numbers[np.asarray(part)[present[part]]] for part in split) for split in self.cv]
+        present = np.ones(len(rows), bool) if weights is None else weights.cpu().numpy() > 0
+        self._cv = renumbered(self._cv, present)
         return rows, labels, weights
 
     def _objective(self) -> Objective:
-        share = 0.0 if is_auto(self.smoothing) else checks.share("smoothing", self.smoothing, ' or "auto"')
-        if not hasattr(self.cv, "split") and not isinstance(self.cv, list | tuple):
-            checks.count("cv", self.cv, 2)
+        share = 0.0 if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
+        self._cv = checked_cv(self.cv)
         checks.switch("early_stopping", self.early_stopping)
         checks.fraction("validation_fraction", self.validation_fraction)
-        return separating(share)
+        return Hybrid(share, Conditional()) if share > 0 else Conditional()
 
     def _limits(self, plan: Plan) -> tuple[int, float]:
         """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
         tol = min(max(0.4 / plan.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
         return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", tol)
-
-    @property
-    def _goes_on(self) -> bool:
-        return bool(self.warm_start) and hasattr(self, "mixture_")
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
         """Where "auto" asks for a choice, one component per class and the default prior until it is made."""
@@ -167,61 +190,31 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             n_components = dict(zip(classes.tolist(), known, strict=False))
         return n_components, "default" if is_auto(self.prior) else self.prior
 
+    def _search(self, plan: Plan) -> PenaltySearch:
+        return PenaltySearch(
+            prior=self.prior,
+            tradeoff=self.tradeoff,
+            cv=self._cv,
+            early_stopping=bool(self.early_stopping),
+            validation_fraction=self.validation_fraction,
+            grows=is_auto(self.n_components),
+            limits=self._limits(plan),
+            new_start=lambda part, problem: self._new_start(part, self.init, problem),
+            first_start=lambda part, problem: self._new_start(part, "kmeans", problem),
+        )
+
     def _settled(self, plan: Plan) -> Plan:
-        """With the penalties and the number of components that predict rows kept out best, where "auto" asks for it."""
+        """Return the plan with the setting that predicts held-out samples best, where "auto" asks for a choice."""
         checks.has_update(plan.structure)
         if not self._goes_on:
-            self.growth_: list[Growth] = []
-            self.search_: list[Compared] = []
-            self.prior_, self.smoothing_ = self.prior, self.smoothing
-            if any(is_auto(value) for value in (self.prior, self.smoothing, self.n_components)):
-                self._choose(plan)
-        return self._setting.of(plan, plan.n_components)
-
-    @property
-    def _setting(self) -> Setting:
-        return Setting(self.prior_, self.smoothing_)
-
-    def _choose(self, plan: Plan) -> None:
-        folds = make_folds(plan, self._cv, lambda part: self._generative(part, "kmeans"))
-        checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
-        grid = Grid(self.prior, SMOOTHINGS if is_auto(self.smoothing) else (self.smoothing,))
-        search = Search(folds, grid, self._limits(plan), bool(self.early_stopping))
-        setting, self.growth_ = search.run(is_auto(self.n_components))
-        self.prior_, self.smoothing_, self.search_ = setting.prior, setting.smoothing, search.records
-
-    def _generative(self, plan: Plan, method: Any) -> Mixture:
-        problem = with_prior(plan, "default", plan.n_components).generative
-        return generative(plan, self._new_start(plan, method, problem), self._limits(plan))
+            choice = self._search(plan).choose(plan)
+            self.growth_, self.search_ = choice.growth, choice.table
+            self.prior_, self.tradeoff_ = choice.setting.prior, choice.setting.tradeoff
+        return Setting(self.prior_, self.tradeoff_).of(plan, plan.n_components)
 
     def _fit_once(self, plan: Plan) -> FitResult:
-        given, limits = self._given_start(plan), self._limits(plan)
-        steps = [] if self._goes_on else self.growth_
-
-        def start_of(part: Plan) -> Mixture:
-            if given is not None and not steps:
-                return given
-            start = self._generative(part, self.init) if given is None else given
-            return described(part, self._setting, grown(part, start, steps, limits))
-
-        start = start_of(plan)
-        n_steps = self._n_steps(plan, start_of, limits)
-        problem = self._setting.of(plan, counts_of(start)).problem
-        max_iter, tol = limits[0] if n_steps is None else n_steps, limits[1]
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            result = run(BaumWelch(), problem, start, max_iter, tol, watch)
-        ended = n_steps is not None and result.outcome is Outcome.LIMIT
-        return replace(result, outcome=Outcome.HELD_OUT) if ended else result
-
-    def _n_steps(self, plan: Plan, start_of: Callable[[Plan], Mixture], limits: Limits) -> int | None:
-        """After how many steps rows kept out are predicted best; None: they are not asked, or too few."""
-        self.validation_scores_: list[tuple[int, float]] = []
-        if not self.early_stopping:
-            return None
-        for fold in make_folds(plan, float(self.validation_fraction), start_of):
-            if fold.n_held_out >= SMALLEST_HELD_OUT:
-                result = stopped(fold, self._setting, fold.start, limits)
-                weight = fold.score(result.mixture)[1]
-                self.validation_scores_ = [(iteration, score / weight) for iteration, score in result.scores]
-                return result.best_iteration
-        return None
+        choice = Choice(Setting(self.prior_, self.tradeoff_), () if self._goes_on else self.growth_)
+        with watcher(self.verbose, self._limits(plan)[0], type(self).__name__) as watch:
+            result = self._search(plan).fit(plan, choice, self._given_start(plan), watch)
+        self.validation_scores_ = list(result.scores)
+        return result

@@ -1,8 +1,8 @@
-"""HybridMixtureClassifier: mixtures that describe the rows and separate the classes (RPTP18)."""
+"""HybridMixtureClassifier: mixtures that describe the samples and separate the classes (RPTP18)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Block, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
@@ -19,81 +18,109 @@ from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import watcher
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.objectives.likelihood import class_posteriors
-from mixtura.priors import Scaled
 from mixtura.roles import Objective
-from mixtura.selection.plan import Plan
-from mixtura.selection.scores import classification_score
-from mixtura.solvers import EM, FileCheckpoint, FitResult, Gradient, HeldOut, Outcome, best_of, fingerprint, run
+from mixtura.selection.folds import hold_outs
+from mixtura.selection.plan import Plan, is_auto
+from mixtura.selection.table import SearchTable
+from mixtura.selection.tradeoffs import PATH, TradeoffSearch, Trained, typical_margin
+from mixtura.solvers import EM, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together
 from mixtura.values.storable import storable
-from mixtura.values.targets import Targets
 
-# The trade-offs that "auto" compares, from describing to separating; 1 is the generative start itself.
-PATH = (0.5, 0.1, 0.01)
-# Fewer rows than this say too little about trade-offs.
-SMALLEST_HELD_OUT = 20
+SMALLEST_HELD_OUT = 20  # fewer samples say too little about trade-offs
 DISCRIMINATIVE = ("margin", "conditional")
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A fit with one trade-off: the result, its score on the rows kept out, and the epoch that had it."""
-
-    tradeoff: float
-    result: FitResult
-    score: tuple[float, ...]
-    epoch: int
-    scores: list[tuple[float, ...]]
 
 
 @storable("HybridMixtureClassifier", check=check_fitted)
 class HybridMixtureClassifier(MixtureClassifier):
-    """Classifies with a Gaussian mixture per class that is trained to describe the rows and to separate the classes.
+    """A Gaussian mixture per class, trained to describe the samples and to separate the classes.
 
-    Maximises tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective) by stochastic gradients, from
-    a start that EM finds. It stays a density: missing cells, unlabeled rows, `sample`, `impute` and `score_samples`
-    work as in MixtureClassifier, the better the larger the trade-off. A row without any observed cell gets the class
-    prior.
+    It maximises tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective) by Adam on minibatches,
+    starting from a mixture that EM has fitted. It stays a density: missing values, unlabeled samples, `sample`,
+    `impute` and `score_samples` work as in `MixtureClassifier`. The larger the trade-off, the better the density.
 
-    A part of the labeled rows is kept out to choose the trade-off and the number of epochs; then all rows are
-    fitted again with these. Pass `X_val` and `y_val` to `fit` to have them judged by rows of your own.
+    Part of the labeled samples is held out to choose the trade-off and the number of epochs; then all samples are
+    fitted again with these. Pass `X_val` and `y_val` to `fit` to use a validation set of your own.
 
-    Parameters:
-        n_components, covariance_type, rank, prior, class_prior, class_weight, unlabeled, init, n_init, max_iter, tol:
-            as in MixtureClassifier; `max_iter` and `tol` are those of the generative start. The log prior counts
-            with the likelihood, times tradeoff.
-        tradeoff: 1 is generative, 0 discriminative; "auto" compares 1, 0.5, 0.1 and 0.01 on the rows kept out.
-        discriminative: "margin" (large margin) or "conditional" (log-likelihood of the classes given the rows).
-        margin: wanted distance of log p(x, c) from the best other class; "auto" is the median distance at the start.
-        unlabeled_weight: weight of an unlabeled row in the likelihood.
-        validation_fraction: part of the labeled rows of every class that is kept out, where that is 20 rows or more;
-            None: none, and "auto" becomes 0.5.
-        refit: fit all rows again with what was chosen.
-        n_epochs, batch_size, learning_rate, patience: of Adam on minibatches; it stops early after `patience` epochs
-            without a better score of the rows kept out.
-        checkpoint: a file (one for each trade-off, named after it) written after every epoch; a fit broken off goes on.
-        tune: a number of trials, or an optuna study: search trade-off, margin, step size and rank by the rows kept out.
+    Parameters
+    ----------
+    n_components : int or dict, default=1
+        Components per class.
+    covariance_type : str or Structure, default="full"
+        As in `MixtureClassifier`.
+    rank : int or "auto", default="auto"
+        Rank of "low_rank" and "low_rank_precision".
+    tradeoff : float or "auto", default="auto"
+        1 is generative, 0 discriminative; "auto" compares 1, 0.5, 0.1 and 0.01 on the held-out samples.
+    discriminative : {"margin", "conditional"}, default="margin"
+        Large margin, or the log-likelihood of the classes given the samples.
+    margin : float or "auto", default="auto"
+        Target margin of log p(x, c) over the best other class; "auto" is the median margin of the start, at least 1.
+    unlabeled_weight : float, default=1.0
+        Weight of an unlabeled sample in the likelihood.
+    prior : str, Prior or None, default="default"
+        As in `MixtureClassifier`. The log prior is multiplied by the trade-off, as the likelihood is.
+    class_prior : {"empirical", "uniform"} or array of shape (n_classes,), default="empirical"
+        Class probabilities, learned or fixed.
+    class_weight : dict, "balanced" or None, default=None
+        Multiplies the sample weights.
+    unlabeled : object, default=None
+        Which labels mean "unlabeled", as in `MixtureClassifier`.
+    init : str or Mixture, default="kmeans"
+        As in `MixtureClassifier`.
+    max_iter : int, default=200
+        Largest number of EM iterations for the start.
+    validation_fraction : float or None, default=0.1
+        Fraction of every class that is held out, if that is 20 samples or more. None holds out nothing, and
+        `tradeoff="auto"` is then 0.5.
+    n_epochs : int, default=50
+        Largest number of epochs; training stops after 10 epochs without a better score of the held-out samples.
+    batch_size : int, default=100
+        Samples of a minibatch.
+    learning_rate : float, default=1e-3
+        Of Adam, in units of standardised features.
+    checkpoint : str, path-like or None, default=None
+        A file (one for each trade-off, named after it) that lets an interrupted fit go on.
+    device, dtype : optional
+        Where, and in which precision, samples are held; None follows the input.
+    memory_limit : int, str or None, default=None
+        Bytes of scratch memory, or text like "256 MB".
+    warm_start : bool, default=False
+        Go on from the last fit.
+    random_state : int, RandomState or None, default=None
+        Seed of the start, the held-out samples and the minibatches.
+    verbose : int, default=0
+        1 shows progress.
 
-    Attributes:
-        As MixtureClassifier, and tradeoff_, margin_, n_epochs_ (epochs of the mixture that was kept),
-        validation_scores_ (trade-off -> one tuple an epoch, the start first: accuracy - 1 and mean log probability of
-        the class, or the latter alone), best_params_ and study_ with `tune`.
+    Attributes
+    ----------
+    tradeoff_ : float
+        The trade-off of the fitted mixture.
+    margin_ : float or None
+        The target margin.
+    n_epochs_ : int
+        Epochs of the fitted mixture.
+    search_ : SearchTable or None
+        The trade-offs that were compared.
+    validation_scores_ : list of (int, tuple)
+        Epochs and the scores of the held-out samples after them, for the chosen trade-off: accuracy - 1 and mean log
+        posterior of the class, or the latter alone.
 
-    Examples:
-        >>> from mixtura import HybridMixtureClassifier
-        >>> from mixtura.datasets import make_ripley
-        >>> X, y = make_ripley(125, random_state=0)
-        >>> model = HybridMixtureClassifier(2, n_epochs=10, random_state=0).fit(X, y)
-        >>> bool(model.score(X, y) > 0.85)
-        True
+    Examples
+    --------
+    >>> from mixtura import HybridMixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(125, random_state=0)
+    >>> model = HybridMixtureClassifier(2, n_epochs=10, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.85)
+    True
     """
 
-    objective = "hybrid"
-    solver = "gradient"
     tradeoff_: float
     margin_: float | None
     n_epochs_: int
+    search_: SearchTable | None
+    validation_scores_: list[tuple[int, tuple[float, ...]]]
 
     def __init__(
         self,
@@ -110,17 +137,12 @@ class HybridMixtureClassifier(MixtureClassifier):
         class_weight: Any = None,
         unlabeled: Any = None,
         init: Any = "kmeans",
-        n_init: int = 1,
         max_iter: int = 200,
-        tol: float = 1e-4,
         validation_fraction: float | None = 0.1,
-        refit: bool = True,
         n_epochs: int = 50,
         batch_size: int = 100,
         learning_rate: float = 1e-3,
-        patience: int = 10,
         checkpoint: Any = None,
-        tune: Any = None,
         device: Any = None,
         dtype: Any = None,
         memory_limit: Any = None,
@@ -132,16 +154,14 @@ class HybridMixtureClassifier(MixtureClassifier):
             n_components,
             covariance_type=covariance_type,
             rank=rank,
-            objective=self.objective,
-            solver=self.solver,
+            objective="hybrid",
+            solver="gradient",
             prior=prior,
             class_prior=class_prior,
             class_weight=class_weight,
             unlabeled=unlabeled,
             init=init,
-            n_init=n_init,
             max_iter=max_iter,
-            tol=tol,
             device=device,
             dtype=dtype,
             memory_limit=memory_limit,
@@ -154,80 +174,101 @@ class HybridMixtureClassifier(MixtureClassifier):
         self.margin = margin
         self.unlabeled_weight = unlabeled_weight
         self.validation_fraction = validation_fraction
-        self.refit = refit
         self.n_epochs = n_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
-        self.patience = patience
         self.checkpoint = checkpoint
-        self.tune = tune
 
     def fit(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
     ) -> HybridMixtureClassifier:
         """Fit the mixture.
 
-        Arguments:
-            X, y, sample_weight: as in MixtureClassifier; all rows are held in memory.
-            X_val, y_val: rows that only choose trade-off and epoch, instead of `validation_fraction`; without a refit.
-        """
-        if self.tune is not None:
-            from mixtura.estimators.tuning import tuned
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in `MixtureClassifier.fit`; all samples are held in memory.
+        X_val, y_val : array-like, optional
+            Samples that only choose the trade-off and the number of epochs, instead of `validation_fraction`. The
+            mixture is then not fitted again.
 
-            return tuned(self, X, y, sample_weight, X_val, y_val)
+        Returns
+        -------
+        HybridMixtureClassifier
+            The fitted estimator.
+        """
         self._check_arguments()
         source, classes = self._read_problem(X, y, sample_weight, self._objective())
-        with computing():
+        with computing(), watcher(self.verbose, self.n_epochs, type(self).__name__) as watch:
             block = together(source)
             kept, held_out = self._split(block, classes, X_val, y_val)
             plan = self._plan(kept, classes, self._objective())
-            best = self._best(plan, held_out)
-            if held_out is not None and X_val is None and self.refit and best.result.outcome is not Outcome.INTERRUPTED:
+            start = self._generative(plan)
+            search = self._search(plan, start.mixture, watch)
+            best, self.search_ = search.choose(plan, start, held_out)
+            if held_out is not None and X_val is None and not best.interrupted:
                 plan = self._plan(source, classes, self._objective())
-                best = self._again(best, plan)
-        self.tradeoff_, self.n_epochs_ = best.tradeoff, best.epoch
-        self._keep(replace(best.result, outcome=self._outcome(best)), plan)
+                best = search.again(plan, self._generative(plan), best)
+        self.margin_, self.tradeoff_, self.n_epochs_ = search.margin, best.tradeoff, best.epoch
+        self.validation_scores_ = list(best.result.scores)
+        self._keep(replace(best.result, outcome=_outcome(best)), plan)
         return self
-
-    # ---- arguments -------------------------------------------------------------------------------------------------
 
     def _check_arguments(self) -> None:
         checks.switch("warm_start", self.warm_start)
-        checks.switch("refit", self.refit)
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         checks.count("n_epochs", self.n_epochs, 0)
         checks.count("batch_size", self.batch_size)
-        checks.count("patience", self.patience)
         checks.positive("learning_rate", self.learning_rate)
         checks.checkpoint(self.checkpoint)
         if self.validation_fraction is not None:
             checks.fraction("validation_fraction", self.validation_fraction)
-        if not _is_auto(self.margin):
+        if not is_auto(self.margin):
             checks.positive("margin", self.margin, ' or "auto"')
 
     def _objective(self) -> Hybrid:
-        """The objective, for its kind: trade-off and margin may still be open."""
-        tradeoff = PATH[0] if _is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
+        """Return the objective, for its kind: trade-off and margin may still be open."""
+        tradeoff = PATH[0] if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
         checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
         weight = checks.non_negative("unlabeled_weight", self.unlabeled_weight)
         other: Objective = Conditional()
         if self.discriminative == "margin":
-            other = Margin(1.0 if _is_auto(self.margin) else float(self.margin))
+            other = Margin(1.0 if is_auto(self.margin) else float(self.margin))
         return Hybrid(tradeoff, other, weight)
 
-    # ---- rows kept out ---------------------------------------------------------------------------------------------
+    def _search(self, plan: Plan, start: Mixture, watch: Any) -> TradeoffSearch:
+        margin = None
+        if self.discriminative == "margin":
+            margin = typical_margin(start, plan) if is_auto(self.margin) else float(self.margin)
+        return TradeoffSearch(
+            tradeoff=None if is_auto(self.tradeoff) else float(self.tradeoff),
+            margin=margin,
+            unlabeled_weight=float(self.unlabeled_weight),
+            solver=Gradient("adam", float(self.learning_rate), batch_size=self.batch_size),
+            n_epochs=self.n_epochs,
+            seed=self._seed(),
+            checkpoint=self.checkpoint,
+            watch=watch,
+        )
+
+    def _seed(self) -> int:
+        random_state, _ = self._generator()
+        return int(random_state.randint(2**31 - 1))
 
     def _split(
         self, block: Block, classes: np.ndarray, X_val: Any, y_val: Any
     ) -> tuple[TensorSource, TensorSource | None]:
-        """The rows to fit, and the rows to choose by."""
+        """Return the samples to fit, and those to choose by."""
         whole = TensorSource(block.rows, block.labels, block.shares, block.weights)
         if X_val is not None:
             return whole, self._given_validation(X_val, y_val, classes, block)
-        chosen = self._chosen(block, len(classes))
-        if chosen is None:
+        if self.validation_fraction is None or block.labels is None:
             return whole, None
-        return part_of(block, ~chosen), part_of(block, chosen)
+        fraction, generator = float(self.validation_fraction), torch.Generator().manual_seed(self._seed())
+        parts = hold_outs(fraction, block.labels, generator, weights=block.weights, smallest=SMALLEST_HELD_OUT)
+        if not parts:
+            return whole, None
+        return part_of(block, parts[0].kept), part_of(block, parts[0].held_out)
 
     def _given_validation(self, X_val: Any, y_val: Any, classes: np.ndarray, block: Block) -> TensorSource:
         rows = read_rows(self, X_val, reset=False)
@@ -241,121 +282,24 @@ class HybridMixtureClassifier(MixtureClassifier):
         values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
         return TensorSource(values.to(block.rows), numbers.to(block.rows.device))
 
-    def _chosen(self, block: Block, n_classes: int) -> Tensor | None:
-        """Which rows are kept out, (n,): the same part of every class; None where they would be too few."""
-        if self.validation_fraction is None or block.labels is None:
-            return None
-        random_state, _ = self._generator()
-        generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
-        labels = block.labels.cpu()
-        present = torch.ones_like(labels, dtype=torch.bool) if block.weights is None else block.weights.cpu() > 0
-        chosen = torch.zeros_like(present)
-        for c in range(n_classes):
-            own = ((labels == c) & present).nonzero()[:, 0]
-            order = torch.randperm(len(own), generator=generator)
-            chosen[own[order[: int(self.validation_fraction * len(own))]]] = True
-        return chosen.to(block.rows.device) if int(chosen.sum()) >= SMALLEST_HELD_OUT else None
-
-    # ---- fitting ---------------------------------------------------------------------------------------------------
-
-    def _best(self, plan: Plan, held_out: TensorSource | None) -> Trained:
-        """The trade-off that the rows kept out prefer, the more generative of equals."""
-        start = best_of(self._n_starts(), lambda: self._generative(plan))
-        self.margin_ = self._margin(start.mixture, plan)
-        self.validation_scores_ = {}
-        if start.outcome is Outcome.INTERRUPTED:
-            return Trained(1.0, start, (), 0, [])
-        tradeoffs = [float(self.tradeoff)] if not _is_auto(self.tradeoff) else list(PATH)
-        if held_out is None:
-            return self._trained(start.mixture, tradeoffs[0], plan, None)
-        best: Trained | None = None
-        for tradeoff in tradeoffs:
-            found = self._trained(start.mixture, tradeoff, plan, held_out)
-            self.validation_scores_[tradeoff] = found.scores
-            if best is None and _is_auto(self.tradeoff):  # the start is a candidate too
-                best = Trained(1.0, start, found.scores[0], 0, found.scores[:1])
-                self.validation_scores_ = {1.0: found.scores[:1], **self.validation_scores_}
-            if best is None or found.score > best.score:
-                best = found
-            if found.result.outcome is Outcome.INTERRUPTED:
-                return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-        assert best is not None
-        return best
-
     def _generative(self, plan: Plan) -> FitResult:
-        """The start: EM, or a mixture that was handed over."""
+        """Return the start: EM, or a mixture that was handed over."""
         given = self._given_start(plan)
         if given is not None:
             return FitResult(given, Outcome.CONVERGED, ())
-        max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         problem = replace(plan.problem, objective=replace(self._objective(), tradeoff=1.0))
+        max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         result = run(EM(), problem, self._new_start(plan, problem=problem), max_iter, tol)
         return replace(result, mixture=plan.converted(result.mixture))
 
-    def _margin(self, start: Mixture, plan: Plan) -> float | None:
-        """The wanted margin; "auto" is the median of the margins at the start, and at least one."""
-        if self.discriminative != "margin":
-            return None
-        if not _is_auto(self.margin):
-            return float(self.margin)
-        known = Targets(start.class_of, known_classes=start.n_classes)
-        scores = map_rows(start, plan.source, lambda a: class_posteriors(a, known)[0].T)  # (n, C)
-        first, second = scores.topk(2, dim=1).values.unbind(1)
-        return max(1.0, float((first - second).median()))
 
-    def _trained(
-        self,
-        start: Mixture,
-        tradeoff: float,
-        plan: Plan,
-        held_out: TensorSource | None,
-        n_epochs: int | None = None,
-    ) -> Trained:
-        """Epochs with one trade-off."""
-        objective = replace(self._objective(), tradeoff=tradeoff)
-        if isinstance(objective.discriminative, Margin) and self.margin_ is not None:
-            objective = replace(objective, discriminative=Margin(self.margin_))
-        prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
-        problem = replace(plan.problem, objective=objective, prior=prior, seed=self._seed())
-        solver = Gradient("adam", float(self.learning_rate), batch_size=self.batch_size)
-        checkpoint = None
-        if self.checkpoint is not None:
-            name = f"{self.checkpoint}.{'all' if held_out is None else tradeoff}"
-            checkpoint = FileCheckpoint(name, fingerprint(solver, problem, start, held_out))
-        judge = None
-        if held_out is not None:
-            score = classification_score(held_out, self.discriminative == "margin", plan.memory_limit)
-            judge = HeldOut(score, patience=self.patience)
-        n_epochs = self.n_epochs if n_epochs is None else n_epochs
-        with watcher(self.verbose, n_epochs, type(self).__name__) as watch:
-            result = run(solver, problem, start, n_epochs, 0.0, watch, held_out=judge, checkpoint=checkpoint)
-        scores = [score for _, score in result.scores]
-        return Trained(tradeoff, result, max(scores, default=()), result.best_iteration, scores)
-
-    def _seed(self) -> int:
-        """The order of the minibatches: the same for every trade-off."""
-        random_state, _ = self._generator()
-        return int(random_state.randint(2**31 - 1))
-
-    def _again(self, best: Trained, plan: Plan) -> Trained:
-        """The chosen trade-off and number of epochs, with all rows."""
-        start = best_of(self._n_starts(), lambda: self._generative(plan))
-        if (best.tradeoff == 1.0 and best.epoch == 0) or start.outcome is Outcome.INTERRUPTED:
-            return replace(best, result=start)
-        found = self._trained(start.mixture, best.tradeoff, plan, None, best.epoch)
-        return replace(best, result=found.result)
-
-    def _outcome(self, best: Trained) -> Outcome:
-        """All epochs done is how such a fit extents: nothing to warn about."""
-        limit = best.result.outcome is Outcome.LIMIT
-        return Outcome.HELD_OUT if limit else best.result.outcome
+def _outcome(best: Trained) -> Outcome:
+    """Return how a fit ended. That all epochs were done is nothing to warn about."""
+    limit = best.result.outcome is Outcome.LIMIT
+    return Outcome.HELD_OUT if limit else best.result.outcome
 
 
 def part_of(block: Block, chosen: Tensor) -> TensorSource:
-    """Some rows of a block, with all that is known of them."""
+    """Return some samples of a block, with all that is known of them."""
     known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
     return TensorSource(block.rows[chosen], *known)
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -8,6 +8,8 @@ from typing import Any
 from sklearn.base import clone
 
 from mixtura import checks
+from mixtura.estimators.hybrid import HybridMixtureClassifier
+from mixtura.selection.table import ScoredCandidate, SearchTable
 
 # RPTP18 searched the logit of the trade-off between these, margins from 0.01 to 100, and ranks up to 25.
 LOGITS = (-7.0, 7.0)
@@ -16,40 +18,69 @@ LEARNING_RATES = (1e-4, 1e-2)
 LARGEST_RANK = 25
 
 
-def tuned(estimator: Any, X: Any, y: Any, sample_weight: Any, X_val: Any, y_val: Any) -> Any:
-    """Fit the estimator with the settings that predict the rows kept out best; all trials keep the same rows out."""
-    study = _study(estimator)
-    n_trials = checks.count("tune", estimator.tune) if isinstance(estimator.tune, int) else 0
+def tune(
+    estimator: HybridMixtureClassifier,
+    X: Any,
+    y: Any,
+    *,
+    n_trials: int = 50,
+    study: Any = None,
+    sample_weight: Any = None,
+    X_val: Any = None,
+    y_val: Any = None,
+) -> HybridMixtureClassifier:
+    """Fit a `HybridMixtureClassifier` with the settings that predict held-out samples best.
+
+    Searches the trade-off, the learning rate, the margin (of `discriminative="margin"`) and the rank (of low-rank
+    covariances) by Optuna. All trials hold out the same samples.
+
+    Parameters
+    ----------
+    estimator : HybridMixtureClassifier
+        Its other settings are kept. It is not changed.
+    X, y, sample_weight, X_val, y_val
+        As in `HybridMixtureClassifier.fit`.
+    n_trials : int, default=50
+        Number of settings to compare.
+    study : optuna.Study, optional
+        A study to go on with; None makes one from the `random_state` of the estimator.
+
+    Returns
+    -------
+    HybridMixtureClassifier
+        Fitted with the best settings, which its parameters show; `search_` has every trial.
+    """
+    checks.count("n_trials", n_trials)
+    study = _new_study(estimator) if study is None else study
 
     def score(trial: Any) -> float:
         candidate: Any = clone(estimator)
-        candidate.set_params(tune=None, refit=False, **_drawn(trial, estimator, X))
+        candidate.set_params(**_drawn(trial, estimator, X))
         candidate.fit(X, y, sample_weight, X_val, y_val)
         if not candidate.validation_scores_:
             raise ValueError(
-                "tune needs rows that are kept out, but there are too few labeled ones for that; pass X_val and y_val, "
-                "or raise validation_fraction."
+                "tune needs held-out samples, but there are too few labeled ones for that; pass X_val and y_val, or "
+                "raise validation_fraction."
             )
-        (scores,) = candidate.validation_scores_.values()
-        best = max(scores)
+        best = max(score for _, score in candidate.validation_scores_)
+        trial.set_user_attr("log_loss", -best[-1])
         return best[0] + 1e-3 * max(best[-1], -1e2)  # errors first; log-losses between equal errors
 
-    study.optimize(score, n_trials=n_trials or None)
-    estimator.study_, estimator.best_params_ = study, _settings(study.best_params)
+    study.optimize(score, n_trials=n_trials)
     final: Any = clone(estimator)
-    final.set_params(tune=None, **estimator.best_params_)
+    final.set_params(**_settings(study.best_params))
     final.fit(X, y, sample_weight, X_val, y_val)
-    for name, value in vars(final).items():
-        if name.endswith("_") and not name.endswith("__"):
-            setattr(estimator, name, value)
-    return estimator
+    trials = [trial for trial in study.trials if trial.value is not None]
+    candidates = [
+        ScoredCandidate(_settings(t.params), t.user_attrs["log_loss"], math.nan, t.duration.total_seconds())
+        for t in trials
+    ]
+    numbers = [trial.number for trial in trials]
+    final.search_ = SearchTable("log_loss", tuple(candidates), numbers.index(study.best_trial.number))
+    return final
 
 
-def _study(estimator: Any) -> Any:
-    if not isinstance(estimator.tune, int) or isinstance(estimator.tune, bool):
-        if hasattr(estimator.tune, "optimize"):
-            return estimator.tune
-        raise ValueError(f"tune must be None, a number of trials or an optuna study; got {estimator.tune!r}.")
+def _new_study(estimator: HybridMixtureClassifier) -> Any:
     try:
         import optuna
     except ImportError as error:
@@ -59,23 +90,20 @@ def _study(estimator: Any) -> Any:
     return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
 
 
-def _drawn(trial: Any, estimator: Any, X: Any) -> dict[str, Any]:
-    """One set of settings; what the estimator does not use is not searched."""
+def _drawn(trial: Any, estimator: HybridMixtureClassifier, X: Any) -> dict[str, Any]:
+    """Draw one set of settings; what the estimator does not use is not searched."""
     drawn = {
-        "tradeoff": trial.suggest_float("logit_of_tradeoff", *LOGITS),
+        "logit_of_tradeoff": trial.suggest_float("logit_of_tradeoff", *LOGITS),
         "learning_rate": trial.suggest_float("learning_rate", *LEARNING_RATES, log=True),
     }
     if estimator.discriminative == "margin":
         drawn["margin"] = trial.suggest_float("margin", *MARGINS, log=True)
     if estimator.covariance_type in ("low_rank", "low_rank_precision"):
         drawn["rank"] = trial.suggest_int("rank", 1, max(1, min(LARGEST_RANK, X.shape[1] - 1)))
-    return {**drawn, "tradeoff": _sigmoid(drawn["tradeoff"])}
+    return _settings(drawn)
 
 
-def _settings(found: dict[str, Any]) -> dict[str, Any]:
-    settings = dict(found)
-    return {"tradeoff": _sigmoid(settings.pop("logit_of_tradeoff")), **settings}
-
-
-def _sigmoid(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit))
+def _settings(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters of a trial as arguments of the estimator."""
+    settings = dict(parameters)
+    return {"tradeoff": 1 / (1 + math.exp(-settings.pop("logit_of_tradeoff"))), **settings}

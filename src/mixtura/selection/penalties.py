@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.model_selection import check_cv
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, TensorSource, locate
 from mixtura.init.description import describe
@@ -20,21 +21,21 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
+from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, is_auto, make_prior
-from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, run
+from mixtura.selection.table import ScoredCandidate, SearchTable
+from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, Record, run
 from mixtura.values.storable import storable
 
 # The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
 # and how many rows hold every mean at that of its class.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-SMOOTHINGS = (0.0, 0.1, 0.5, 0.9, 1.0)  # shares of the likelihood of the rows in the objective
+TRADEOFFS = (0.0, 0.1, 0.5, 0.9, 1.0)  # shares of the likelihood of the rows in the objective
 # Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
 # components of a class are one, and stay there.
 MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
 LOOSE = 1  # the pull of a corner, that lets the parts of a class go
-# Rows from which one part is kept out once, instead of every part in turn.
-MANY_ROWS = 4000
 MOST_COMPONENTS = 20  # of a class that grows
 SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
 PATIENCE = 2  # cuts that may fail to gain, one after the other: of all components, or of one class
@@ -44,29 +45,25 @@ SMALLEST_HELD_OUT = 20  # rows that may say when to stop
 Limits = tuple[int, float]
 
 
-@storable("compared")
-@dataclass(frozen=True)
-class Compared:
-    """One comparison: penalties, smoothing, components per class, and the mean log posterior of the labels kept out."""
-
-    scale: float | None
-    pull: float | None
-    smoothing: float
-    n_components: tuple[int, ...]
-    score: float
-
-
 @storable("setting")
 @dataclass(frozen=True)
 class Setting:
     """What holds a fit: a prior as `MixtureClassifier` takes it, and the share of the likelihood in the objective."""
 
     prior: Any
-    smoothing: float
+    tradeoff: float
+
+    @property
+    def what(self) -> dict[str, Any]:
+        """The setting as a table shows it."""
+        penalties = {"prior": self.prior}
+        if isinstance(self.prior, Shrinkage):
+            penalties = {"scale": self.prior.scale, "mean_strength": self.prior.mean_strength}
+        return penalties | {"tradeoff": self.tradeoff}
 
     def of(self, plan: Plan, n_components: list[int]) -> Plan:
         """The plan for these numbers of components, held so."""
-        return replace(with_prior(plan, self.prior, n_components), objective=separating(self.smoothing))
+        return replace(with_prior(plan, self.prior, n_components), objective=separating(self.tradeoff))
 
 
 @storable("growth")
@@ -80,6 +77,15 @@ class Growth:
     classes: tuple[int, ...]
     every: bool
     setting: Setting
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search chose, and the table of what it compared; None where there was nothing to choose."""
+
+    setting: Setting
+    growth: tuple[Growth, ...] = ()
+    table: SearchTable | None = None
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,9 @@ def counts_of(mixture: Mixture) -> list[int]:
     return [part.stop - part.start for part in mixture.class_slices]
 
 
-def separating(smoothing: float) -> Objective:
+def separating(tradeoff: float) -> Objective:
     """The objective with this share of the likelihood of the rows."""
-    return Hybrid(smoothing, Conditional()) if smoothing > 0 else Conditional()
+    return Hybrid(tradeoff, Conditional()) if tradeoff > 0 else Conditional()
 
 
 def generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
@@ -160,7 +166,7 @@ def cut(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) 
     return generative(plan, start, limits)
 
 
-def grown(plan: Plan, start: Mixture, steps: list[Growth], limits: Limits) -> Mixture:
+def grown(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
     """A generative start with the components that a search found worth having."""
     for step in steps:
         fit = refitted(plan, step.setting, described(plan, step.setting, start), limits)
@@ -169,51 +175,32 @@ def grown(plan: Plan, start: Mixture, steps: list[Growth], limits: Limits) -> Mi
 
 
 def make_folds(plan: Plan, cv: Any, start: Callable[[Plan], Mixture]) -> list[Fold]:
-    """The labeled rows, kept out part by part.
+    """Hold out the labeled samples part by part.
 
-    As many parts, or one part with a share of every class, or those that a splitter or a list of splits names.
+    `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
     """
-    find_parts = _sampled_parts if isinstance(cv, Real) else _given_parts
-    rows, labels, weights, parts = find_parts(plan, cv)
+    rows, labels, weights = _described(plan) if isinstance(cv, Real) else _in_memory(plan, cv)
 
     def source(chosen: Tensor) -> TensorSource:
         return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
 
-    return [_fold(plan, source(kept), source(part), start) for kept, part in parts if bool(part.any())]
+    parts = hold_outs(cv, labels, plan.generator, weights=weights)
+    labeled = labels >= 0
+    return [_fold(plan, source(part.kept & labeled), source(part.held_out), start) for part in parts]
 
 
-Parts = tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]
-
-
-def _sampled_parts(plan: Plan, cv: Any) -> Parts:
-    """Rows that the description holds, stratified: so many parts, or one with a share of every class.
-
-    A class with a single row never lends it.
-    """
+def _described(plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
     samples = plan.description.samples[: len(plan.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
-    weights = torch.cat([weights for _, weights in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    number = _numbers if isinstance(cv, Integral) else _shares
-    numbers = torch.cat([number(len(part), cv, plan.generator) for part, _ in samples]).to(rows.device)
-    n_parts = int(cv) if isinstance(cv, Integral) and len(rows) < MANY_ROWS else 1
-    return rows, labels, weights, [(numbers != part, numbers == part) for part in range(n_parts)]
+    return rows, labels, torch.cat([weights for _, weights in samples])
 
 
-def _given_parts(plan: Plan, cv: Any) -> Parts:
+def _in_memory(plan: Plan, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     block = next(iter(plan.source.blocks()))
-    labels = block.labels
-    if labels is None or len(block.rows) < plan.description.n_rows:
-        raise ValueError(f"cv as splits needs rows in memory with one label each; pass a number instead of {cv!r}.")
-    splitter: Any = check_cv(cv)
-    splits = splitter.split(block.rows.cpu().numpy(), labels.cpu().numpy())
-
-    def mask(index: Any) -> Tensor:
-        chosen = torch.zeros(len(block.rows), dtype=torch.bool)
-        chosen[torch.from_numpy(np.asarray(index))] = True
-        return (chosen & (labels.cpu() >= 0)).to(block.rows.device)
-
-    return block.rows, labels, block.weights, [(mask(kept), mask(part)) for kept, part in splits]
+    if block.labels is None or len(block.rows) < plan.description.n_rows:
+        raise ValueError(f"cv as splits needs samples in memory with one label each; pass a number instead of {cv!r}.")
+    return block.rows, block.labels, block.weights
 
 
 def _fold(plan: Plan, kept: TensorSource, held_out: TensorSource, start: Callable[[Plan], Mixture]) -> Fold:
@@ -223,35 +210,23 @@ def _fold(plan: Plan, kept: TensorSource, held_out: TensorSource, start: Callabl
     return Fold(smaller, held_out, start(smaller))
 
 
-def _numbers(n_rows: int, n_folds: Any, generator: torch.Generator) -> Tensor:
-    """The part of every row of a class; -1: never kept out."""
-    if n_rows < 2:
-        return torch.full((n_rows,), -1)
-    return (torch.arange(n_rows) % int(n_folds))[torch.randperm(n_rows, generator=generator)]
-
-
-def _shares(n_rows: int, share: Any, generator: torch.Generator) -> Tensor:
-    """0 for a share of the rows of a class, which are kept out; -1 for the others."""
-    return (torch.randperm(n_rows, generator=generator) < int(share * n_rows)).long() - 1
-
-
 Place = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings to compare: both penalties where the prior is "auto", and smoothings from small to large.
+    """Settings to compare: both penalties where the prior is "auto", and tradeoffs from small to large.
 
-    Its axes are the penalties and the smoothings; what is given has one place.
+    Its axes are the penalties and the tradeoffs; what is given has one place.
     """
 
     prior: Any
-    smoothings: tuple[float, ...]
+    tradeoffs: tuple[float, ...]
 
     @property
     def sizes(self) -> Place:
         """Places along every axis."""
-        return (*((len(SCALES), len(PULLS)) if is_auto(self.prior) else (1, 1)), len(self.smoothings))
+        return (*((len(SCALES), len(PULLS)) if is_auto(self.prior) else (1, 1)), len(self.tradeoffs))
 
     def __contains__(self, place: Place) -> bool:
         return all(0 <= number < size for number, size in zip(place, self.sizes, strict=True))
@@ -260,11 +235,11 @@ class Grid:
         scale, pull, share = place
         free = is_auto(self.prior)
         prior = Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull]) if free else self.prior
-        return Setting(prior, self.smoothings[share])
+        return Setting(prior, self.tradeoffs[share])
 
     @property
     def middle(self) -> Place:
-        return (*(MIDDLE if is_auto(self.prior) else (0, 0)), len(self.smoothings) // 2)
+        return (*(MIDDLE if is_auto(self.prior) else (0, 0)), len(self.tradeoffs) // 2)
 
     def near(self, place: Place) -> list[Place]:
         """A place, and the one where means are free: those of one component a class may be held as one likes."""
@@ -282,6 +257,7 @@ class Found:
     place: Place
     score: float
     mixtures: list[Mixture]
+    number: int  # of the candidate
 
 
 @dataclass
@@ -292,17 +268,18 @@ class Search:
     grid: Grid
     limits: Limits
     early_stopping: bool = False
-    records: list[Compared] = field(default_factory=list)
+    candidates: list[ScoredCandidate] = field(default_factory=list)
 
-    def run(self, grows: bool) -> tuple[Setting, list[Growth]]:
-        """The setting that predicts best, and the classes that grew on the way there."""
+    def run(self, grows: bool) -> Choice:
+        """Choose the setting that predicts best, and the classes that are worth more components."""
         starts = [fold.start for fold in self.folds]
         grid = self.grid
         found = self.climbed(starts, [grid.middle], grid.corners)
         steps: list[Growth] = []
         if grows:
             found, steps = self.growth(starts, found)
-        return grid[found.place], steps
+        table = SearchTable("log_loss", tuple(self.candidates), found.number)
+        return Choice(grid[found.place], tuple(steps), table)
 
     def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Found:
         """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
@@ -319,12 +296,12 @@ class Search:
 
     def compared(self, place: Place, starts: list[Mixture]) -> Found:
         """What a setting comes to from generative starts, one a fold."""
-        setting = self.grid[place]
+        setting, start = self.grid[place], time.perf_counter()
         mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
-        score, prior = self.score(mixtures), setting.prior
-        penalties = (prior.scale, prior.mean_strength) if isinstance(prior, Shrinkage) else (None, None)
-        self.records.append(Compared(*penalties, setting.smoothing, tuple(counts_of(mixtures[0])), score))
-        return Found(place, score, mixtures)
+        score, error = self.score(mixtures)
+        what = setting.what | {"n_components": tuple(counts_of(mixtures[0]))}
+        self.candidates.append(ScoredCandidate(what, -score, error, time.perf_counter() - start))
+        return Found(place, score, mixtures, len(self.candidates) - 1)
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
         start = described(fold.plan, setting, start)
@@ -384,10 +361,15 @@ class Search:
         held_out = [weight_of(fold.held_out) for fold in self.folds]
         return min(sum(held_out), held_out[0] + weight_of(self.folds[0].plan.source))
 
-    def score(self, mixtures: list[Mixture]) -> float:
-        """Mean log posterior of the labels kept out, under the mixture of their fold."""
-        values, weights = zip(*(fold.score(m) for fold, m in zip(self.folds, mixtures, strict=True)), strict=True)
-        return sum(values) / sum(weights)
+    def score(self, mixtures: list[Mixture]) -> tuple[float, float]:
+        """Mean log posterior of the held-out labels under the mixture of their fold, and its standard error."""
+        pairs = [fold.score(mixture) for fold, mixture in zip(self.folds, mixtures, strict=True)]
+        total = sum(weight for _, weight in pairs)
+        mean = sum(value for value, _ in pairs) / total
+        if len(pairs) == 1:
+            return mean, math.nan
+        spread = sum(weight * (value / weight - mean) ** 2 for value, weight in pairs) / total
+        return mean, math.sqrt(spread / (len(pairs) - 1))
 
 
 def weight_of(rows: Source) -> float:
@@ -410,3 +392,78 @@ def uphill(look: Callable[[Place], float], best: Place) -> Place:
 def beside(place: Place, axis: int, step: int) -> Place:
     """The neighbour of a place along an axis."""
     return (*place[:axis], place[axis] + step, *place[axis + 1 :])
+
+
+@dataclass(frozen=True)
+class PenaltySearch:
+    """Training by conditional likelihood, with penalties and components that held-out samples choose (KJO03).
+
+    Parameters
+    ----------
+    prior, tradeoff, cv, early_stopping, validation_fraction
+        As in `DiscriminativeMixtureClassifier`.
+    grows : bool
+        Whether the numbers of components are to be chosen.
+    limits : tuple
+        max_iter and tol.
+    new_start : callable
+        From a plan and a problem to an initialisation of the user's choice.
+    first_start : callable
+        The same for the fits that are compared.
+    """
+
+    prior: Any
+    tradeoff: Any
+    cv: Any
+    early_stopping: bool
+    validation_fraction: float
+    grows: bool
+    limits: Limits
+    new_start: Callable[[Plan, Problem], Mixture]
+    first_start: Callable[[Plan, Problem], Mixture]
+
+    def choose(self, plan: Plan) -> Choice:
+        """Compare settings, if there is something to choose."""
+        if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
+            return Choice(Setting(self.prior, self.tradeoff))
+        folds = make_folds(plan, self.cv, lambda part: self._generative(part, self.first_start))
+        checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
+        grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (self.tradeoff,))
+        return Search(folds, grid, self.limits, self.early_stopping).run(self.grows)
+
+    def _generative(self, plan: Plan, new_start: Callable[[Plan, Problem], Mixture]) -> Mixture:
+        problem = with_prior(plan, "default", plan.n_components).generative
+        return generative(plan, new_start(plan, problem), self.limits)
+
+    def start_of(self, plan: Plan, choice: Choice, given: Mixture | None) -> Mixture:
+        """Return the generative start of a fit, with the components that the search added."""
+        if given is not None and not choice.growth:
+            return given
+        start = self._generative(plan, self.new_start) if given is None else given
+        return described(plan, choice.setting, grown(plan, start, choice.growth, self.limits))
+
+    def fit(
+        self, plan: Plan, choice: Choice, given: Mixture | None, watch: Callable[[Record], None] | None
+    ) -> FitResult:
+        """Train with all samples; the scores of the result are those of the held-out samples that set its length."""
+        start = self.start_of(plan, choice, given)
+        length = self._length(plan, choice, given)
+        problem = choice.setting.of(plan, counts_of(start)).problem
+        max_iter = self.limits[0] if length is None else length.best_iteration
+        result = run(BaumWelch(), problem, start, max_iter, self.limits[1], watch)
+        if length is None:
+            return result
+        ended = result.outcome is Outcome.LIMIT
+        return replace(result, scores=length.scores, outcome=Outcome.HELD_OUT if ended else result.outcome)
+
+    def _length(self, plan: Plan, choice: Choice, given: Mixture | None) -> FitResult | None:
+        """Return a fit that held-out samples ended; None where they are not asked, or too few."""
+        if not self.early_stopping:
+            return None
+        folds = make_folds(plan, float(self.validation_fraction), lambda part: self.start_of(part, choice, given))
+        for fold in folds:
+            if fold.n_held_out >= SMALLEST_HELD_OUT:
+                result = stopped(fold, choice.setting, fold.start, self.limits)
+                weight = fold.score(result.mixture)[1]
+                return replace(result, scores=tuple((number, score / weight) for number, score in result.scores))
+        return None
