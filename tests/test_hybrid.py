@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixtura
-from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
+from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier, tune
 from mixtura.covariances import LowRankPrecision, Tied
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.objectives import Hybrid, Margin
@@ -124,15 +124,19 @@ def test_defaults_classify(discriminative):
     model = hybrid(discriminative=discriminative, n_epochs=20).fit(RIPLEY, RIPLEY_LABELS)
     assert model.score(TEST, TEST_LABELS) > 0.89  # the best possible is about 0.91
     assert model.tradeoff_ in (1.0, 0.5, 0.1, 0.01)
-    assert set(model.validation_scores_) == {1.0, 0.5, 0.1, 0.01}
+    assert [candidate.what["tradeoff"] for candidate in model.search_] == [1.0, 0.5, 0.1, 0.01]
     assert (model.margin_ is not None) == (discriminative == "margin")
 
 
 def test_the_choice_is_that_of_the_best_score():
     model = hybrid().fit(RIPLEY, RIPLEY_LABELS)
-    best = max(max(scores) for scores in model.validation_scores_.values())
-    assert max(model.validation_scores_[model.tradeoff_]) == best
-    assert model.validation_scores_[model.tradeoff_][model.n_epochs_ if model.tradeoff_ < 1 else 0] == best
+    keys = [(candidate.what["error"], candidate.score) for candidate in model.search_]
+    assert model.search_.chosen == keys.index(min(keys))
+    assert model.search_.best.what["tradeoff"] == model.tradeoff_
+    assert model.search_.best.what["n_epochs"] == model.n_epochs_
+    if model.tradeoff_ < 1:
+        scores = dict(model.validation_scores_)
+        assert scores[model.n_epochs_] == max(scores.values())
 
 
 def test_the_slider_trades_likelihood_for_margins():
@@ -151,15 +155,15 @@ def test_the_slider_trades_likelihood_for_margins():
 
 def test_rows_of_ones_own_choose_without_a_refit():
     model = hybrid(n_epochs=4).fit(RIPLEY, RIPLEY_LABELS, X_val=TEST, y_val=TEST_LABELS)
-    assert model.validation_scores_[1.0][0][0] < 0
     error = 1 - model.score(TEST, TEST_LABELS)
-    assert error == pytest.approx(-max(max(s) for s in model.validation_scores_.values())[0])
+    assert error == pytest.approx(model.search_.best.what["error"])
+    assert error == pytest.approx(min(candidate.what["error"] for candidate in model.search_))
 
 
 def test_too_few_rows_are_not_split():
     few = np.r_[0:40, 125:165]
     model = hybrid(n_epochs=2).fit(RIPLEY[few], RIPLEY_LABELS[few])
-    assert (model.validation_scores_, model.tradeoff_, model.n_epochs_) == ({}, 0.5, 2)
+    assert (model.validation_scores_, model.search_, model.tradeoff_, model.n_epochs_) == ([], None, 0.5, 2)
 
 
 def test_missing_cells_unlabeled_rows_and_weights_together():
@@ -218,7 +222,7 @@ torch.set_num_threads(1)
 from mixtura import HybridMixtureClassifier
 from mixtura.datasets import make_ripley
 X, y = make_ripley(125, random_state=0)
-settings = dict(tradeoff=0.5, n_epochs={n_epochs}, patience=10**6, refit=False, random_state=0)
+settings = dict(tradeoff=0.5, n_epochs={n_epochs}, validation_fraction=None, random_state=0)
 model = HybridMixtureClassifier(2, **settings, checkpoint=sys.argv[1]).fit(X, y)
 np.save(sys.argv[2], model.predict_proba(X))
 """
@@ -229,7 +233,7 @@ def test_a_killed_fit_goes_on_from_its_last_epoch(tmp_path):
     path, answer = tmp_path / "fit", tmp_path / "answer.npy"
     program = PROGRAM.format(n_epochs=100_000)
     process = subprocess.Popen([sys.executable, "-c", program, str(path), str(answer)])
-    part = tmp_path / "fit.0.5"
+    part = tmp_path / "fit.all"
     end = time.monotonic() + 60
     while not part.exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -239,7 +243,7 @@ def test_a_killed_fit_goes_on_from_its_last_epoch(tmp_path):
     assert not answer.exists()
     epochs = epochs_of(part)
     assert epochs >= 1
-    options = {"tradeoff": 0.5, "patience": 10**6, "refit": False, "n_epochs": epochs + 3}
+    options = {"tradeoff": 0.5, "validation_fraction": None, "n_epochs": epochs + 3}
     taken_up = hybrid(checkpoint=path, **options).fit(RIPLEY, RIPLEY_LABELS)
     whole = hybrid(**options).fit(RIPLEY, RIPLEY_LABELS)
     assert taken_up.n_iter_ == epochs + 3
@@ -267,7 +271,9 @@ def epochs_of(path) -> int:
     from safetensors import safe_open
 
     with safe_open(str(path), framework="pt") as file:
-        return json.loads(file.metadata()["mixtura checkpoint"])["epoch"]
+        header = json.loads(file.metadata()["mixtura checkpoint"])
+        saved = dict(header["progress"]["fields"]["state"]["dict"])
+    return saved["epoch"]
 
 
 # ---- tuning ------------------------------------------------------------------------------------------------------
@@ -275,9 +281,10 @@ def epochs_of(path) -> int:
 
 def test_optuna_searches_the_settings():
     pytest.importorskip("optuna")
-    model = hybrid(tune=3, n_epochs=2, covariance_type="low_rank", rank=1).fit(RIPLEY, RIPLEY_LABELS)
-    assert set(model.best_params_) == {"tradeoff", "learning_rate", "margin", "rank"}
-    assert (len(model.study_.trials), model.tradeoff_) == (3, model.best_params_["tradeoff"])
+    model = tune(hybrid(n_epochs=2, covariance_type="low_rank", rank=1), RIPLEY, RIPLEY_LABELS, n_trials=3)
+    assert set(model.search_.best.what) == {"tradeoff", "learning_rate", "margin", "rank"}
+    assert (len(model.search_), model.tradeoff_) == (3, model.search_.best.what["tradeoff"])
+    assert model.get_params()["learning_rate"] == model.search_.best.what["learning_rate"]
     assert model.score(TEST, TEST_LABELS) > 0.8
 
 
@@ -296,10 +303,7 @@ def test_optuna_searches_the_settings():
         ({"learning_rate": 0}, "learning_rate must be a number above 0; got 0."),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1; got 0."),
         ({"n_epochs": -1}, "n_epochs must be an integer of at least 0; got -1."),
-        ({"patience": 0}, "patience must be an integer of at least 1; got 0."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
-        ({"refit": "yes"}, "refit must be True or False; got 'yes'."),
-        ({"tune": "all"}, "tune must be None, a number of trials or an optuna study; got 'all'."),
         ({"covariance_type": "low_rank", "rank": 3}, "rank must not exceed the number of features, 2; got 3."),
         ({"device": "cuda:77"}, "device='cuda:77' is not available: torch sees"),
     ],

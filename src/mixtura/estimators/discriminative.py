@@ -15,7 +15,7 @@ from mixtura.estimators.progress import watcher
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
 from mixtura.selection.folds import checked_cv, renumbered
-from mixtura.selection.penalties import Choice, Growth, PenaltySearch, Setting
+from mixtura.selection.penalties import SettingChoice, Growth, PenaltySearch, Setting
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
 from mixtura.solvers import FitResult
@@ -213,7 +213,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return Setting(self.prior_, self.tradeoff_).of(plan, plan.n_components)
 
     def _fit_once(self, plan: Plan) -> FitResult:
-        choice = Choice(Setting(self.prior_, self.tradeoff_), () if self._goes_on else self.growth_)
+        choice = SettingChoice(Setting(self.prior_, self.tradeoff_), () if self._goes_on else self.growth_)
         with watcher(self.verbose, self._limits(plan)[0], type(self).__name__) as watch:
             result = self._search(plan).fit(plan, choice, self._given_start(plan), watch)
         self.validation_scores_ = list(result.scores)

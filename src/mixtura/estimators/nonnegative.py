@@ -31,14 +31,14 @@ from mixtura.nonnegative.mixture import (
     log_likelihood,
 )
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Multiplicative, finished
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
 from mixtura.reading.graphs import ConditionalGraph
+from mixtura.selection.folds import hold_outs
 from mixtura.solvers import FitResult, HeldOut, Outcome, run
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, pick, scaled_columns
 from mixtura.values.storable import storable
 
-PENALTIES = ("shares", "sum")
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
@@ -80,9 +80,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     sparsity : float, default=1.0
         Penalty of a basis of a single class, in units of the log-likelihood. Weights and bases whose likelihood gain
         is smaller are removed. 0 is the model of [1]_.
-    penalty : {"shares", "sum"}, default="shares"
-        Penalty on the class shares of the bases (sparse-shares), or on the sum of all weights as in [2]_, which changes
-        nothing but their scale (weight-scale) and serves comparison.
     solver : {"multiplicative", "accelerated"}, default="multiplicative"
         Multiplicative updates, or L-BFGS; both are monotone and maximise the same objective.
     early_stopping : bool, default=True
@@ -162,7 +159,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         *,
         shared: bool = False,
         sparsity: float = 1.0,
-        penalty: str = "shares",
         solver: str = "multiplicative",
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
@@ -178,7 +174,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self.n_components = n_components
         self.shared = shared
         self.sparsity = sparsity
-        self.penalty = penalty
         self.solver = solver
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
@@ -234,16 +229,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _solver(self) -> Any:
         strength = checks.non_negative("sparsity", self.sparsity)
-        kind = checks.one_of("penalty", self.penalty, PENALTIES)
         name = checks.one_of("solver", self.solver, NONNEGATIVE_SOLVERS)
-        if kind == "shares":
-            return NONNEGATIVE_SOLVERS[name](SparseShares(strength))
-        if name != Multiplicative.name:
-            raise ValueError(
-                f"penalty='sum' needs solver='multiplicative'; got solver={name!r}. Use solver='multiplicative', or "
-                "penalty='shares'."
-            )
-        return Multiplicative(sum_penalty=strength)
+        return NONNEGATIVE_SOLVERS[name](SparseShares(strength))
 
     def _problem(self, features: Tensor, labels: Tensor, weights: Tensor) -> NonnegativeProblem:
         n_classes, n_rows = len(self.classes_), features.shape[0]
@@ -259,7 +246,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         scaled = scaled_columns(features, shifts, scales)
         n_bases = self.n_components if self.shared else self.n_components * n_classes
         step = max(1, checks.memory_limit(self.memory_limit) // (SCRATCH_PER_VALUE * n_bases))
-        kept_out = self._held_out(labels, weights, n_classes, splitter)
+        kept_out = self._held_out(labels, weights, splitter)
         device = features.device
         labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
 
@@ -273,17 +260,14 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         assert n_rows > 0
         return NonnegativeProblem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
 
-    def _held_out(self, labels: Tensor, weights: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
+    def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
         """Mask of the rows held out for early stopping, (n,), stratified by class."""
         checks.switch("early_stopping", self.early_stopping)
         fraction = checks.fraction("validation_fraction", self.validation_fraction)
-        chosen = torch.zeros(len(labels), dtype=torch.bool)
+        parts = []
         if self.early_stopping:
-            for c in range(n_classes):
-                own = ((labels == c) & (weights > 0)).nonzero()[:, 0]
-                order = torch.randperm(len(own), generator=generator)
-                chosen[own[order[: int(fraction * len(own))]]] = True
-        return chosen if int(chosen.sum()) >= SMALLEST_HELD_OUT else torch.zeros_like(chosen)
+            parts = hold_outs(float(fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT)
+        return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
 
     def _fit_all(self, solver: Any, problem: NonnegativeProblem) -> list[Fitted]:
         results = []

@@ -80,7 +80,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SettingChoice:
     """What a search chose, and the table of what it compared; None where there was nothing to choose."""
 
     setting: Setting
@@ -199,7 +199,9 @@ def _described(plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
 def _in_memory(plan: Plan, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     block = next(iter(plan.source.blocks()))
     if block.labels is None or len(block.rows) < plan.description.n_rows:
-        raise ValueError(f"cv as splits needs samples in memory with one label each; pass a number instead of {cv!r}.")
+        raise ValueError(
+            f"cv as splits needs samples in memory with one label each; pass a number instead of a {type(cv).__name__}."
+        )
     return block.rows, block.labels, block.weights
 
 
@@ -270,7 +272,7 @@ class Search:
     early_stopping: bool = False
     candidates: list[ScoredCandidate] = field(default_factory=list)
 
-    def run(self, grows: bool) -> Choice:
+    def run(self, grows: bool) -> SettingChoice:
         """Choose the setting that predicts best, and the classes that are worth more components."""
         starts = [fold.start for fold in self.folds]
         grid = self.grid
@@ -279,7 +281,7 @@ class Search:
         if grows:
             found, steps = self.growth(starts, found)
         table = SearchTable("log_loss", tuple(self.candidates), found.number)
-        return Choice(grid[found.place], tuple(steps), table)
+        return SettingChoice(grid[found.place], tuple(steps), table)
 
     def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Found:
         """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
@@ -422,10 +424,10 @@ class PenaltySearch:
     new_start: Callable[[Plan, Problem], Mixture]
     first_start: Callable[[Plan, Problem], Mixture]
 
-    def choose(self, plan: Plan) -> Choice:
+    def choose(self, plan: Plan) -> SettingChoice:
         """Compare settings, if there is something to choose."""
         if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
-            return Choice(Setting(self.prior, self.tradeoff))
+            return SettingChoice(Setting(self.prior, self.tradeoff))
         folds = make_folds(plan, self.cv, lambda part: self._generative(part, self.first_start))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (self.tradeoff,))
@@ -435,7 +437,7 @@ class PenaltySearch:
         problem = with_prior(plan, "default", plan.n_components).generative
         return generative(plan, new_start(plan, problem), self.limits)
 
-    def start_of(self, plan: Plan, choice: Choice, given: Mixture | None) -> Mixture:
+    def start_of(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> Mixture:
         """Return the generative start of a fit, with the components that the search added."""
         if given is not None and not choice.growth:
             return given
@@ -443,7 +445,7 @@ class PenaltySearch:
         return described(plan, choice.setting, grown(plan, start, choice.growth, self.limits))
 
     def fit(
-        self, plan: Plan, choice: Choice, given: Mixture | None, watch: Callable[[Record], None] | None
+        self, plan: Plan, choice: SettingChoice, given: Mixture | None, watch: Callable[[Record], None] | None
     ) -> FitResult:
         """Train with all samples; the scores of the result are those of the held-out samples that set its length."""
         start = self.start_of(plan, choice, given)
@@ -456,7 +458,7 @@ class PenaltySearch:
         ended = result.outcome is Outcome.LIMIT
         return replace(result, scores=length.scores, outcome=Outcome.HELD_OUT if ended else result.outcome)
 
-    def _length(self, plan: Plan, choice: Choice, given: Mixture | None) -> FitResult | None:
+    def _length(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult | None:
         """Return a fit that held-out samples ended; None where they are not asked, or too few."""
         if not self.early_stopping:
             return None
