@@ -15,7 +15,7 @@ from mixtura.estimators.progress import watcher
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
 from mixtura.selection.folds import checked_cv, renumbered
-from mixtura.selection.penalties import SettingChoice, Growth, PenaltySearch, Setting
+from mixtura.selection.penalties import Growth, PenaltySearch, Setting, SettingChoice
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
 from mixtura.solvers import FitResult
