@@ -40,6 +40,7 @@ class FullCovariance(Covariance):
     Parameters
     ----------
     matrices : Tensor of shape (K, D, D)
+        Covariance matrices.
     """
 
     matrices: Tensor

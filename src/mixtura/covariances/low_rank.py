@@ -35,7 +35,17 @@ MOST_FULL_FEATURES = 200
 
 
 def automatic_rank(n_features: int) -> int:
-    """min(10, max(1, D // 2)), never above D - 1."""
+    """Return the rank that "auto" means: min(10, max(1, D // 2)), at most D - 1.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of features D.
+
+    Returns
+    -------
+    rank : int
+    """
     return min(10, max(1, n_features // 2), max(n_features - 1, 0))
 
 
@@ -172,7 +182,9 @@ class LowRankCovariance(Covariance):
     Parameters
     ----------
     diagonals : Tensor of shape (K, D)
+        Diagonals.
     columns : Tensor of shape (K, D, R)
+        Factors of the low-rank part.
     of_precision : bool, default=False
         Whether diagonals and columns are those of the precisions.
     smallest : float, default=1e-6

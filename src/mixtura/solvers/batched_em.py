@@ -30,7 +30,19 @@ REPAIRED = "a covariance was not positive definite; a multiple of its diagonal w
 
 @dataclass(frozen=True)
 class Task:
-    """One of the mixtures: the problem that it would solve alone, where it starts, and the samples that it sees."""
+    """The fit of one member among several that are trained together.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of the member.
+    start : Mixture
+        Initial mixture.
+    weight : float
+        Total weight of the samples of the member.
+    column : int, default=0
+        Column of the sample counts that belongs to the member.
+    """
 
     problem: Problem
     start: Mixture
@@ -40,7 +52,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Stack:
-    """B mixtures as one. Components are sorted by class, then by member, so that the rows of a class meet one slice."""
+    """Several mixtures as one, with components sorted by class, then by member.
+
+    Parameters
+    ----------
+    structure : Structure
+        Structure of the covariances.
+    mixture : Mixture
+        All components; the weights of each member sum to one.
+    member_of : Tensor of shape (n_components,)
+        Member of each component.
+    n_members : int
+        Number of mixtures.
+    """
 
     structure: Structure
     mixture: Mixture  # weights sum to one in every member
@@ -122,8 +146,8 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
     parts = [problem.pseudo_moments for problem in problems]
     of_component, of_matrix = stack.member_of, stack.matrix_member
     means = [part.mean.expand(len(places), -1) for part, places in zip(parts, stack.places, strict=True)]
-    placed = torch.empty_like(stack.mixture.means)
-    placed[torch.cat(stack.places)] = torch.cat(means)
+    prior_means = torch.empty_like(stack.mixture.means)
+    prior_means[torch.cat(stack.places)] = torch.cat(means)
     scatters = [part.scatter for part in parts]
     if any(scatter.ndim == 3 for scatter in scatters):
         scatters = [scatter if scatter.ndim == 3 else torch.diag(scatter).unsqueeze(0) for scatter in scatters]
@@ -136,7 +160,7 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
         weight_count=spread([part.weight_count for part in parts], of_component),
         mean_count=spread([part.mean_count for part in parts], of_component),
         covariance_count=spread([part.covariance_count for part in parts], of_matrix),
-        mean=placed,
+        mean=prior_means,
         scatter=torch.stack(scatters)[of_matrix],
         ridge=parts[0].ridge,
     )
@@ -234,19 +258,28 @@ class BatchedEM:
 def run_together(
     structure: Structure, tasks: Sequence[Task], rows: Source, max_iter: int, tol: float, solver: EM | None = None
 ) -> list[FitResult]:
-    """Return what `run` gives for each task alone, to rounding, with one pass over the samples per iteration for all.
+    """Fit several mixtures together, with one pass over the samples per iteration.
+
+    The results equal those of separate calls of `run`, up to rounding.
 
     Parameters
     ----------
     structure : Structure
+        Structure of the covariances.
     tasks : sequence of Task
-        With the same frame, floor and class probabilities; they may start with different numbers of components, and
-        have different priors.
+        Fits with the same frame, floor and class probabilities; numbers of components and priors may differ.
     rows : Source
-        With a column of counts for the tasks to name; without counts every task sees every sample once.
+        Samples, with the columns of counts that the tasks refer to; without counts every sample counts once.
     max_iter : int
+        Maximum number of iterations.
     tol : float
+        Convergence threshold of the change of the objective per sample.
     solver : EM, optional
+        The solver.
+
+    Returns
+    -------
+    results : list of FitResult
     """
     state = Together.of(structure, tasks, rows)
     return run_members(BatchedEM(solver or EM()), None, state, len(tasks), max_iter, tol)

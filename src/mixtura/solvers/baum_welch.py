@@ -1,6 +1,6 @@
 """Extended Baum-Welch: net moments plus D times the model's own moments, turned into parameters (KJO03).
 
-With D large enough such a step raises any objective that has a denominator; how large is found out by trying.
+With D large enough such a step raises any objective that has a denominator; how large is determined by trial.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
 from mixtura.roles import Info, Objective, Prior, Structure
-from mixtura.solvers.em import placed, repairs_of
+from mixtura.solvers.em import repairs_of, updated_means
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
 from mixtura.values.storable import storable
 
 FIRST_FACTOR = 1.0  # E; speech recognisers, which do not look at the objective, take 2
 SMALLEST_FACTOR = 0.01
-SHRINKING, GROWING = 0.95, 3.0  # what becomes of E after a step that was taken, and after one that was not
-MOST_REJECTIONS = 20  # E has grown by 1e9 then: nothing is to be gained
+SHRINKING, GROWING = 0.95, 3.0  # factor of E after an accepted step, and after a rejected one
+MOST_REJECTIONS = 20  # E is then 1e9 times as large, and steps are negligible
 MOST_DOUBLINGS = 100
 SMALLEST_COUNT = 1e-12  # per row: keeps a component that no row wants where it is
 N_NEWTON = 100
@@ -112,7 +112,7 @@ class BaumWelch:
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
             constants = self.constants(problem, now, factor, anchor)
-            means, scatter = placed(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
+            means, scatter = updated_means(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
             covariance = mixture.covariance.updated(scatter, pseudo, problem.floor)
         return Mixture(_log_weights(problem, mixture, now.summary), means, covariance, mixture.class_of)
 
@@ -131,7 +131,7 @@ class BaumWelch:
         net, denominators = now.summary.moments, now.summary.denominator_counts
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
-            _, scatter = placed(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)
+            _, scatter = updated_means(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)
             sound = now.mixture.covariance.definite(scatter, problem.pseudo_moments)
             if bool(sound.all()):
                 break

@@ -29,8 +29,9 @@ class FileCheckpoint:
     Parameters
     ----------
     path : str or path-like
+        The file.
     settings : dict
-        What must be the same for the file to belong to this fit, by the names that an error message gives it.
+        Settings that identify the fit, by the names used in error messages.
     """
 
     path: Any
@@ -70,7 +71,23 @@ class FileCheckpoint:
 
 
 def fingerprint(solver: Solver, problem: Problem, start: Mixture, held_out: Source | None = None) -> dict[str, Any]:
-    """Return what a checkpoint knows its fit by."""
+    """Return the settings that identify a fit in a checkpoint.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver.
+    problem : Problem
+        The problem.
+    start : Mixture
+        Initial mixture.
+    held_out : Source, optional
+        Held-out samples.
+
+    Returns
+    -------
+    settings : dict
+    """
     settings = {"solver": solver.name}
     settings |= {part.name: _printed(getattr(solver, part.name)) for part in fields(solver) if part.init}  # pyright: ignore[reportArgumentType]
     settings |= {

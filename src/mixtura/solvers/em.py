@@ -79,7 +79,7 @@ class EM:
         A component without samples keeps its parameters.
         """
         pseudo = problem.pseudo_moments
-        means, scatter = placed(mixture, moments, pseudo)
+        means, scatter = updated_means(mixture, moments, pseudo)
         covariance = self._covariance(problem.floor, mixture, means, scatter, pseudo)
         log_weights = _log_weights(problem.class_prior, mixture, moments.counts + pseudo.weight_count)
         return mixture.moved(log_weights, means, covariance)
@@ -108,8 +108,8 @@ def _log_weights(class_prior: Tensor | None, mixture: Mixture, counts: Tensor) -
     return torch.where(totals.isfinite(), log_counts - totals, kept) + class_prior.log()[mixture.class_of]
 
 
-def placed(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
-    """The means that moments ask for, and the scatter about them (map-update); without rows a mean stays."""
+def updated_means(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
+    """The updated means and the scatter about them (map-update); a component without rows keeps its mean."""
     pulls = pseudo.mean_counts
     firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
     if pulls is not None:
@@ -137,7 +137,23 @@ def repairs_of(mixture: Mixture) -> tuple[str, ...]:
 def first_update(
     rough: Mixture, assigned: Sequence[tuple[Tensor, Tensor, Tensor]], problem: Problem, solver: EM | None = None
 ) -> Mixture:
-    """Return the mixture after one EM step in which every sample belongs to its assigned component."""
+    """Return the mixture after one EM step in which every sample belongs to its assigned component.
+
+    Parameters
+    ----------
+    rough : Mixture
+        Initial mixture.
+    assigned : sequence of tuple
+        Rows, their weights and their components.
+    problem : Problem
+        The problem to solve.
+    solver : EM, optional
+        The solver.
+
+    Returns
+    -------
+    mixture : Mixture
+    """
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
     class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
     class_weights.index_add_(0, rough.class_of, rough.weights)

@@ -238,12 +238,12 @@ class Training:
         rows = self.rows[batch]
         frame = Frame(torch.zeros_like(self.units.centre), self.frame.radii / self.units.scales)
         mixture = self.free.standard_mixture()
-        found = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
-        moments = found.moments.about(mixture.means)
+        summary = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
+        moments = summary.moments.about(mixture.means)
         # Log joints of the rows as they are: by the scales of the observed cells less.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
-        return log_prior + found.value - seen * float(moments.counts.sum())
+        return log_prior + summary.value - seen * float(moments.counts.sum())
 
     def _whole(self) -> Tensor:
         """Some iterations of L-BFGS, each of which sees all rows; the objective before them."""

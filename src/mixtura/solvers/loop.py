@@ -25,7 +25,19 @@ class Outcome(Enum):
 @storable("record")
 @dataclass(frozen=True)
 class Record:
-    """One iteration: the objective per sample before the update, its change, and the seconds since the start."""
+    """Record of one iteration.
+
+    Parameters
+    ----------
+    iteration : int
+        Number of the iteration, from 1.
+    objective : float
+        Objective per sample before the update.
+    change : float
+        Change of the objective.
+    seconds : float
+        Time since the start.
+    """
 
     iteration: int
     objective: float
@@ -87,16 +99,24 @@ class Checkpoint(Protocol):
 
 @dataclass(frozen=True)
 class FitResult:
-    """The model, how the fit ended, one record per iteration, and what had to be repaired.
+    """Result of a fit.
 
-    Attributes
+    Parameters
     ----------
-    state : object
-        The last state of the solver.
-    scores : tuple of (int, score)
-        Iterations and the scores of the held-out samples after them.
-    cause : BaseException or None
-        What interrupted the fit; the caller raises it when the model is kept.
+    mixture : object
+        The fitted model.
+    outcome : Outcome
+        How the fit ended.
+    history : tuple of Record
+        One record per iteration.
+    repairs : tuple of str, default=()
+        Repairs of covariances, in words.
+    state : object, optional
+        Last state of the solver.
+    scores : tuple of (int, score), default=()
+        Iterations and scores of the held-out samples.
+    cause : BaseException or None, optional
+        The exception that interrupted the fit; the caller raises it once the model is stored.
     """
 
     mixture: Any
@@ -191,13 +211,38 @@ def run(
 ) -> FitResult:
     """Step until the objective per sample changes by less than tol, or max_iter steps are done.
 
-    With held-out samples the model of their best score is returned. Ctrl-C, and samples that cannot be read any more,
-    end the loop with the last complete model and the outcome INTERRUPTED; the caller raises the cause again.
+    With held-out samples the model with the best score is returned. Ctrl-C, or a failure to read the samples, ends the
+    loop with the last complete model and the outcome INTERRUPTED; the caller raises the exception again.
+
+    Parameters
+    ----------
+    solver : Solver
+        The solver.
+    problem : object
+        The problem that the solver maximises.
+    start : object
+        Initial model.
+    max_iter : int
+        Maximum number of steps.
+    tol : float
+        Convergence threshold of the change of the objective per sample.
+    watch : callable, optional
+        Called with the record of each iteration.
+    previous : float, default=-inf
+        Objective before the first step.
+    held_out : HeldOut, optional
+        Held-out samples for early stopping.
+    checkpoint : Checkpoint, optional
+        Storage of the progress.
+
+    Returns
+    -------
+    result : FitResult
 
     Raises
     ------
     FloatingPointError
-        The objective is not finite; the message names the iteration.
+        If the objective is not finite; the message names the iteration.
     """
     course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
     outcome, state, cause = Outcome.LIMIT, None, None
@@ -293,8 +338,23 @@ def run_members(
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
     """Return the best of several fits, the first of equals.
 
+<<<<<<< HEAD
     Ctrl-C, and samples that cannot be read any more, end the fits: the best one so far is returned with the outcome
     INTERRUPTED, and the caller raises the cause again.
+=======
+    Ctrl-C ends the fits: the best one so far is returned with the outcome INTERRUPTED, and the caller raises it again.
+
+    Parameters
+    ----------
+    n_starts : int
+        Number of fits.
+    fit_once : callable
+        Function without arguments that returns a FitResult.
+
+    Returns
+    -------
+    result : FitResult
+>>>>>>> 164b24e (Document solvers in numpydoc format)
     """
     best: FitResult | None = None
     for _ in range(n_starts):

@@ -1,4 +1,4 @@
-"""What a solver of Gaussian mixtures maximises, over which samples."""
+"""The problem that a solver of Gaussian mixtures maximises: an objective, a prior and the samples."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ class Problem:
     source : Source
         The samples.
     objective : Objective
+        The objective.
     frame : Frame
-        Where the samples lie.
+        Centre and radii of the samples.
     floor : Tensor of shape (n_features,)
         Smallest variance of each feature.
     prior : Prior, optional
         Added to the objective.
     class_prior : Tensor of shape (n_classes,), optional
         Fixed class probabilities; None learns them.
-    memory_limit : int
-        Bytes of scratch memory of a pass.
+    memory_limit : int, default=2**28
+        Bytes of temporary memory of a pass.
     seed : int, default=0
-        For solvers that draw random numbers.
+        Seed of solvers that draw random numbers.
     ridge : float, default=0.0
         Added to every variance after an update (scikit-learn's `reg_covar`); not part of the objective.
     """
@@ -62,7 +63,7 @@ class Problem:
 
     @cached_property
     def pseudo_moments(self) -> PseudoMoments:
-        """What the prior adds to the moments."""
+        """The pseudo-moments of the prior."""
         if self.prior is None:
             return PseudoMoments.none(self.floor, self.ridge)
         reason = needs_pseudo_moments(self.prior)

@@ -205,10 +205,10 @@ class FreeMixture:
         with torch.no_grad():
             held = coefficients.detached()
             log_joint, features = held.forward(held.phi(x))
-            found = objective.evaluate(log_joint, targets)
+            evaluation = objective.evaluate(log_joint, targets)
             gradients = held.zeros()
-            held.pullback(gradients, features, found.signed * (weights / -divisor), slice(None))
-            value = (found.values * weights).sum()
+            held.pullback(gradients, features, evaluation.signed * (weights / -divisor), slice(None))
+            value = (evaluation.values * weights).sum()
         roots = coefficients.parts
         if log_prior is not None:
             roots.append(log_prior)
