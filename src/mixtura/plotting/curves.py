@@ -11,18 +11,25 @@ from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, mar
 
 
 class CoverageDisplay:
-    """Error rate among answered samples against the share of samples that are answered.
+    """Plot of the error rate of accepted samples against the coverage, the fraction of samples accepted.
 
     Parameters
     ----------
-    coverages, errors : ndarray
-        As in `CoverageCurve`.
+    coverages : ndarray of shape (n_points,)
+        Fraction of samples that are not rejected, as in `CoverageCurve`.
+    errors : ndarray of shape (n_points,)
+        Error rate of these samples.
     name : str, optional
-        Of the curve in the legend.
+        Name of the curve in the legend.
 
     Attributes
     ----------
-    ax_, figure_, line_
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
+    line_ : matplotlib.lines.Line2D
+        The curve.
     """
 
     ax_: Any
@@ -36,19 +43,49 @@ class CoverageDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None
     ) -> CoverageDisplay:
-        """Compute the curve of a classifier and draw it."""
+        """Compute the curve of a classifier and draw it.
+
+        Parameters
+        ----------
+        estimator : estimator or Pipeline
+            Fitted estimator.
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        name : str, optional
+            Name of the curve in the legend.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : CoverageDisplay
+        """
         curve = estimator.coverage_curve(X, y)
         return cls(curve.coverages, curve.errors, name or type(estimator).__name__).plot(ax)
 
     def plot(self, ax: Any = None, name: str | None = None) -> CoverageDisplay:
-        """Draw; returns self."""
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+        name : str, optional
+            Name of the curve in the legend.
+
+        Returns
+        -------
+        display : CoverageDisplay
+        """
         self.ax_ = axes_or_new(ax)
         self.figure_ = self.ax_.figure
         number = len(self.ax_.lines)
         look: dict[str, Any] = {"color": colour(number), "linestyle": line(number)}
-        label = name or self.name or "error rate among answered samples"
+        label = name or self.name or "error rate of accepted samples"
         (self.line_,) = self.ax_.plot(100 * self.coverages, 100 * self.errors, label=label, **look)
-        self.ax_.set(xlabel="answered samples, %", ylabel="error rate among them, %")
+        self.ax_.set(xlabel="coverage (accepted samples), %", ylabel="error rate of accepted samples, %")
         self.ax_.set_ylim(bottom=0)
         self.ax_.set_xlim(0, 100)
         self.ax_.legend()
@@ -57,18 +94,25 @@ class CoverageDisplay:
 
 
 class ReliabilityDisplay:
-    """Observed frequency of classes against their predicted probability: the diagonal is perfect calibration.
+    """Reliability diagram: observed frequency against predicted probability, with the diagonal for perfect calibration.
 
     Parameters
     ----------
     probabilities : ndarray of shape (n_samples, n_classes)
+        Predicted probabilities.
     outcomes : ndarray of bool of shape (n_samples, n_classes)
+        Whether a sample belongs to a class.
     classes : sequence
+        Class labels.
     n_bins : int, default=10
+        Number of bins of the probabilities.
 
     Attributes
     ----------
-    ax_, figure_
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -79,12 +123,40 @@ class ReliabilityDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, n_bins: int = 10, ax: Any = None) -> ReliabilityDisplay:
-        """Predict the probabilities of samples and draw how they compare with their labels."""
+        """Predict class probabilities and draw the diagram.
+
+        Parameters
+        ----------
+        estimator : estimator or Pipeline
+            Fitted estimator.
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        n_bins : int, default=10
+            Number of bins of the probabilities.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ReliabilityDisplay
+        """
         outcomes = np.asarray(y)[:, None] == np.asarray(estimator.classes_)
         return cls(np.asarray(estimator.predict_proba(X)), outcomes, estimator.classes_, n_bins).plot(ax)
 
     def plot(self, ax: Any = None) -> ReliabilityDisplay:
-        """Draw; returns self. Of two classes the second is drawn; of several, all their probabilities together."""
+        """Draw the plot: the second of two classes, or the probabilities of all of several classes.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ReliabilityDisplay
+        """
         self.ax_ = axes_or_new(ax)
         self.figure_ = self.ax_.figure
         two = len(self.classes) == 2
@@ -102,7 +174,7 @@ class ReliabilityDisplay:
         for mean, share, count in zip(means, shares, counts, strict=True):
             place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GREY}
             self.ax_.annotate(str(count), (mean, share), (5, -9), **place)
-        self.ax_.set(xlabel="predicted probability", ylabel="share of samples (small numbers: how many)")
+        self.ax_.set(xlabel="predicted probability", ylabel="observed frequency (small numbers: samples)")
         self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         self.ax_.legend(loc="upper left")
         self.ax_.spines[["top", "right"]].set_visible(False)
@@ -110,17 +182,21 @@ class ReliabilityDisplay:
 
 
 class ConfusionDisplay:
-    """Which classes are taken for which: rows are true classes, columns predicted ones.
+    """Confusion matrix: rows are true classes, columns predicted classes.
 
     Parameters
     ----------
     matrix : ndarray of shape (n_classes, n_classes)
         Number of samples.
     classes : sequence
+        Class labels.
 
     Attributes
     ----------
-    ax_, figure_
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -131,13 +207,39 @@ class ConfusionDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> ConfusionDisplay:
-        """Predict samples and draw the confusion matrix."""
+        """Predict classes and draw the confusion matrix.
+
+        Parameters
+        ----------
+        estimator : estimator or Pipeline
+            Fitted estimator.
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Labels.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ConfusionDisplay
+        """
         from sklearn.metrics import confusion_matrix
 
         return cls(confusion_matrix(y, estimator.predict(X), labels=estimator.classes_), estimator.classes_).plot(ax)
 
     def plot(self, ax: Any = None) -> ConfusionDisplay:
-        """Draw; returns self. Shades are shares of the true class."""
+        """Draw the plot; shades are fractions of the true class.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ConfusionDisplay
+        """
         n_classes = len(self.classes)
         self.ax_ = axes_or_new(ax, (2.2 + 0.5 * n_classes, 1.6 + 0.45 * n_classes))
         self.figure_ = self.ax_.figure
@@ -151,21 +253,24 @@ class ConfusionDisplay:
         self.ax_.set_xticks(range(n_classes), names, rotation=45 if turned else 0, ha="right" if turned else "center")
         self.ax_.set_yticks(range(n_classes), names)
         self.ax_.set(xlabel="predicted class", ylabel="true class")
-        self.figure_.colorbar(image, ax=self.ax_, label="share of the true class", shrink=0.8)
+        self.figure_.colorbar(image, ax=self.ax_, label="fraction of the true class", shrink=0.8)
         return self
 
 
 class HistoryDisplay:
-    """The objective per sample at every iteration of the last fit.
+    """Plot of the objective per sample against the iteration.
 
     Parameters
     ----------
     histories : dict of str to list of Record
-        By the name of the model.
+        Histories by the name of the model.
 
     Attributes
     ----------
-    ax_, figure_
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -176,17 +281,41 @@ class HistoryDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, name: str | None = None, ax: Any = None) -> HistoryDisplay:
-        """Draw the history of a fitted estimator, or of the last step of a Pipeline."""
+        """Draw the history of a fitted estimator, or of the last step of a pipeline.
+
+        Parameters
+        ----------
+        estimator : estimator or Pipeline
+            Fitted estimator.
+        name : str, optional
+            Name of the curve in the legend.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : HistoryDisplay
+        """
         final = last_step(estimator)
         if not vars(final).get("history_"):
             raise ValueError(
-                f"HistoryDisplay draws the iterations of a fit; this {type(final).__name__} has none. Fit it with "
+                f"HistoryDisplay needs at least one iteration; this {type(final).__name__} has none. Fit it with "
                 "max_iter=1 or more."
             )
         return cls({name or type(final).__name__: final.history_}).plot(ax)
 
     def plot(self, ax: Any = None) -> HistoryDisplay:
-        """Draw; returns self."""
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : HistoryDisplay
+        """
         self.ax_ = axes_or_new(ax)
         self.figure_ = self.ax_.figure
         for name, history in self.histories.items():
@@ -201,11 +330,21 @@ class HistoryDisplay:
 
 
 class SearchDisplay:
-    """The candidates of a search with their standard errors, the best at the top and the chosen one in bold.
+    """Plot of the candidates of a search with standard errors, the best at the top and the selected one in bold.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted estimator with a `search_`.
+    n_shown : int, default=20
+        Number of candidates to draw.
 
     Attributes
     ----------
-    ax_, figure_
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -216,11 +355,35 @@ class SearchDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, n_shown: int = 20, ax: Any = None) -> SearchDisplay:
-        """Draw the search of a fitted estimator, or of the last step of a Pipeline."""
+        """Draw the search of a fitted estimator, or of the last step of a pipeline.
+
+        Parameters
+        ----------
+        estimator : estimator or Pipeline
+            Fitted estimator.
+        n_shown : int, default=20
+            Number of candidates to draw.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : SearchDisplay
+        """
         return cls(last_step(estimator), n_shown).plot(ax)
 
     def plot(self, ax: Any = None) -> SearchDisplay:
-        """Draw; returns self."""
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : SearchDisplay
+        """
         self.ax_ = plot_search(self.model, ax, self.n_shown)
         self.figure_ = self.ax_.figure
         return self

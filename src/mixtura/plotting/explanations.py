@@ -17,13 +17,16 @@ class ExplanationDisplay:
     Parameters
     ----------
     explanation : Explanation
-        Of one sample (drawn as bars) or of several (drawn as points).
+        Explanation of one sample (drawn as bars) or of several (drawn as points).
     max_features : int, default=12
+        Number of features to draw.
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-    figure_ : matplotlib Figure
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -37,21 +40,39 @@ class ExplanationDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, *, classes: Any = None, max_features: int = 12, ax: Any = None
     ) -> ExplanationDisplay:
-        """Explain samples and draw that.
+        """Explain samples and draw the contributions.
 
         Parameters
         ----------
-        estimator : classifier with `explain`
+        estimator : classifier
+            Fitted classifier with `explain`.
         X : array-like of shape (n_samples, n_features)
+            Samples.
         classes : label or pair of labels, optional
-            See `explain`.
+            Classes to explain, as in `explain`.
         max_features : int, default=12
-        ax : matplotlib Axes, optional
+            Number of features to draw.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ExplanationDisplay
         """
         return cls(estimator.explain(X, classes=classes), max_features).plot(ax)
 
     def plot(self, ax: Any = None) -> ExplanationDisplay:
-        """Draw; returns self."""
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : ExplanationDisplay
+        """
         order = np.argsort(-self.explanation.mean_sizes, kind="stable")
         n_shown = min(len(order), self.max_features)
         self.ax_ = axes_or_new(ax, (7.2, 1.6 + 0.36 * (n_shown + 2)))

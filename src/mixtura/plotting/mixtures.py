@@ -117,12 +117,23 @@ class MixtureDisplay:
     """Class boundaries, components and samples in two features, or in the plane that separates best.
 
     Shades are class probabilities, black lines boundaries, ellipses components at one and two standard deviations with
-    their numbers as in `summary()`. Features that are not drawn are integrated out.
+    their numbers as in `summary()`. Features that are not drawn are marginalised.
+
+    Parameters
+    ----------
+    view : View
+        Model and samples in two coordinates.
+    labels : ndarray of shape (n_samples,) or None
+        Labels of the samples.
+    classes : ndarray of shape (n_classes,) or None
+        Class labels of the model.
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-    figure_ : matplotlib Figure
+    ax_ : matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     ax_: Any
@@ -135,17 +146,23 @@ class MixtureDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: Any = None, *, features: Any = None, ax: Any = None
     ) -> MixtureDisplay:
-        """Draw a fitted estimator, or a Pipeline that ends in one.
+        """Draw a fitted estimator, or a pipeline that ends in one.
 
         Parameters
         ----------
-        estimator : fitted estimator or Pipeline
+        estimator : estimator or Pipeline
+            Fitted estimator.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,), optional
             Labels of the samples.
         features : pair of int or str, optional
-            Which features to draw. None draws both of two features, and the most separating plane of more.
-        ax : matplotlib Axes, optional
+            Features to draw. None draws both of two features, and the most discriminative plane of more.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+
+        Returns
+        -------
+        display : MixtureDisplay
         """
         model, rows, names = prepared(estimator, X)
         view = View(model, rows, chosen_features(features, names), names)
@@ -153,7 +170,19 @@ class MixtureDisplay:
         return cls(view, None if y is None else np.asarray(y), classes).plot(ax)
 
     def plot(self, ax: Any = None, numbers: bool = True) -> MixtureDisplay:
-        """Draw; returns self. Numbers of components are left out with numbers=False."""
+        """Draw the plot.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; a new figure if None.
+        numbers : bool, default=True
+            Whether to draw the numbers of the components.
+
+        Returns
+        -------
+        display : MixtureDisplay
+        """
         self.ax_ = axes_or_new(ax)
         self.figure_, view = self.ax_.figure, self.view
         if self.classes is not None:
@@ -211,12 +240,27 @@ class MixtureDisplay:
 
 
 class PairsDisplay:
-    """All pairs of some features: components and samples of every class, and their densities on the diagonal.
+    """Scatter plots of all pairs of some features with components, and histograms on the diagonal.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted estimator with a density.
+    rows : ndarray of shape (n_samples, n_features)
+        Samples.
+    labels : ndarray of shape (n_samples,) or None
+        Labels of the samples.
+    features : list of int
+        Features to draw.
+    names : list of str
+        Names of all features.
 
     Attributes
     ----------
-    axes_ : ndarray of matplotlib Axes
-    figure_ : matplotlib Figure
+    axes_ : ndarray of matplotlib.axes.Axes
+        The axes.
+    figure_ : matplotlib.figure.Figure
+        The figure.
     """
 
     axes_: Any
@@ -227,15 +271,20 @@ class PairsDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any = None, *, features: Any = None) -> PairsDisplay:
-        """Draw a fitted estimator with a density, or a Pipeline that ends in one.
+        """Draw a fitted estimator with a density, or a pipeline that ends in one.
 
         Parameters
         ----------
-        estimator : fitted estimator or Pipeline
+        estimator : estimator or Pipeline
+            Fitted estimator.
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,), optional
         features : sequence of int or str, optional
-            Which features to draw; None draws the first five.
+            Features to draw; the first five if None.
+
+        Returns
+        -------
+        display : PairsDisplay
         """
         model, rows, names = prepared(estimator, X)
         chosen = range(min(5, len(names))) if features is None else features
@@ -243,7 +292,12 @@ class PairsDisplay:
         return cls(model, rows, None if y is None else np.asarray(y), numbers, names).plot()
 
     def plot(self) -> PairsDisplay:
-        """Draw; returns self."""
+        """Draw the plot.
+
+        Returns
+        -------
+        display : PairsDisplay
+        """
         import matplotlib.pyplot as plt
 
         size, classes = len(self.features), vars(self.model).get("classes_")

@@ -1,4 +1,4 @@
-"""Colours, markers and names that all pictures share: colour-blind safe, and different for many classes."""
+"""Colours, markers and names of all plots: colour-blind safe, and different for many classes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
-# Okabe and Ito (2008): eight colours that people with colour-blindness tell apart. From the ninth class on, they come
-# again with another marker and line style, so that no two of forty classes look the same.
+# The colour-blind safe palette of Okabe and Ito (2008). From the ninth class on, colours repeat with other markers and
+# line styles, so that forty classes all look different.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#B8A800", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))

@@ -11,16 +11,29 @@ from mixtura.roles import Parameters, Prior
 
 @dataclass(frozen=True)
 class Scaled:
-    """A prior with its log density multiplied, as hybrid training counts it with the likelihood (RPTP18).
+    """Prior whose log density is multiplied by a factor, as in hybrid training (RPTP18).
 
     Parameters
     ----------
     prior : Prior
+        The prior.
     factor : float
+        Factor of its log density.
     """
 
     prior: Prior
     factor: float
 
     def log_density(self, parameters: Parameters) -> Tensor:
+        """Compute the log density of the parameters of a mixture, up to a constant.
+
+        Parameters
+        ----------
+        parameters : Parameters
+            A mixture, or the parameters of an optimiser.
+
+        Returns
+        -------
+        log_density : Tensor of shape ()
+        """
         return self.factor * self.prior.log_density(parameters)

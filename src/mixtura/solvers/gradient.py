@@ -240,7 +240,7 @@ class Training:
         mixture = self.free.standard_mixture()
         summary = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
         moments = summary.moments.about(mixture.means)
-        # Log joints of the rows as they are: by the scales of the observed cells less.
+        # Log joints of the rows as they are: by the scales of the observed values less.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
         return log_prior + summary.value - seen * float(moments.counts.sum())
@@ -327,7 +327,7 @@ class CapturedStep:
 
 
 def standard_units(block: Block, frame: Frame, one_scale: bool = False) -> Units:
-    """Mean and standard deviation of the observed cells of every column, or one for all columns."""
+    """Mean and standard deviation of the observed values of every column, or one for all columns."""
     observed = ~block.rows.isnan()
     weights = torch.ones_like(observed[:, 0], dtype=torch.float64) if block.weights is None else block.weights.double()
     counts = (weights @ observed.double()).clamp_min(1e-300)

@@ -338,23 +338,19 @@ def run_members(
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
     """Return the best of several fits, the first of equals.
 
-    <<<<<<< HEAD
-        Ctrl-C, and samples that cannot be read any more, end the fits: the best one so far is returned with the outcome
-        INTERRUPTED, and the caller raises the cause again.
-    =======
-        Ctrl-C ends the fits: the best one so far is returned with the outcome INTERRUPTED, and the caller raises it again.
+    Ctrl-C, or a failure to read the samples, ends the fits: the best one so far is returned with the outcome
+    INTERRUPTED, and the caller raises the exception again.
 
-        Parameters
-        ----------
-        n_starts : int
-            Number of fits.
-        fit_once : callable
-            Function without arguments that returns a FitResult.
+    Parameters
+    ----------
+    n_starts : int
+        Number of fits.
+    fit_once : callable
+        Function without arguments that returns a FitResult.
 
-        Returns
-        -------
-        result : FitResult
-    >>>>>>> 164b24e (Document solvers in numpydoc format)
+    Returns
+    -------
+    result : FitResult
     """
     best: FitResult | None = None
     for _ in range(n_starts):

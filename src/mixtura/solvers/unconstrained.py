@@ -217,7 +217,7 @@ class FreeMixture:
         torch.autograd.backward(roots, gradients)
         return value
 
-    # ---- rows with missing cells -------------------------------------------------------------------------------
+    # ---- rows with missing values -------------------------------------------------------------------------------
 
     def add_gradient_of_moments(self, moments: Moments, divisor: float, prior_share: float) -> Tensor:
         """The same from moments of the signed responsibilities about the current means; returns the log prior's part.
