@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor]], int, int, Callabl
         residual,
         2048,
         1000,
-        lambda: MixtureHead(2048, 1000, 4, "diagonal"),
+        lambda: MixtureHead(2048, 1000, 4, "diag"),
         1.5,
     ),
 }

@@ -10,7 +10,7 @@ def score(x, weight, bias, projection, quadratic):
     products = []
     if quadratic == "full":
         products = [x[i] * x[j] for i in range(len(x)) for j in range(i, len(x))]
-    elif quadratic in ("diagonal", "low_rank"):
+    elif quadratic in ("diag", "low_rank"):
         products = [value * value for value in x]
     total = bias + float(np.dot(weight, [*x, *products]))
     if projection is not None:

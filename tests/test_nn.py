@@ -28,7 +28,7 @@ from mixtura.values.features import triangle
 from mixtura.values.targets import Targets
 
 D, C = 5, 3
-QUADRATICS = ("full", "diagonal", "low_rank", "none")
+QUADRATICS = ("full", "diag", "low_rank", "none")
 HEADS = {
     **{f"mixture_{q}_{m}": (lambda q=q, m=m: MixtureHead(D, C, m, q)) for q in QUADRATICS for m in (1, 3)},
     **{f"density_{q}": (lambda q=q: MixtureHead(D, C, 2, q, density=True)) for q in QUADRATICS},
@@ -338,7 +338,7 @@ def test_one_linear_component_is_nn_linear():
     assert sum(p.numel() for p in head.parameters()) == sum(p.numel() for p in linear.parameters())
 
 
-@pytest.mark.parametrize("quadratic", ["full", "diagonal", "low_rank"])
+@pytest.mark.parametrize("quadratic", ["full", "diag", "low_rank"])
 @pytest.mark.parametrize("n_features", [2, 16, 64])
 def test_the_size_of_scores_at_the_start_does_not_depend_on_the_number_of_features(n_features, quadratic):
     torch.manual_seed(0)
@@ -355,7 +355,7 @@ def test_the_start_of_a_linear_head_is_that_of_nn_linear():
         assert_close(own.std(), known.std(), 0.25)
 
 
-@pytest.mark.parametrize("quadratic", ["diagonal", "low_rank"])
+@pytest.mark.parametrize("quadratic", ["diag", "low_rank"])
 def test_large_sizes_make_nothing_of_the_size_of_the_products(quadratic):
     head = MixtureHead(2048, 100, 4, quadratic, rank=2)
     n_numbers = sum(p.numel() for p in head.parameters())
@@ -417,7 +417,7 @@ def test_the_divergence_is_that_of_the_twin(quadratic):
 
 def test_noise_has_the_mean_and_variance_of_noisy_weights():
     torch.manual_seed(0)
-    head = SparseMixtureHead(2, 2, 1, "diagonal", normalise=False)
+    head = SparseMixtureHead(2, 2, 1, "diag", normalise=False)
     with torch.no_grad():
         head.components.log_variances.fill_(-2.0)
     x = torch.tensor([[1.0, -0.5]])
@@ -539,7 +539,7 @@ def test_l1_is_the_sum_of_absolute_weights():
 def test_a_head_from_features_predicts_as_the_mixture_it_came_from(quadratic, density, n_components):
     X, y = load_wine(return_X_y=True)
     head = MixtureHead.from_features(X, y, n_components, quadratic, density=density, random_state=0).double().eval()
-    types = {"full": "full", "diagonal": "diag", "low_rank": "low_rank"}
+    types = {"full": "full", "diag": "diag", "low_rank": "low_rank"}
     kind = types.get(quadratic) or (mixtura.covariances.Tied(mixtura.covariances.Diagonal()) if density else "tied")
     model = MixtureClassifier(n_components, covariance_type=kind, random_state=0).fit((X - X.mean(0)) / X.std(0), y)
     rows = torch.from_numpy(X)
@@ -615,7 +615,7 @@ def test_from_features_fills_a_class_with_few_rows():
     x, y = rows_and_labels(30)
     few = torch.cat((torch.arange(30)[y != 0], torch.arange(30)[y == 0][:1]))
     with pytest.warns(mixtura.checks.RepairWarning, match="has 1 samples for 3 components"):
-        head = MixtureHead.from_features(x[few], y[few], 3, "diagonal", random_state=0).eval()
+        head = MixtureHead.from_features(x[few], y[few], 3, "diag", random_state=0).eval()
     assert torch.isfinite(head(x)).all()
 
 
@@ -636,7 +636,7 @@ def test_the_hybrid_loss_is_the_sum_of_its_parts():
     assert_close(head.hybrid_loss(x, unlabeled, 0.3), 0.3 * marginal, 1e-6)
 
 
-@pytest.mark.parametrize("quadratic", ["full", "diagonal", "none"])
+@pytest.mark.parametrize("quadratic", ["full", "diag", "none"])
 def test_running_density_equals_the_twin(quadratic):
     torch.manual_seed(0)
     head = MixtureHead(D, C, 2, quadratic, density=True, normalise=False).double()

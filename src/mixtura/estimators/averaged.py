@@ -519,7 +519,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), judged, weights)
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
-        if self.combine == "density" or not hasattr(self, "mixture_"):
+        if self.combine == "density" or "mixture_" not in vars(self):
             return super()._scores()
 
         def scores(log_joint: Tensor) -> Tensor:

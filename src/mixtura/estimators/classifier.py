@@ -194,7 +194,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
-        return 1 if self.warm_start and hasattr(self, "mixture_") else n_init
+        return 1 if self.warm_start and "mixture_" in vars(self) else n_init
 
     def _objective(self) -> Objective:
         if isinstance(self.objective, Objective):
@@ -299,7 +299,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _warps(self, description: Description) -> list[Warp | None]:
         """What becomes of the features; more than one are compared."""
-        if self.warm_start and hasattr(self, "mixture_"):
+        if self.warm_start and "mixture_" in vars(self):
             return [self.warp_]
         if self.warp is None:
             return [None]
@@ -314,7 +314,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
         """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
-        last = getattr(self, "selection_", None) if self.warm_start else None
+        last = vars(self).get("selection_") if self.warm_start else None
         if last is None:
             return self.n_components, self.prior
         return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
@@ -383,7 +383,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _given_start(self, plan: Plan) -> Mixture | None:
         """The mixture that `warm_start` or `init` hands over, if any."""
-        given = self if self.warm_start and hasattr(self, "mixture_") else self.init
+        given = self if self.warm_start and "mixture_" in vars(self) else self.init
         if isinstance(given, MixtureEstimator):
             given = self._mixture_of(given, plan)
         if not isinstance(given, Mixture):
@@ -403,12 +403,12 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return first_update(rough, assigned, problem or plan.generative)
 
     def _mixture_of(self, fitted: MixtureEstimator, plan: Plan) -> Mixture:
-        if not hasattr(fitted, "mixture_"):
+        if "mixture_" not in vars(fitted):
             raise ValueError(
                 f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid "
                 "search make are not fitted either: pass init=model.mixture_ there."
             )
-        classes = getattr(fitted, "classes_", plan.classes)
+        classes = vars(fitted).get("classes_", plan.classes)
         if not np.array_equal(classes, plan.classes):
             raise ValueError(
                 f"The model to start from knows the classes {classes.tolist()}, but y holds "

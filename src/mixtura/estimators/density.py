@@ -329,7 +329,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return rows, rows.source(weights=weights)
 
     def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, Problem, Description]:
-        going_on = self.warm_start and hasattr(self, "converged_")
+        going_on = self.warm_start and "converged_" in vars(self)
         random_state = check_random_state(self.random_state)
         description = describe(source, 1, torch.Generator().manual_seed(0))
         check_described(self, description)

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.estimators.input import PandasLike
 from mixtura.estimators.trust import as_array
 from mixtura.model.mixture import Mixture
 from mixtura.reading.explanations import Explanation, shapley_values
@@ -176,4 +177,4 @@ def log_odds(scores: np.ndarray, targets: np.ndarray, against: int | None) -> np
 
 def is_frame(X: Any) -> bool:
     """Whether X is a pandas data frame."""
-    return hasattr(X, "iloc") and hasattr(X, "columns")
+    return isinstance(X, PandasLike)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -110,6 +110,36 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
 
 
+@runtime_checkable
+class ArrayLike(Protocol):
+    """An array of any library."""
+
+    @property
+    def shape(self) -> Any: ...
+
+
+@runtime_checkable
+class FrameLike(Protocol):
+    """A data frame of any library."""
+
+    @property
+    def columns(self) -> Any: ...
+    @property
+    def dtypes(self) -> Any: ...
+
+
+@runtime_checkable
+class PandasLike(FrameLike, Protocol):
+    """A data frame with the methods of pandas."""
+
+    @property
+    def iloc(self) -> Any: ...
+    @property
+    def index(self) -> Any: ...
+    def isna(self) -> Any: ...
+    def mask(self, cond: Any) -> Any: ...
+
+
 def adopt_features(estimator: Any, fitted: Any) -> None:
     """Let an estimator know the features that the estimator inside it was fitted to."""
     estimator.n_features_in_ = fitted.n_features_in_
@@ -120,18 +150,19 @@ def adopt_features(estimator: Any, fitted: Any) -> None:
 
 def framed_like(X: Any, values: Any) -> Any:
     """Completed samples as a data frame with the names and the index of X, where X is one (pandas or polars)."""
-    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+    if not isinstance(X, FrameLike):
         return values
-    if hasattr(X, "iloc"):
-        return type(X)(values, index=X.index, columns=X.columns)
-    return type(X)(values, schema=list(X.columns))
+    make: Any = type(X)
+    if isinstance(X, PandasLike):
+        return make(values, index=X.index, columns=X.columns)
+    return make(values, schema=list(X.columns))
 
 
 def _with_nan(X: Any) -> Any:
     """X with NaN where values are masked, or where they are None or pd.NA among objects."""
     if isinstance(X, np.ma.MaskedArray):
         return np.ma.filled(X.astype(X.dtype if X.dtype.kind == "f" else float), np.nan)
-    if hasattr(X, "isna") and hasattr(X, "dtypes"):
+    if isinstance(X, PandasLike):
         return X.mask(X.isna()) if any(str(kind) == "object" for kind in X.dtypes) else X
     if isinstance(X, np.ndarray) and X.dtype.kind == "O":
         return np.where(_missing_objects(X), np.nan, X)
@@ -185,14 +216,14 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
 
 
 def _refuse_categories(X: Any) -> None:
-    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+    if isinstance(X, FrameLike):
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
         if named:
             raise ValueError(checks.categorical(named))
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).lower().startswith(DATES)]
         if named:
             raise ValueError(checks.dates(named))
-    elif getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+    elif isinstance(X, np.ndarray) and X.dtype.kind in ("m", "M"):
         raise ValueError(checks.dates([]))
 
 
@@ -201,7 +232,7 @@ def _text_columns(X: Any) -> list[Any]:
     values = np.asarray(X, dtype=object)
     if values.ndim != 2:
         return []
-    names = list(getattr(X, "columns", range(values.shape[1])))
+    names = list(X.columns) if isinstance(X, FrameLike) else range(values.shape[1])
     return [name for name, column in zip(names, values.T, strict=True) if any(isinstance(v, str) for v in column)]
 
 
@@ -234,7 +265,7 @@ def read_labels(
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(
             np.where(missing, np.nan, values) if missing.any() else values,
-            getattr(y, "columns", range(values.shape[1])),
+            y.columns if isinstance(y, FrameLike) else range(values.shape[1]),
             name,
         )
     values, missing = column_or_1d(values, warn=True), missing.ravel()
@@ -324,16 +355,11 @@ def is_dask(X: Any) -> bool:
 
 def is_batches(X: Any) -> bool:
     """Whether X is a re-iterable of (X, y) batches rather than one array."""
-    if (
-        isinstance(X, Tensor | str | bytes | dict | Sharded)
-        or hasattr(X, "__array__")
-        or hasattr(X, "shape")
-        or hasattr(X, "columns")
-    ):
+    if isinstance(X, Tensor | str | bytes | dict | Sharded | ArrayLike | FrameLike):
         return False
     if not isinstance(X, list | tuple):
         return isinstance(X, Iterable)
     first = X[0] if len(X) else None
-    if getattr(first, "ndim", 0) == 2:  # a list of arrays: batches without labels
+    if isinstance(first, ArrayLike) and len(first.shape) == 2:  # a list of arrays: batches without labels
         return True
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2

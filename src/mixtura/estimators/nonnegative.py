@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
+from mixtura.estimators.input import ArrayLike, FrameLike, Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import watcher
@@ -495,7 +495,7 @@ class QuietNMF(NMF):
         if rows.ndim != 2 or rows.dtype.kind not in "fiu":
             return  # scikit-learn says what is wrong
         values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
-        names = getattr(X, "columns", None)
+        names = X.columns if isinstance(X, FrameLike) else None
         name = "make_nonnegative_pipeline"
 
         def named(column: int) -> str:
@@ -506,7 +506,7 @@ class QuietNMF(NMF):
 
     def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
         self._check(X)
-        checks.rank_of_codes(self.n_components, X.shape if hasattr(X, "shape") else np.shape(X))
+        checks.rank_of_codes(self.n_components, X.shape if isinstance(X, ArrayLike) else np.shape(X))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
             return super().fit_transform(X, y, W=W, H=H)

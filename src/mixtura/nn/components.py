@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mixtura.nn.logits import divergence, minus_log_alphas, noisy
 from mixtura.values.features import LINEAR, QUADRATICS, SQUARES, Coefficients, SharedMap, project, weigh
 
-MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diagonal": SQUARES, "low_rank": SQUARES, "none": LINEAR}
+MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diag": SQUARES, "low_rank": SQUARES, "none": LINEAR}
 # Initial contribution of the quadratic terms to a score, relative to the linear ones: a new head is nearly linear.
 QUADRATIC_SHARE = 0.1
 # Features are scaled so that the mean squares of their products sum to this. An optimiser step that changes every

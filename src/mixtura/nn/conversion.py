@@ -74,7 +74,7 @@ def _structure(head: Any) -> Structure:
         if head.density:
             return Tied(Diagonal())
         return Tied(Full() if head.n_features <= MOST_FEATURES_FULL else low_rank)
-    return {"full": Full(), "diagonal": Diagonal(), "low_rank": low_rank}[head.quadratic]
+    return {"full": Full(), "diag": Diagonal(), "low_rank": low_rank}[head.quadratic]
 
 
 def _padded(mixture: Mixture, n_components: int) -> Mixture:

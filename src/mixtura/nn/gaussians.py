@@ -17,7 +17,7 @@ SMALLEST_VARIANCE = 1e-3
 class GaussianComponents(nn.Module):
     """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k), by the feature map of (scores).
 
-    Sigma_k is a lower triangular root times its transpose ("full"), variances ("diagonal"), variances and loadings
+    Sigma_k is a lower triangular root times its transpose ("full"), variances ("diag"), variances and loadings
     ("low_rank"), each plus the smallest variance; "none" has one set of variances for all components (head-gaussians).
     """
 

@@ -38,7 +38,7 @@ class MixtureHead(nn.Module):
         Number of classes, at least 2.
     n_components : int, default=1
         Number of components per class.
-    quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+    quadratic : {"full", "diag", "low_rank", "none"}, default="full"
         Quadratic terms of a score: all products of two features, squares only, squares and `rank` projections, or
         none. With "none" and one component the head equals `nn.Linear`.
     rank : int or "auto", default="auto"
@@ -274,7 +274,7 @@ class MixtureHead(nn.Module):
         """Create a head initialised from a `MixtureClassifier` fitted to features.
 
         In evaluation mode the head then has the class probabilities of the fitted mixture. Its default prior makes
-        few samples per class sufficient; use "low_rank" or "diagonal" in high dimensions.
+        few samples per class sufficient; use "low_rank" or "diag" in high dimensions.
 
         Parameters
         ----------
@@ -284,7 +284,7 @@ class MixtureHead(nn.Module):
             Labels; the classes of the head are the distinct labels in sorted order.
         n_components : int, default=1
             Number of components per class.
-        quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+        quadratic : {"full", "diag", "low_rank", "none"}, default="full"
             Quadratic terms, as in the constructor.
         **options : dict
             `rank`, `density` and `threshold` go to the head, all others to `MixtureClassifier`.
@@ -369,7 +369,7 @@ class SparseMixtureHead(MixtureHead):
         Number of classes, at least 2.
     n_components : int, default=2
         Number of components per class.
-    quadratic : {"full", "diagonal", "low_rank", "none"}, default="full"
+    quadratic : {"full", "diag", "low_rank", "none"}, default="full"
         Quadratic terms of a score, as in `MixtureHead`.
     rank : int or "auto", default="auto"
         Number of projections per component, for "low_rank" only.

@@ -47,7 +47,7 @@ class RunningDensity(nn.Module):
         variances = torch.ones(1 if quadratic == "none" else n_components, n_features)
         starts: dict[str, Callable[[], Covariance]] = {
             "full": lambda: FullCovariance(torch.diag_embed(variances)),
-            "diagonal": lambda: DiagonalCovariance(variances),
+            "diag": lambda: DiagonalCovariance(variances),
             "low_rank": lambda: LowRankCovariance(variances, 0.1 * torch.randn(n_components, n_features, rank)),
             "none": lambda: TiedCovariance(DiagonalCovariance(variances), torch.zeros(n_components, dtype=torch.int64)),
         }
