@@ -33,11 +33,11 @@ from mixtura import MixtureClassifier
 from mixtura.covariances import DiagonalCovariance, FullCovariance
 from mixtura.datasets import make_ripley, make_waveform
 from mixtura.engine.sources import TensorSource, locate
-from mixtura.estimators.classifier import make_prior
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Marginal
-from mixtura.solvers import EM, BaumWelch, Gradient
+from mixtura.selection.plan import make_prior
+from mixtura.solvers import EM, BaumWelch, Gradient, Problem
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = {
@@ -74,14 +74,15 @@ def iteration_costs(n_repeats: int) -> list[dict[str, Any]]:
     for name, size in SIZES.items():
         rows, mixture = random_problem(*size)
         frame, floor = locate(rows), torch.zeros(size[1], dtype=torch.float64)
-        em, solver = EM(Marginal(), frame, floor), BaumWelch(Conditional(), frame, floor)
-        now = solver.start(mixture, rows)
+        em, solver = EM(), BaumWelch()
+        plain, problem = (Problem(rows, objective, frame, floor) for objective in (Marginal(), Conditional()))
+        now = solver.init(problem, mixture)
 
-        def iteration(solver=solver, now=now, rows=rows) -> None:
-            solver.start(solver.updated(now, 2.0), rows)
+        def iteration(solver=solver, now=now, problem=problem) -> None:
+            solver.init(problem, solver.updated(problem, now, 2.0))
 
         pairs = [
-            (seconds_of(lambda em=em, m=mixture, r=rows: em.step(m, r)), seconds_of(iteration))
+            (seconds_of(lambda em=em, m=mixture, p=plain: em.step(p, m)), seconds_of(iteration))
             for _ in range(n_repeats)
         ]
         fastest = np.min(pairs, 0).tolist()
@@ -106,16 +107,15 @@ def problems() -> dict[str, tuple[np.ndarray, np.ndarray, int, str]]:
     }
 
 
-def climb(solver: Any, start: Mixture, rows: TensorSource, limit: float) -> list[tuple[float, float]]:
+def climb(solver: Any, problem: Problem, start: Mixture, limit: float) -> list[tuple[float, float]]:
     """(seconds, objective) after every step."""
     begin = time.perf_counter()
-    progress = solver.start(start, rows)
+    state = solver.init(problem, start)
     trace: list[tuple[float, float]] = []
     while time.perf_counter() - begin < limit:
         before = time.perf_counter() - begin
-        step = solver.step(progress, rows)
-        progress = step.mixture
-        trace.append((before, step.value))
+        state, info = solver.step(problem, state)
+        trace.append((before, info.value))
         if len(trace) > 1 and abs(trace[-1][1] - trace[-2][1]) < 1e-7:
             break
     return trace
@@ -129,10 +129,9 @@ def climbs(limit: float) -> list[dict[str, Any]]:
         with torch.no_grad():
             description = describe(rows, len(model.classes_), torch.Generator().manual_seed(0))
             prior = make_prior("default", description, model.n_components_.tolist())
-            solver = BaumWelch(Conditional(), description.frame, 1e-9 * description.within, prior)
-            baum_welch = climb(solver, model.mixture_, rows, limit)
-        gradient = Gradient("lbfgs", objective=Conditional(), prior=prior)
-        traces = {"baum_welch": baum_welch, "lbfgs": climb(gradient, model.mixture_, rows, limit)}
+            problem = Problem(rows, Conditional(), description.frame, 1e-9 * description.within, prior)
+            baum_welch = climb(BaumWelch(), problem, model.mixture_, limit)
+        traces = {"baum_welch": baum_welch, "lbfgs": climb(Gradient("lbfgs"), problem, model.mixture_, limit)}
         best = max(value for trace in traces.values() for _, value in trace)
         record: dict[str, Any] = {"case": name, "start": baum_welch[0][1], "best": best}
         for method, trace in traces.items():

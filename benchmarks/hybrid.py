@@ -29,10 +29,10 @@ from torch import Tensor
 from benchmarks.__main__ import growth, machine
 from mixtura.covariances import LowRankCovariance
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin, class_log_joint
-from mixtura.solvers import Gradient
+from mixtura.solvers import Gradient, Problem
 from mixtura.solvers.gradient import Training
 from mixtura.values.targets import Targets
 
@@ -107,8 +107,10 @@ def epochs(device: torch.device, n_rounds: int) -> dict[str, Any]:
     x = torch.rand(n_rows, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(device)
     y = (torch.arange(n_rows) % 10).to(device)
     objective = Hybrid(0.25, Margin(60.0))
-    ours = Training(Gradient(optimiser="adam", objective=objective), start, TensorSource(x, y))
-    calls = {"mixtura": ours.run_epoch, "plain autograd": plain_epoch(start, x, y, objective)}
+    source = TensorSource(x, y)
+    problem = Problem(source, objective, locate(source), torch.zeros_like(x[0]))
+    ours = Training(Gradient("adam"), problem, start)
+    calls = {"mixtura": lambda: ours.run_epoch(0), "plain autograd": plain_epoch(start, x, y, objective)}
     times = {name: 1e3 * BATCH * t / n_rows for name, t in least(calls, n_rounds).items()}
     return {"milliseconds": times, "ratio": times["plain autograd"] / times["mixtura"]}
 

@@ -10,6 +10,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint, Marginal
 from mixtura.priors import Conjugate
 from mixtura.selection.search import LARGEST, Ground, choose, penalties
-from mixtura.solvers import EM, Task, first_update
-from mixtura.solvers.batched_em import Together
+from mixtura.solvers import EM, Problem, Task, first_update
+from mixtura.solvers.batched_em import BatchedEM, Together
 
 RESULTS = Path(__file__).parent / "results"
 N_ROUNDS = 5
@@ -63,25 +64,28 @@ def members(
     counts = torch.from_numpy(rng.multinomial(n_rows, np.full(n_rows, 1 / n_rows), size=n_members).T.astype(np.int16))
     seen = [TensorSource(rows, weights=counts[:, b].double()) for b in range(n_members)]
     frame = describe(seen[0], 1, generator).frame
-    solver = EM(Joint(), frame, floor=torch.zeros(n_features, dtype=torch.float64), prior=Conjugate(2.0, rows.var(0)))
+    floor, prior = torch.zeros(n_features, dtype=torch.float64), Conjugate(2.0, rows.var(0))
+    problem = Problem(seen[0], Joint(), frame, floor, prior)
     starts = []
     for source in seen:
         rough, assigned = starting_mixture(
             describe(source, 1, generator), Full(), [n_components], "k-means++", generator
         )
-        starts.append(first_update(rough, assigned, solver))
-    tasks = [Task(solver, start, float(n_rows), b) for b, start in enumerate(starts)]
-    together = Together.of(Full(), tasks)
-    all_rows = TensorSource(rows, counts=counts)
+        starts.append(first_update(rough, assigned, problem))
+    tasks = [Task(problem, start, float(n_rows), b) for b, start in enumerate(starts)]
+    state = [Together.of(Full(), tasks, TensorSource(rows, counts=counts))]
     alone: list[Mixture] = list(starts)
 
     def pass_alone() -> None:
         for b, source in enumerate(seen):
-            alone[b] = solver.step(alone[b], source).mixture
+            alone[b] = EM().step(replace(problem, source=source), alone[b])[0]
 
-    batched, separate = best_times(lambda: together.step(all_rows) and None, pass_alone)
+    def pass_together() -> None:
+        state[0] = BatchedEM().step(None, state[0])[0]
+
+    batched, separate = best_times(pass_together, pass_alone)
     furthest = max(
-        float((together.stack.member(b).covariances - mixture.covariances).abs().max())
+        float((state[0].stack.member(b).covariances - mixture.covariances).abs().max())
         for b, mixture in enumerate(alone)
     )
     return {"together": batched, "separate": separate, "ratio": separate / batched, "largest difference": furthest}
@@ -95,8 +99,9 @@ def path(n_rows: int, n_features: int) -> dict[str, float]:
 
     def walked() -> None:
         generator = torch.Generator().manual_seed(0)
-        solver = EM(Marginal(), describe(source, 1, generator).frame, torch.zeros(n_features, dtype=torch.float64))
-        choose(Ground(source, 1, Full(), solver, "kmeans", generator), priors, None, "bic")
+        frame = describe(source, 1, generator).frame
+        problem = Problem(source, Marginal(), frame, torch.zeros(n_features, dtype=torch.float64))
+        choose(Ground(problem, 1, Full(), "kmeans", generator), priors, None, "bic")
 
     def separate() -> None:
         for prior in priors:

@@ -62,7 +62,7 @@ def textbook() -> dict:
     solver = SparseNewton(merge=False)
     results: list = []
     with torch.inference_mode():  # as in the estimator
-        times = [seconds(lambda: results.append(run(solver, start, problem.evidence, 5000, 0.0))) for _ in range(5)]
+        times = [seconds(lambda: results.append(run(solver, problem.evidence, start, 5000, 0.0))) for _ in range(5)]
     ours, mixture = statistics.median(times), results[0].mixture.mixture
     columns = problem.basis.evaluate(problem.rows).numpy()
     twins = []

@@ -225,7 +225,7 @@ def best_of(X: np.ndarray, y: np.ndarray, candidates: list[dict[str, Any]]) -> A
 
 
 def search_score(model: Any) -> float:
-    return max(record.score for record in model.search_)
+    return -model.search_.best.score
 
 
 def separated_text(model: Any) -> str:

@@ -22,7 +22,7 @@ from mixtura.init.label_spreading import Graph, graph_of, spread
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.priors import Conjugate
-from mixtura.solvers import EM, run, run_held_out
+from mixtura.solvers import EM, HeldOut, Problem, run
 from reproduce import hybrid as base
 from reproduce.hybrid_search import END, class_log_joints, is_known
 
@@ -52,12 +52,12 @@ def start_of(x: torch.Tensor, labels: torch.Tensor, way: Way, seed: int) -> Mixt
     return base.generative({"train": (x, labels)}, (way.k,) * N_CLASSES, "full", 1, way.prior, seed, max_iter=20)
 
 
-def em_of(x: torch.Tensor, way: Way) -> EM:
+def problem_of(x: torch.Tensor, labels: torch.Tensor, way: Way) -> Problem:
     prior = Conjugate(way.prior[0], torch.full_like(x[0], way.prior[1]))
     uniform = torch.full((N_CLASSES,), 1 / N_CLASSES, dtype=x.dtype, device=x.device)
     limit = 8 * 2**30 if x.device.type == "cuda" else 2**28
-    frame = locate(TensorSource(x))
-    return EM(Joint(), frame, torch.zeros_like(x[0]), prior, uniform, memory_limit=limit)
+    source = TensorSource(x, labels)
+    return Problem(source, Joint(), locate(source), torch.zeros_like(x[0]), prior, uniform, memory_limit=limit)
 
 
 class Subset:
@@ -97,9 +97,9 @@ class Subset:
         self.keep("labeled rows only; paper's protocol", self.errors(max(fits, key=self._score)))
 
     def without_choice(self) -> None:
-        start, solver = self.start(DEFAULT), em_of(self.x, DEFAULT)
+        start, problem = self.start(DEFAULT), problem_of(self.x, self.labels, DEFAULT)
         self.keep("spread, no EM; no validation labels", self.errors(start))
-        found = run(solver, start, TensorSource(self.x, self.labels), ITERATIONS, 1e-3).mixture
+        found = run(EM(), problem, start, ITERATIONS, 1e-3).mixture
         self.keep("spread, EM; no validation labels", self.errors(found))
         data, counts = {"train": (self.x, self.labels)}, (DEFAULT.k,) * N_CLASSES
         options = {"init": "spread", "unlabeled": -1, "max_iter": ITERATIONS}
@@ -111,10 +111,8 @@ class Subset:
         fits = []
         for way in WAYS:
             began = time.perf_counter()
-            solver, source = em_of(self.x, way), TensorSource(self.x, self.labels)
-            best = run_held_out(
-                solver, self.start(way), source, self._score, ITERATIONS, 1e-3, interval=4, patience=3
-            ).mixture
+            problem, judge = problem_of(self.x, self.labels, way), HeldOut(self._score, interval=4, patience=3)
+            best = run(EM(), problem, self.start(way), ITERATIONS, 1e-3, held_out=judge).mixture
             fits.append((-self._score(best), way, best))
             print(self.n_labels, self.subset, way, fits[-1][0], f"{time.perf_counter() - began:.1f} s", flush=True)
         validation, way, mixture = min(fits, key=lambda fit: fit[0])

@@ -28,11 +28,13 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.datasets import load_mnist
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.sources import TensorSource, locate
+from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin, class_log_joint
 from mixtura.priors import Conjugate
-from mixtura.solvers import Gradient, run
+from mixtura.selection.scores import classification_score
+from mixtura.solvers import Gradient, HeldOut, Problem, run
 from mixtura.solvers.unconstrained import Units
 
 RESULTS = Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"hybrid{os.environ.get('PART', '')}.json"
@@ -189,29 +191,27 @@ def hybrid(
         learning_rate=settings.step,
         decay_epochs=epochs if settings.decay else None,
         averaging=settings.averaging,
-        objective=Hybrid(tradeoff, other),
-        held_out=TensorSource(*data["validation"]),
-        patience=10**6,
-        seed=seed,
         units=Units(x.mean(0), torch.ones_like(x[0])) if x.shape[1] == 784 else None,  # pixels have the same units
         floor=settings.epsilon if x.shape[1] == 784 else None,
     )
     source = TensorSource(x, y)
     began = time.perf_counter()
-    progress = run(solver, solver.start(start, source), source, epochs, 0.0).mixture
+    problem = Problem(source, Hybrid(tradeoff, other), locate(source), torch.zeros_like(x[0]), seed=seed)
+    score = classification_score(TensorSource(*data["validation"]), True, DEFAULT_MEMORY_LIMIT)
+    result = run(solver, problem, start, epochs, 0.0, held_out=HeldOut(score, patience=10**6))
     seconds = time.perf_counter() - began
-    best = progress.mixture
+    best, scores = result.mixture, dict(result.scores)
     tested = {}
     if test:
-        final = progress.training.mixture_of(progress.training.kept())
+        final = solver.result(result.state)
         tested = {"test": error(best, data["test"]), "last_test": error(final, data["test"])}
     return best, {
         "tradeoff": tradeoff,
-        "validation": -100 * progress.best_score[0],
+        "validation": -100 * scores[result.best_iteration][0],
         **tested,
-        "epoch": progress.best_epoch,
+        "epoch": result.best_iteration,
         "seconds": seconds,
-        "curve": [round(-100 * score[0], 3) for score in progress.scores],
+        "curve": [round(-100 * score[0], 3) for score in scores.values()],
     }
 
 

@@ -50,7 +50,7 @@ def _without(state: State, k: int, evidence: Evidence, solver: SparseNewton, n_s
 
 
 def _fitted(state: State, evidence: Evidence, solver: SparseNewton, n_steps: int) -> State:
-    result = run(solver, state, evidence, n_steps, 0.0)
+    result = run(solver, evidence, state, n_steps, 0.0)
     if result.outcome is Outcome.INTERRUPTED:
         raise KeyboardInterrupt
     return result.mixture

@@ -98,7 +98,7 @@ def fitted(problem: SparseProblem, seed: int, solver: SparseNewton) -> State:
     responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(seed))
     n_columns = problem.evidence.n_columns
     start = starting_state(n_columns, problem.class_of, responsibilities, problem.precisions)
-    return run(solver, start, problem.evidence, 2000, 0.0).mixture
+    return run(solver, problem.evidence, start, 2000, 0.0).mixture
 
 
 def components(X, y, X_out, y_out, seed: int, **_: object) -> dict:
@@ -133,7 +133,7 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
             responsibilities = starting_responsibilities(problem, generator)
             working = working_set.WorkingSet(SparseNewton(), problem.candidates(), LIMIT, generator)
             start = working.start(problem.class_of, responsibilities)
-            state, evidence, basis = problem.settled(run(working, start, problem.rows_only, 2000, 0.0).mixture)
+            state, evidence, basis = problem.settled(run(working, problem.rows_only, start, 2000, 0.0).mixture)
         seconds = time.process_time() - begun
         record = judged(state, problem, (evidence, basis), X_out, y_out)
         found["all" if setting is None else named(setting)] = {**record, "seconds": seconds}

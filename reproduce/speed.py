@@ -54,8 +54,8 @@ def compare(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     for shared in (True, False):
         begin = start_of(rows, n_classes, 48, shared, 0)
         plain = Multiplicative()
-        here = plain.start(begin)
-        ours = seconds(lambda plain=plain, here=here: plain.step(here, rows), 9)
+        here = plain.init(rows, begin)
+        ours = seconds(lambda plain=plain, here=here: plain.step(rows, here), 9)
         least = seconds(floor_of(features, begin.n_bases), 9)
         name = "48 shared" if shared else "48 for each of 10 classes"
         iterations.append({"bases": name, "milliseconds": 1e3 * ours, "floor": 1e3 * least, "ratio": ours / least})
@@ -66,18 +66,17 @@ def race(rows: LabeledRows, n_classes: int, seed: int) -> dict[str, Any]:
     """Process seconds of 1000 plain iterations, and of the accelerated solver to the same objective."""
     begin = start_of(rows, n_classes, 48, True, seed)
     plain, fast = Multiplicative(), Accelerated()
-    here, value = plain.start(begin), -np.inf
+    here, value = plain.init(rows, begin), -np.inf
     began = time.process_time()
     for _ in range(1000):
-        step = plain.step(here, rows)
-        here, value = step.mixture, step.value
+        here, info = plain.step(rows, here)
+        value = info.value
     plainly = time.process_time() - began
-    here = fast.start(begin)
+    here = fast.init(rows, begin)
     began = time.process_time()
     for _ in range(1000):
-        step = fast.step(here, rows)
-        here = step.mixture
-        if step.value >= value:
+        here, info = fast.step(rows, here)
+        if info.value >= value:
             break
     quickly = time.process_time() - began
     return {"start": seed, "objective": value, "plain": plainly, "accelerated": quickly, "part": quickly / plainly}
