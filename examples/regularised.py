@@ -16,7 +16,7 @@ import numpy as np
 
 from mixtura import AveragedMixture, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_rings
-from mixtura.plotting import MixtureDisplay, plot_classifier, plot_density, plot_selection
+from mixtura.plotting import MixtureDisplay, plot_classifier, plot_density, plot_search
 from mixtura.priors import Conjugate
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -59,11 +59,11 @@ def draw_densities(X: np.ndarray, new: np.ndarray, path: Path) -> None:
 
 
 def draw_classes(X: np.ndarray, y: np.ndarray, path: Path) -> None:
-    model = MixtureClassifier("auto", prior="auto", random_state=0, max_iter=500).fit(X, y)
+    model = MixtureClassifier(random_state=0, max_iter=500).fit(X, y)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     plot_classifier(model, X, y, left)
     left.set_title(f"automatic: {model.n_components_.tolist()} components")
-    plot_selection(model, right)
+    plot_search(model, right)
     right.set_title("candidates, by samples held out")
     figure.savefig(path, dpi=68)
 
@@ -71,7 +71,7 @@ def draw_classes(X: np.ndarray, y: np.ndarray, path: Path) -> None:
 def draw_bent(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray, path: Path) -> None:
     """The same classes with long tails, as they are and bent."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    for ax, warp in zip(axes, (None, "auto"), strict=True):
+    for ax, warp in zip(axes, (None, "johnson"), strict=True):
         model = MixtureClassifier(4, warp=warp, random_state=0, max_iter=500).fit(X, y)
         MixtureDisplay.from_estimator(model, X, y, ax=ax)
         loss = -model.predict_log_proba(new)[np.arange(len(labels)), labels].mean()

@@ -240,7 +240,7 @@ def density(name: str, options: argparse.Namespace) -> None:
         found = judged(trained, test, outside)
         inside, elsewhere = (features_of(trained.network, data.images).double() for data in (test, outside))
         known = features_of(trained.network, train.images).double()
-        after = MixtureClassifier().fit(known, train.labels.cpu().numpy())
+        after = MixtureClassifier(1).fit(known, train.labels.cpu().numpy())
         found["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
         anew = trained.head.double().refit(known, train.labels, logits=False, random_state=seed)
         with torch.no_grad():

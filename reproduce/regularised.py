@@ -11,7 +11,6 @@ repetition is done.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import multiprocessing
 import platform
@@ -69,14 +68,10 @@ BUPA_PAPER = {
 }
 
 
-CRITERIA = {"log_loss": "log-loss", "held_out": "likelihood"}
-
-
 def methods(
     n_components: int,
     n_features: int,
     betas: tuple[float, ...],
-    criteria: tuple[str, ...],
     seed: int,
     warps: tuple[str | None, ...] = (None,),
 ) -> dict[str, Callable[[], Any]]:
@@ -90,12 +85,11 @@ def methods(
         members = {"resampling": resampling, "combine": "density", "random_state": seed}
         return AveragedMixtureClassifier(single(SMALLEST), N_MEMBERS, **members)
 
-    def automatic(criterion: str, warp: str | None) -> MixtureClassifier:
-        return MixtureClassifier("auto", prior="auto", criterion=criterion, warp=warp, random_state=seed, max_iter=500)
+    def automatic(warp: str | None) -> MixtureClassifier:
+        return MixtureClassifier(warp=warp, random_state=seed, max_iter=500)
 
-    def average(criterion: str, warp: str | None) -> AveragedMixtureClassifier:
-        combine = "posterior" if criterion == "log_loss" else "density"
-        return AveragedMixtureClassifier(automatic(criterion, warp), N_MEMBERS, combine=combine, random_state=seed)
+    def average(warp: str | None) -> AveragedMixtureClassifier:
+        return AveragedMixtureClassifier(automatic(warp), N_MEMBERS, random_state=seed)
 
     rows: dict[str, Callable[[], Any]] = {
         "unregularised": lambda: single(SMALLEST),
@@ -105,10 +99,10 @@ def methods(
     }
     rows |= {f"beta {beta:g}": lambda beta=beta: single(beta) for beta in betas}
     rows["default prior"] = lambda: MixtureClassifier(n_components, random_state=seed, max_iter=500)
-    for criterion, warp in itertools.product(criteria, warps):
-        name = f"automatic, held-out {CRITERIA[criterion]}" + (", bent" if warp else "")
-        rows[name] = lambda c=criterion, w=warp: automatic(c, w)
-        rows[f"{name}, averaged, bootstrap"] = lambda c=criterion, w=warp: average(c, w)
+    for warp in warps:
+        name = "automatic, held-out log-loss" + (", bent" if warp else "")
+        rows[name] = lambda w=warp: automatic(w)
+        rows[f"{name}, averaged, bootstrap"] = lambda w=warp: average(w)
     return rows
 
 
@@ -140,7 +134,7 @@ def toy_repetition(seed: int) -> dict[str, dict[str, Any]]:
     X, y = make_rings(100, random_state=2 * seed)
     X_test, y_test = make_rings(100, random_state=2 * seed + 1)
     found = {}
-    for name, make in methods(TOY_COMPONENTS, 2, TOY_BETAS, ("log_loss", "held_out"), seed).items():
+    for name, make in methods(TOY_COMPONENTS, 2, TOY_BETAS, seed).items():
         model, seconds = fitted(make, X, y)
         found[name] = {
             "train": class_likelihoods(model, X, y),
@@ -161,7 +155,7 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
     mean, scale = X[train].mean(0), X[train].std(0)
     X = (X - mean) / scale
     found = {}
-    own = methods(BUPA_COMPONENTS, X.shape[1], (0.05, 0.1, 0.2), ("log_loss",), seed, (None, "auto"))
+    own = methods(BUPA_COMPONENTS, X.shape[1], (0.05, 0.1, 0.2), seed, (None, "auto"))
     for name, make in (own | rivals(seed)).items():
         model, seconds = fitted(make, X[train], y[train])
         found[name] = {"accuracy": 100 * float(model.score(X[test], y[test])), "seconds": seconds}

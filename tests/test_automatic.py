@@ -5,12 +5,16 @@ import pytest
 import torch
 from scipy.special import log_softmax
 from scipy.stats import multivariate_normal
+from sklearn.utils.estimator_checks import check_estimator
 
 from cases import assert_close
+from mixtura import AveragedMixtureClassifier, MixtureClassifier, load
+from mixtura.datasets import make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
 from mixtura.selection.temperature import PRIOR_SCALE, estimate_temperature, grid, tempered_losses
+from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,7 +25,7 @@ def test_leave_one_out_is_what_fits_without_the_sample_give(rng, dense):
     weights = rng.integers(1, 4, size=20).astype(float)
     target = np.cov(rows.T) if dense else rows.var(0)
     given = (torch.from_numpy(rows), torch.from_numpy(labels), torch.from_numpy(weights))
-    found = leave_one_out(ClassScatters.of(*given, 3), torch.from_numpy(target), (0.5, 30.0), None)
+    found = leave_one_out(ClassScatters.of(*given, 3), torch.from_numpy(target), (0.5, 30.0))
     for number, strength in enumerate((0.5, 30.0)):
         for left_out in (0, 7, 19):
             fewer = weights.copy()
@@ -39,7 +43,7 @@ def test_leave_one_out_is_what_fits_without_the_sample_give(rng, dense):
 def test_the_only_sample_of_a_class_is_not_judged(rng):
     rows, labels = torch.from_numpy(rng.normal(size=(5, 2))), torch.tensor([0, 0, 0, 0, 1])
     classes = ClassScatters.of(rows, labels, torch.ones(5, dtype=torch.float64), 2)
-    found = leave_one_out(classes, torch.ones(2, dtype=torch.float64), (1.0,), None)
+    found = leave_one_out(classes, torch.ones(2, dtype=torch.float64), (1.0,))
     assert found[0].isnan().any(1).tolist() == [False] * 4 + [True]
 
 
@@ -93,3 +97,129 @@ def test_bisected_centres_follow_weights_as_repetitions(rng):
     assert_close(weighted[order[0].copy()], plain[order[1].copy()])
     same = bisected(torch.zeros(4, 2, dtype=torch.float64), torch.ones(4, dtype=torch.float64), 3)
     assert_close(same, np.zeros((3, 2)))
+
+
+@pytest.fixture(scope="module")
+def ripley():
+    return make_ripley(40, random_state=0)
+
+
+def test_the_default_chooses_and_says_what_it_compared(ripley):
+    X, y = ripley
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    best = model.search_.best
+    assert {"full", "tied", "diag"} == {c.what["covariance_type"] for c in model.search_}
+    lowest = min(candidate.score for candidate in model.search_)
+    assert lowest <= best.score <= lowest + best.standard_error
+    assert set(model.n_components_) <= set(np.atleast_1d(best.what["n_components"]))
+    assert_close(model.temperature_, best.what["temperature"], 1e-3)
+    again = MixtureClassifier(random_state=1).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert again.temperature_ > 0
+
+
+def test_a_number_of_components_means_plain_values_for_the_rest(ripley):
+    X, y = ripley
+    plain = MixtureClassifier(2, covariance_type="full", prior="default", warp=None, temperature=1.0, random_state=0)
+    short = MixtureClassifier(2, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(short.predict_proba(X), plain.fit(X, y).predict_proba(X))
+    assert short.search_ is None
+    assert short.temperature_ == 1
+
+
+def test_what_is_given_is_not_compared(ripley):
+    X, y = ripley
+    model = MixtureClassifier(covariance_type="diag", prior="default", warp=None, random_state=0).fit(X, y)
+    assert {(c.what["covariance_type"], c.what["prior"], c.what["warp"]) for c in model.search_} == {
+        ("diag", "default", None)
+    }
+
+
+def test_tempered_posteriors_have_the_order_of_the_others(ripley, tmp_path):
+    X, y = ripley
+    holes = remove_values(X, 0.3, random_state=0)
+    plain, tempered = (MixtureClassifier(2, temperature=t, random_state=0).fit(X, y) for t in (1.0, 2.0))
+    np.testing.assert_array_equal(plain.score_samples(X), tempered.score_samples(X))
+    observed = 1 - np.isnan(holes).mean(1)
+    expected = log_softmax(plain.predict_joint_log_proba(holes) / (1 + observed)[:, None], axis=1)
+    assert_close(tempered.predict_log_proba(holes), expected)
+    assert_close(tempered.predict_proba(holes), np.exp(expected))
+    assert_close(tempered.decision_function(X), plain.decision_function(X) / 2)
+    tempered.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(holes), tempered.predict_proba(holes))
+
+
+def test_a_class_prior_of_the_user_acts_after_the_temperature(ripley):
+    X, y = ripley
+    kept = np.flatnonzero((y == 0) | (np.arange(len(y)) % 3 == 0))
+    X, y = X[kept], y[kept]
+    learned, even = (
+        MixtureClassifier(1, temperature=2.0, class_prior=prior).fit(X, y) for prior in ("empirical", "uniform")
+    )
+    shares = np.bincount(y) / len(y)
+    expected = learned.predict_proba(X) * 0.5 / shares
+    assert_close(even.predict_proba(X), expected / expected.sum(1, keepdims=True))
+
+
+def test_missing_values_unlabeled_samples_weights_and_soft_labels(ripley):
+    X, y = ripley
+    holes, unlabeled = remove_values(X, 0.1, random_state=0), np.where(np.arange(len(y)) % 3, y, -1)
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    assert MixtureClassifier(unlabeled=-1, random_state=0).fit(holes, unlabeled, weights).score(X, y) > 0.8
+    soft = MixtureClassifier(random_state=0).fit(X, np.eye(2)[y] * 0.9 + 0.05)
+    assert (soft.predict(X) == y).mean() > 0.8
+
+
+def test_splits_are_taken_as_they_are(ripley):
+    X, y = ripley
+    splits = [(np.arange(len(y)) % 4 != part, np.arange(len(y)) % 4 == part) for part in range(4)]
+    splits = [(np.flatnonzero(kept), np.flatnonzero(part)) for kept, part in splits]
+    weights = np.where(np.arange(len(y)) < 5, 0.0, 1.0)
+    model = MixtureClassifier(covariance_type="diag", warp=None, cv=splits).fit(X, y, weights)
+    fewer = [(kept[kept >= 5] - 5, part[part >= 5] - 5) for kept, part in splits]
+    other = MixtureClassifier(covariance_type="diag", warp=None, cv=fewer).fit(X[5:], y[5:])
+    assert_close([c.score for c in model.search_], [c.score for c in other.search_])
+
+
+def test_no_time_leaves_one_candidate(ripley):
+    X, y = ripley
+    assert len(MixtureClassifier(time_budget=1e-9).fit(X, y).search_) == 1
+
+
+def test_a_fit_that_goes_on_keeps_what_was_chosen(ripley):
+    X, y = ripley
+    model = MixtureClassifier(warm_start=True, random_state=0).fit(X, y)
+    first, temperature = model.search_, model.temperature_
+    model.fit(X, y)
+    assert model.search_ is first
+    assert model.temperature_ == temperature
+
+
+def test_single_samples_cannot_be_held_out():
+    model = MixtureClassifier().fit([[0.0], [1.0]], [0, 1])
+    assert model.search_ is None
+    assert model.predict([[0.1], [0.9]]).tolist() == [0, 1]
+
+
+def test_averages_of_automatic_members_choose_once(ripley):
+    X, y = ripley
+    model = AveragedMixtureClassifier(MixtureClassifier(), 3, random_state=0).fit(X, y)
+    assert len(model.mixtures_) == 3
+    assert model.score(X, y) > 0.8
+    assert len(model.search_) > 5
+    assert all(m.n_components == 2 for m in AveragedMixtureClassifier(n_estimators=2).fit(X, y).mixtures_)
+
+
+def test_mistakes(ripley):
+    X, y = ripley
+    refused(lambda: MixtureClassifier(cv=1).fit(X, y), "cv must be ...2; got 1.")
+    refused(lambda: MixtureClassifier(time_budget=-1).fit(X, y), "time_budget must be ...; got -1.")
+    refused(lambda: MixtureClassifier(temperature=0).fit(X, y), "temperature must be ...; got 0.")
+    refused(lambda: MixtureClassifier("many").fit(X, y), "n_components must be ...; got 'many'.")
+    refused(lambda: MixtureClassifier(prior="strong").fit(X, y), "prior must be one of ...; got 'strong'.")
+
+
+@pytest.mark.slow
+def test_scikit_learn_agrees_with_the_default():
+    """Weights as repetitions too, through the splits that the check hands over."""
+    check_estimator(MixtureClassifier())

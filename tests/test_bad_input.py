@@ -131,7 +131,7 @@ def test_memory_limit(estimator, limit):
 
 @pytest.mark.parametrize("limit", ["1 MiB", "1.5 MB", "2GB", "64 mb", 2**20, 3e6])
 def test_memory_limits_that_are_fine(limit):
-    assert MixtureClassifier(memory_limit=limit).fit(X, Y).converged_
+    assert MixtureClassifier(1, memory_limit=limit).fit(X, Y).converged_
 
 
 @pytest.mark.parametrize("estimator", [MixtureClassifier, GaussianMixture])
@@ -211,7 +211,7 @@ ROWS = {
 @pytest.mark.parametrize(("rows", "text"), ROWS.values(), ids=ROWS)
 def test_rows(rows, text):
     n_rows = len(rows) if hasattr(rows, "__len__") and not isinstance(rows, str | dict) else 2
-    refused(lambda: MixtureClassifier().fit(rows, np.arange(n_rows) % 2), text)
+    refused(lambda: MixtureClassifier(1).fit(rows, np.arange(n_rows) % 2), text)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_rows(rows, text):
 )
 def test_columns_that_are_not_numbers_are_named(column):
     frame = pd.DataFrame({"size": X[:, 0], "kind": column})
-    for estimator in (MixtureClassifier(), GaussianMixture()):
+    for estimator in (MixtureClassifier(1), GaussianMixture()):
         refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numeric: ['kind']. {ENCODE}")
 
 
@@ -245,7 +245,7 @@ def test_dates_are_named(column):
         "and weekday, or drop them."
     )
     frame = pd.DataFrame({"size": X[:, 0], "when": column})
-    for estimator in (MixtureClassifier(), GaussianMixture()):
+    for estimator in (MixtureClassifier(1), GaussianMixture()):
         refused(lambda e=estimator: e.fit(frame, Y), f"X holds dates or times in columns ['when']. {cure}")
         dates = np.full((150, 2), "2020-01-01", dtype="datetime64[D]")
         refused(lambda e=estimator, d=dates: e.fit(d, Y), f"X holds dates or times. {cure}")
@@ -256,11 +256,11 @@ def test_numbers_in_any_column_type_are_fine():
         {"a": X[:, 0], "b": Y.astype(bool), "c": X[:, 1].astype("float32"), "d": (X[:, 2] * 10).astype(int)}
     )
     frame["e"] = X[:, 3].astype(object)
-    assert MixtureClassifier().fit(frame, Y).score(frame, Y) > 0.9
+    assert MixtureClassifier(1).fit(frame, Y).score(frame, Y) > 0.9
 
 
 class TestFeaturesThatChanged:
-    @pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixture()], ids=lambda e: type(e).__name__)
+    @pytest.mark.parametrize("estimator", [MixtureClassifier(1), GaussianMixture()], ids=lambda e: type(e).__name__)
     def test_number(self, estimator):
         estimator.fit(X, Y)
         text = f"X has 3 features, but {type(estimator).__name__} is expecting 4 features as input."
@@ -270,7 +270,7 @@ class TestFeaturesThatChanged:
 
     def test_names(self):
         frame = pd.DataFrame(X, columns=list("abcd"))
-        model = MixtureClassifier().fit(frame, Y)
+        model = MixtureClassifier(1).fit(frame, Y)
         text = (
             "The feature names should match those that were passed during fit.\nFeature names unseen at fit time:\n- "
             "e\nFeature names seen at fit time, yet now missing:\n- d\n"
@@ -279,7 +279,7 @@ class TestFeaturesThatChanged:
         refused(lambda: model.predict(frame[list("badc")]), "The feature names should match...in the same order...")
 
     def test_text_at_predict(self):
-        model = MixtureClassifier().fit(X[:, :2], Y)
+        model = MixtureClassifier(1).fit(X[:, :2], Y)
         refused(
             lambda: model.predict([["a", 1]]),
             f"could not convert ... X has columns that are not numeric: [0]. {ENCODE}",
@@ -359,7 +359,7 @@ LABELS = {
 
 @pytest.mark.parametrize(("labels", "text"), LABELS.values(), ids=LABELS)
 def test_labels(labels, text):
-    refused(lambda: MixtureClassifier().fit(X, labels), text)
+    refused(lambda: MixtureClassifier(1).fit(X, labels), text)
 
 
 def test_nothing_labeled():
@@ -367,25 +367,25 @@ def test_nothing_labeled():
         "MixtureClassifier needs labeled samples, but all 150 samples are unlabeled. Label some samples of every "
         "class, or use GaussianMixture, which needs no labels."
     )
-    refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.full(150, -1)), text)
-    refused(lambda: MixtureClassifier(unlabeled="?").fit(X, np.full(150, "?")), text)
-    refused(lambda: MixtureClassifier(unlabeled=-1).fit([(X, np.full(150, -1))]), text)
+    refused(lambda: MixtureClassifier(1, unlabeled=-1).fit(X, np.full(150, -1)), text)
+    refused(lambda: MixtureClassifier(1, unlabeled="?").fit(X, np.full(150, "?")), text)
+    refused(lambda: MixtureClassifier(1, unlabeled=-1).fit([(X, np.full(150, -1))]), text)
 
 
 def test_one_class_labeled():
     text = "MixtureClassifier needs samples of at least two classes, but y holds only one class: 0. ..."
-    refused(lambda: MixtureClassifier(unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
+    refused(lambda: MixtureClassifier(1, unlabeled=-1).fit(X, np.where(Y > 0, -1, 0)), text)
     text = (
         "MixtureClassifier needs samples of at least two classes, but the samples of positive weight (100 others "
         "have weight 0) hold only one class: 0. Give samples of another class a positive weight, or use "
         "GaussianMixture to estimate the density of a single class."
     )
-    refused(lambda: MixtureClassifier().fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
+    refused(lambda: MixtureClassifier(1).fit(X, Y, sample_weight=(Y == 0) * 1.0), text)
 
 
 def test_soft_labels_and_class_weight():
     text = "class_weight needs one label per row; multiply sample_weight yourself for soft labels."
-    refused(lambda: MixtureClassifier(class_weight="balanced").fit(X, np.eye(3)[Y]), text)
+    refused(lambda: MixtureClassifier(1, class_weight="balanced").fit(X, np.eye(3)[Y]), text)
 
 
 # ---- weights -------------------------------------------------------------------------------------------------------
@@ -423,17 +423,17 @@ def test_weights(weights, text, estimator):
 
 
 def test_classes_without_weight_are_absent_like_their_rows():
-    model = MixtureClassifier().fit(X, Y, sample_weight=(Y > 0) * 1.0)
+    model = MixtureClassifier(1).fit(X, Y, sample_weight=(Y > 0) * 1.0)
     assert model.classes_.tolist() == [1, 2]
     soft = np.eye(3)[Y]
-    refused(lambda: MixtureClassifier().fit(X, soft, (Y > 0) * 1.0), "Class 0 has no sample of positive weight ...")
+    refused(lambda: MixtureClassifier(1).fit(X, soft, (Y > 0) * 1.0), "Class 0 has no sample of positive weight ...")
 
 
 # ---- other calls ---------------------------------------------------------------------------------------------------
 
 
 def test_sampling():
-    model = MixtureClassifier().fit(X, Y)
+    model = MixtureClassifier(1).fit(X, Y)
     refused(lambda: model.sample(0), "n_samples must be an integer of at least 1; got 0.")
     refused(lambda: model.sample(2.5), "n_samples must be an integer of at least 1; got 2.5.")
     refused(lambda: model.sample(1, class_label=9), "class_label must be one of [0, 1, 2]; got 9.")
@@ -442,7 +442,7 @@ def test_sampling():
 
 
 def test_a_failed_fit_leaves_the_last_one_usable():
-    model = MixtureClassifier().fit(X, Y)
+    model = MixtureClassifier(1).fit(X, Y)
     expected = model.predict_proba(X)
     refused(lambda: model.fit(X, np.zeros(150)), "MixtureClassifier needs samples of at least two classes...")
     np.testing.assert_array_equal(model.predict_proba(X), expected)
@@ -450,12 +450,12 @@ def test_a_failed_fit_leaves_the_last_one_usable():
 
 def test_batches():
     refused(
-        lambda: MixtureClassifier().fit((X, Y) for _ in range(2)),
+        lambda: MixtureClassifier(1).fit((X, Y) for _ in range(2)),
         "X is a generator, which can be gone through only once, but a fit goes through the rows many times; pass a "
         "list of batches or an object whose __iter__ starts anew.",
     )
     refused(
-        lambda: MixtureClassifier().fit([X, X]),
+        lambda: MixtureClassifier(1).fit([X, X]),
         "Batch 0 could not be used: MixtureClassifier needs batches of (X, y) or (X, y, sample_weight); this one has "
         "no y.",
     )
@@ -478,7 +478,7 @@ def test_batches_that_change_between_readings():
             yield X, Y if self.readings < 3 else Y + 5
 
     refused(
-        lambda: MixtureClassifier().fit(Changing()),
+        lambda: MixtureClassifier(1).fit(Changing()),
         "Batch 0 could not be used: it holds the label 5, which the first reading did not show; batches must hold the "
         "same rows each time they are gone through.",
     )

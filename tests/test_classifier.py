@@ -79,7 +79,7 @@ class TestSpecialCases:
     @pytest.mark.parametrize("data", [load_iris, load_wine], ids=["iris", "wine"])
     def test_full_is_quadratic_discriminant_analysis(self, data):
         X, y = data(return_X_y=True)
-        ours = MixtureClassifier(prior=None).fit(X, y)
+        ours = MixtureClassifier(1, prior=None).fit(X, y)
         theirs = QuadraticDiscriminantAnalysis(store_covariance=True).fit(X, y)
         np.testing.assert_allclose(ours.mixture_.covariances, theirs.covariance_, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
@@ -89,7 +89,7 @@ class TestSpecialCases:
     @pytest.mark.parametrize("solver", ["lsqr", pytest.param("svd", marks=divides_by_n)])
     def test_tied_is_linear_discriminant_analysis(self, data, solver):
         X, y = data(return_X_y=True)
-        ours = MixtureClassifier(covariance_type="tied", prior=None).fit(X, y)
+        ours = MixtureClassifier(1, covariance_type="tied", prior=None).fit(X, y)
         theirs = LinearDiscriminantAnalysis(solver=solver, store_covariance=True).fit(X, y)
         np.testing.assert_allclose(ours.mixture_.covariances[0], theirs.covariance_, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
@@ -100,7 +100,7 @@ class TestSpecialCases:
         X, y = data(return_X_y=True)
         weights = np.linspace(0.5, 2, len(X))
         for sample_weight in (None, weights):
-            ours = MixtureClassifier(covariance_type="diag", prior=None).fit(X, y, sample_weight)
+            ours = MixtureClassifier(1, covariance_type="diag", prior=None).fit(X, y, sample_weight)
             theirs = GaussianNB(var_smoothing=0).fit(X, y, sample_weight)
             np.testing.assert_allclose(ours.mixture_.covariance.variances(), theirs.var_, rtol=1e-9)
             np.testing.assert_allclose(ours.mixture_.means, theirs.theta_, rtol=1e-12)
@@ -114,7 +114,7 @@ class TestSpecialCases:
         loadings = rng.uniform(1, 2, size=(2, 1, 5))
         groups = [rng.normal(size=(200, 1)) @ loadings[c] + rng.normal(size=(200, 5)) for c in (0, 1)]
         X, y = np.vstack(groups), np.repeat([0, 1], 200)
-        ours = MixtureClassifier(covariance_type="low_rank", rank=1, prior=None, tol=1e-9, max_iter=2000).fit(X, y)
+        ours = MixtureClassifier(1, covariance_type="low_rank", rank=1, prior=None, tol=1e-9, max_iter=2000).fit(X, y)
         joint = ours.predict_joint_log_proba(X)[np.arange(400), y].sum()
         theirs = [FactorAnalysis(1, tol=1e-9, max_iter=5000, svd_method="lapack").fit(g) for g in groups]
         expected = sum(200 * f.score(g) for f, g in zip(theirs, groups, strict=True)) + 400 * np.log(0.5)
@@ -126,7 +126,7 @@ class TestSpecialCases:
         case = fixture("mclust_edda")[part]
         expected = case["models"][name]
         X, y = IRIS[case["train_rows"]], SPECIES[case["train_rows"]]
-        model = MixtureClassifier(covariance_type=MCLUST[name], prior=None).fit(X, y)
+        model = MixtureClassifier(1, covariance_type=MCLUST[name], prior=None).fit(X, y)
         assert model.score_samples(X).sum() == pytest.approx(expected["loglik_marginal"], rel=1e-10)
         joint = model.predict_joint_log_proba(X)[np.arange(len(y)), y].sum()
         assert joint == pytest.approx(expected["loglik_joint"], rel=1e-10)
@@ -138,7 +138,7 @@ class TestSpecialCases:
         np.testing.assert_allclose(model.predict_proba(IRIS[case["query_rows"]]), expected["posteriors"], atol=1e-9)
 
     def test_iris_has_the_published_likelihood(self):
-        model = MixtureClassifier(prior=None).fit(IRIS, SPECIES)
+        model = MixtureClassifier(1, prior=None).fit(IRIS, SPECIES)
         assert model.score_samples(IRIS).sum() == pytest.approx(-182.9208, abs=5e-5)
         assert model.n_iter_ <= 2  # one component per class is solved by one step; the second sees no change
 
@@ -203,7 +203,7 @@ class TestMixturesOfOthers:
         expected = numbers["models"][name]
         y = np.full(150, -1)
         y[numbers["labeled_rows"]] = SPECIES[numbers["labeled_rows"]]
-        model = MixtureClassifier(covariance_type=MCLUST[name], prior=None, tol=1e-13, max_iter=5000)
+        model = MixtureClassifier(1, covariance_type=MCLUST[name], prior=None, tol=1e-13, max_iter=5000)
         if (
             name == "VVV"
         ):  # from 40 rows EM ends at another maximum; this one must be a fixed point, reached from nearby
@@ -221,12 +221,12 @@ class TestMixturesOfOthers:
         numbers = fixture("lavaan_missing")["iris"]
         X, y = np.array(numbers["X"], dtype=float), np.array(numbers["y"])
         assert np.isnan(X).sum() == 119
-        full = MixtureClassifier(prior=None, tol=1e-12, max_iter=2000).fit(X, y)
+        full = MixtureClassifier(1, prior=None, tol=1e-12, max_iter=2000).fit(X, y)
         assert full.score_samples(X).sum() == pytest.approx(numbers["full"]["loglik_marginal"], rel=1e-7)
         assert full.history_[-1].objective * 150 == pytest.approx(numbers["full"]["loglik_joint"], rel=1e-9)
         found = full.predict_proba(X[numbers["full"]["query_rows"]])
         np.testing.assert_allclose(found, numbers["full"]["posteriors"], atol=1e-5)
-        tied = MixtureClassifier(covariance_type="tied", prior=None, tol=1e-12, max_iter=2000).fit(X, y)
+        tied = MixtureClassifier(1, covariance_type="tied", prior=None, tol=1e-12, max_iter=2000).fit(X, y)
         assert tied.history_[-1].objective * 150 == pytest.approx(numbers["tied"]["loglik_joint"], rel=1e-8)
         np.testing.assert_allclose(tied.mixture_.covariances[0], numbers["tied"]["covariance"], atol=1e-4)
 
@@ -237,11 +237,11 @@ class TestMixturesOfOthers:
 class TestClasses:
     def test_class_prior_is_learned_and_can_be_given(self):
         X, y = IRIS[:130], SPECIES[:130]
-        learned = MixtureClassifier().fit(X, y)
+        learned = MixtureClassifier(1).fit(X, y)
         np.testing.assert_allclose(learned.class_prior_, [50 / 130, 50 / 130, 30 / 130], atol=1e-12)
-        uniform = MixtureClassifier(class_prior="uniform").fit(X, y)
+        uniform = MixtureClassifier(1, class_prior="uniform").fit(X, y)
         np.testing.assert_allclose(uniform.class_prior_, 1 / 3, atol=1e-12)
-        given = MixtureClassifier(class_prior=[0.2, 0.2, 0.6]).fit(X, y)
+        given = MixtureClassifier(1, class_prior=[0.2, 0.2, 0.6]).fit(X, y)
         np.testing.assert_allclose(given.class_prior_, [0.2, 0.2, 0.6], atol=1e-12)
         difference = given.predict_joint_log_proba(X) - uniform.predict_joint_log_proba(X)
         np.testing.assert_allclose(difference, np.tile(np.log([0.6, 0.6, 1.8]), (130, 1)), atol=1e-9)
@@ -270,15 +270,15 @@ class TestClasses:
     def test_class_weight_multiplies_sample_weight(self):
         X, y = IRIS, SPECIES
         weights = np.linspace(0.5, 2, 150)
-        by_class = MixtureClassifier(class_weight={0: 1.0, 1: 2.0, 2: 5.0}).fit(X, y, weights)
-        by_hand = MixtureClassifier().fit(X, y, weights * np.array([1.0, 2.0, 5.0])[y])
+        by_class = MixtureClassifier(1, class_weight={0: 1.0, 1: 2.0, 2: 5.0}).fit(X, y, weights)
+        by_hand = MixtureClassifier(1).fit(X, y, weights * np.array([1.0, 2.0, 5.0])[y])
         np.testing.assert_allclose(by_class.predict_proba(X), by_hand.predict_proba(X), atol=1e-12)
 
     def test_balanced_classes_have_equal_priors(self):
         X, y = IRIS[:110], SPECIES[:110]
-        model = MixtureClassifier(class_weight="balanced").fit(X, y)
+        model = MixtureClassifier(1, class_weight="balanced").fit(X, y)
         np.testing.assert_allclose(model.class_prior_, 1 / 3, atol=1e-12)
-        weighted = MixtureClassifier(class_weight="balanced").fit(X, y, np.linspace(0.1, 5, 110))
+        weighted = MixtureClassifier(1, class_weight="balanced").fit(X, y, np.linspace(0.1, 5, 110))
         np.testing.assert_allclose(weighted.class_prior_, 1 / 3, atol=1e-12)
 
     @pytest.mark.parametrize(
@@ -289,15 +289,15 @@ class TestClasses:
     def test_labels_of_every_kind(self, classes):
         kind = np.array(classes)
         y = kind[SPECIES % len(classes)]
-        model = MixtureClassifier().fit(IRIS, y)
+        model = MixtureClassifier(1).fit(IRIS, y)
         assert model.classes_.tolist() == classes
         assert model.predict(IRIS).dtype == kind.dtype
         assert set(model.predict(IRIS)) <= set(y)
 
     def test_objects_as_labels(self):
         y = np.array(["setosa", "versicolor", "virginica"], dtype=object)[SPECIES]
-        assert MixtureClassifier().fit(IRIS, y).score(IRIS, y) > 0.95
-        assert MixtureClassifier().fit(IRIS, pd.Series(y, dtype="category")).score(IRIS, y) > 0.95
+        assert MixtureClassifier(1).fit(IRIS, y).score(IRIS, y) > 0.95
+        assert MixtureClassifier(1).fit(IRIS, pd.Series(y, dtype="category")).score(IRIS, y) > 0.95
 
 
 # ---- unlabeled rows ------------------------------------------------------------------------------------------------
@@ -326,13 +326,13 @@ class TestUnlabeled:
 
     def test_plus_and_minus_one_are_two_classes(self, ripley):
         X, y = ripley
-        model = MixtureClassifier().fit(X, 2 * y - 1)
+        model = MixtureClassifier(1).fit(X, 2 * y - 1)
         assert model.classes_.tolist() == [-1, 1]
 
     @pytest.mark.parametrize("dtype", [int, float, str])
     def test_every_label_is_a_class_by_default(self, dtype):
         y = (SPECIES - 1).astype(dtype)
-        assert MixtureClassifier().fit(IRIS, y).classes_.tolist() == sorted(set(y.tolist()))
+        assert MixtureClassifier(1).fit(IRIS, y).classes_.tolist() == sorted(set(y.tolist()))
 
     @pytest.mark.parametrize("mark", [-1, 9, "?", -1.0])
     def test_a_label_of_ones_own(self, partly, mark):
@@ -344,8 +344,8 @@ class TestUnlabeled:
         np.testing.assert_array_equal(explicit.predict_proba(X), missing.predict_proba(X))
 
     def test_a_label_that_does_not_occur_changes_nothing(self):
-        found = MixtureClassifier(unlabeled="?").fit(IRIS, SPECIES).predict_proba(IRIS)
-        np.testing.assert_array_equal(found, MixtureClassifier().fit(IRIS, SPECIES).predict_proba(IRIS))
+        found = MixtureClassifier(1, unlabeled="?").fit(IRIS, SPECIES).predict_proba(IRIS)
+        np.testing.assert_array_equal(found, MixtureClassifier(1).fit(IRIS, SPECIES).predict_proba(IRIS))
 
     @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
     @pytest.mark.parametrize("prior", ["default", None])
@@ -363,7 +363,7 @@ class TestUnlabeled:
     def test_unlabeled_rows_count_in_the_class_prior(self, ripley):
         X, y = ripley
         y = np.where((y == 1) & (np.arange(len(y)) % 10 > 0), -1, y)  # a class that is hardly labeled
-        model = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, y)
+        model = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(X, y)
         assert model.class_prior_[1] > 0.3 > (y == 1).sum() / (y >= 0).sum()
 
     def test_tensors(self, partly, device):
@@ -400,36 +400,36 @@ class TestSoftLabels:
 
     def test_names_of_columns_are_the_classes(self):
         shares = pd.DataFrame(np.eye(3)[SPECIES], columns=["setosa", "versicolor", "virginica"])
-        model = MixtureClassifier().fit(IRIS, shares)
+        model = MixtureClassifier(1).fit(IRIS, shares)
         assert model.classes_.tolist() == ["setosa", "versicolor", "virginica"]
         assert model.predict(IRIS[:1]).tolist() == ["setosa"]
 
     def test_shares_mean_weighted_rows_of_both_classes(self, ripley):
         X, _ = ripley
         shares = np.random.default_rng(0).dirichlet([1, 1], len(X))
-        soft = MixtureClassifier().fit(X, shares)
-        twice = MixtureClassifier().fit(np.vstack([X, X]), np.repeat([0, 1], len(X)), shares.T.ravel())
+        soft = MixtureClassifier(1).fit(X, shares)
+        twice = MixtureClassifier(1).fit(np.vstack([X, X]), np.repeat([0, 1], len(X)), shares.T.ravel())
         np.testing.assert_allclose(soft.predict_proba(X), twice.predict_proba(X), atol=1e-9)
         np.testing.assert_allclose(soft.class_prior_, shares.mean(0), atol=1e-12)
 
     def test_one_column_is_an_ordinary_y(self):
         with pytest.warns(DataConversionWarning, match="A column-vector y was passed"):
-            model = MixtureClassifier().fit(IRIS, SPECIES[:, None])
-        np.testing.assert_array_equal(model.predict(IRIS), MixtureClassifier().fit(IRIS, SPECIES).predict(IRIS))
+            model = MixtureClassifier(1).fit(IRIS, SPECIES[:, None])
+        np.testing.assert_array_equal(model.predict(IRIS), MixtureClassifier(1).fit(IRIS, SPECIES).predict(IRIS))
 
     def test_lists_and_tensors(self, device):
         shares = np.eye(3)[SPECIES]
-        expected = MixtureClassifier().fit(IRIS, shares).predict_proba(IRIS)
-        of_list = MixtureClassifier().fit(IRIS.tolist(), shares.tolist())
+        expected = MixtureClassifier(1).fit(IRIS, shares).predict_proba(IRIS)
+        of_list = MixtureClassifier(1).fit(IRIS.tolist(), shares.tolist())
         np.testing.assert_array_equal(of_list.predict_proba(IRIS), expected)
         rows = torch.from_numpy(IRIS).to(device)
-        of_tensor = MixtureClassifier().fit(rows, torch.from_numpy(shares).to(device))
+        of_tensor = MixtureClassifier(1).fit(rows, torch.from_numpy(shares).to(device))
         np.testing.assert_allclose(of_tensor.predict_proba(rows).cpu(), expected, atol=1e-6)
 
     def test_weights_multiply_shares(self):
         weights = np.linspace(0.5, 2, 150)
-        soft = MixtureClassifier().fit(IRIS, np.eye(3)[SPECIES], weights)
-        hard = MixtureClassifier().fit(IRIS, SPECIES, weights)
+        soft = MixtureClassifier(1).fit(IRIS, np.eye(3)[SPECIES], weights)
+        hard = MixtureClassifier(1).fit(IRIS, SPECIES, weights)
         np.testing.assert_allclose(soft.predict_proba(IRIS), hard.predict_proba(IRIS), atol=1e-9)
 
 
@@ -470,7 +470,7 @@ class TestMissing:
         np.testing.assert_allclose(model.score_samples(gone), logsumexp(log_joint, 1), atol=1e-9)
 
     def test_impute_fills_with_expectations(self):
-        model = MixtureClassifier(prior=None).fit(IRIS, SPECIES)
+        model = MixtureClassifier(1, prior=None).fit(IRIS, SPECIES)
         X = holed(IRIS, 0.3)
         completed = model.impute(X)
         np.testing.assert_array_equal(completed[~np.isnan(X)], X[~np.isnan(X)])
@@ -494,7 +494,7 @@ class TestMethods:
         np.testing.assert_allclose(fitted.decision_function(X), joint[:, 1] - joint[:, 0], atol=1e-10)
 
     def test_decision_function_of_three_classes(self):
-        model = MixtureClassifier().fit(IRIS, SPECIES)
+        model = MixtureClassifier(1).fit(IRIS, SPECIES)
         np.testing.assert_allclose(model.decision_function(IRIS), model.predict_log_proba(IRIS), atol=1e-12)
 
     def test_responsibilities_sum_to_class_probabilities(self, fitted, ripley):
@@ -505,7 +505,7 @@ class TestMethods:
         np.testing.assert_allclose(sums, fitted.predict_proba(X), atol=1e-12)
 
     def test_log_probabilities_do_not_underflow(self):
-        model = MixtureClassifier().fit(IRIS, SPECIES)
+        model = MixtureClassifier(1).fit(IRIS, SPECIES)
         far = model.predict_log_proba(IRIS * 50)
         assert np.isfinite(far).all()
         assert far.min() < -1000
@@ -587,7 +587,7 @@ def test_single_precision_agrees_with_double(covariance_type, device):
 def test_single_precision_far_from_zero():
     rng = np.random.default_rng(0)
     X = np.vstack([rng.normal(1e4, 1, (500, 2)), rng.normal(1e4 + 2, 1, (500, 2))]).astype(np.float32)
-    model = MixtureClassifier(prior=None).fit(X, np.repeat([0, 1], 500))
+    model = MixtureClassifier(1, prior=None).fit(X, np.repeat([0, 1], 500))
     np.testing.assert_allclose(model.mixture_.covariance.variances(), 1, atol=0.15)
 
 
@@ -647,38 +647,38 @@ class TestSources:
 
     def test_batches_of_every_kind(self):
         weights = np.linspace(0.5, 2, 150)
-        expected = MixtureClassifier().fit(IRIS, SPECIES, weights).predict_proba(IRIS)
+        expected = MixtureClassifier(1).fit(IRIS, SPECIES, weights).predict_proba(IRIS)
         parts = [slice(0, 60), slice(60, 61), slice(61, 150)]
         listed = [(IRIS[p], SPECIES[p], weights[p]) for p in parts]
         tensors = [tuple(torch.from_numpy(a.copy()) for a in batch) for batch in listed]
         for batches in (listed, tuple(listed), Batches(IRIS, SPECIES, weights), tensors):
-            model = MixtureClassifier().fit(batches)
+            model = MixtureClassifier(1).fit(batches)
             assert model.classes_.tolist() == [0, 1, 2]
             np.testing.assert_allclose(model.predict_proba(IRIS), expected, atol=1e-9)
 
     def test_batches_of_frames_keep_names(self):
         frame = load_iris(as_frame=True)
         names = frame.target_names[frame.target]
-        model = MixtureClassifier().fit([(frame.data[:70], names[:70]), (frame.data[70:], names[70:])])
+        model = MixtureClassifier(1).fit([(frame.data[:70], names[:70]), (frame.data[70:], names[70:])])
         assert model.feature_names_in_.tolist() == frame.data.columns.tolist()
         assert model.score(frame.data, names) > 0.95
 
     def test_batches_with_unlabeled_rows(self, ripley):
         X, y = ripley
         y = np.where(np.arange(len(y)) % 3 > 0, -1, y)
-        expected = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, y).predict_proba(X)
-        found = MixtureClassifier(unlabeled=-1, random_state=0).fit(Batches(X, y))
+        expected = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(X, y).predict_proba(X)
+        found = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(Batches(X, y))
         np.testing.assert_allclose(found.predict_proba(X), expected, atol=1e-9)
-        missing = MixtureClassifier(unlabeled=np.nan, random_state=0).fit(Batches(X, np.where(y < 0, np.nan, y)))
+        missing = MixtureClassifier(1, unlabeled=np.nan, random_state=0).fit(Batches(X, np.where(y < 0, np.nan, y)))
         assert missing.classes_.tolist() == [0, 1]
         np.testing.assert_array_equal(missing.predict_proba(X), found.predict_proba(X))
 
     def test_class_weight_and_batches(self):
         weight = {0: 1.0, 1: 2.0, 2: 5.0}
-        expected = MixtureClassifier(class_weight=weight).fit(IRIS, SPECIES).predict_proba(IRIS)
+        expected = MixtureClassifier(1, class_weight=weight).fit(IRIS, SPECIES).predict_proba(IRIS)
         with pytest.raises(ValueError, match="class_weight cannot be combined with an X of batches"):
-            MixtureClassifier(class_weight=weight).fit(Batches(IRIS, SPECIES))
-        by_hand = MixtureClassifier().fit(Batches(IRIS, SPECIES, np.array([1.0, 2.0, 5.0])[SPECIES]))
+            MixtureClassifier(1, class_weight=weight).fit(Batches(IRIS, SPECIES))
+        by_hand = MixtureClassifier(1).fit(Batches(IRIS, SPECIES, np.array([1.0, 2.0, 5.0])[SPECIES]))
         np.testing.assert_allclose(by_hand.predict_proba(IRIS), expected, atol=1e-9)
 
     @pytest.mark.parametrize("kind", ["float64", "float32", "int16"])
@@ -696,40 +696,40 @@ class TestSources:
     def test_a_generator_can_be_read_only_once(self):
         message = "X is a generator, which can be gone through only once, but a fit goes through the rows many times"
         with pytest.raises(ValueError, match=message):
-            MixtureClassifier().fit((IRIS, SPECIES) for _ in range(2))
+            MixtureClassifier(1).fit((IRIS, SPECIES) for _ in range(2))
 
     def test_batches_that_do_not_fit(self):
         with pytest.raises(ValueError, match="this one has no y"):
-            MixtureClassifier().fit([(IRIS, SPECIES), (IRIS, None)])
+            MixtureClassifier(1).fit([(IRIS, SPECIES), (IRIS, None)])
         with pytest.raises(
             ValueError, match="X has 3 features, but MixtureClassifier is expecting 4 features as input"
         ):
-            MixtureClassifier().fit([(IRIS, SPECIES), (IRIS[:, :3], SPECIES)])
+            MixtureClassifier(1).fit([(IRIS, SPECIES), (IRIS[:, :3], SPECIES)])
         with pytest.raises(ValueError, match="X is an iterable without batches"):
-            MixtureClassifier().fit(Batches(IRIS[:0], SPECIES[:0]))
+            MixtureClassifier(1).fit(Batches(IRIS[:0], SPECIES[:0]))
         with pytest.raises(ValueError, match=re.escape("inconsistent numbers of samples: [150, 100]")):
-            MixtureClassifier().fit([(IRIS, SPECIES[:100])])
+            MixtureClassifier(1).fit([(IRIS, SPECIES[:100])])
         with pytest.raises(ValueError, match=r"y of a batch must hold one label per row; got shape \(150, 3\)"):
-            MixtureClassifier().fit([(IRIS, np.eye(3)[SPECIES])])
+            MixtureClassifier(1).fit([(IRIS, np.eye(3)[SPECIES])])
         with pytest.raises(ValueError, match="sample_weight cannot be combined with an X of batches"):
-            MixtureClassifier().fit([(IRIS, SPECIES)], sample_weight=np.ones(150))
+            MixtureClassifier(1).fit([(IRIS, SPECIES)], sample_weight=np.ones(150))
         with pytest.raises(ValueError, match="only one class: 0"):
-            MixtureClassifier().fit([(IRIS[:10], SPECIES[:10]), (IRIS[10:20], SPECIES[10:20])])
+            MixtureClassifier(1).fit([(IRIS[:10], SPECIES[:10]), (IRIS[10:20], SPECIES[10:20])])
 
     @pytest.mark.parametrize("dtype", ["float32", "float64", torch.float32, np.float64, "double"])
     def test_dtype(self, dtype, ripley):
         X, y = ripley
         if dtype == "double":
             with pytest.raises(ValueError, match=r'dtype must be None, "float32" or "float64"; got \'double\'\.'):
-                MixtureClassifier(dtype=dtype).fit(X, y)
+                MixtureClassifier(1, dtype=dtype).fit(X, y)
         else:
-            MixtureClassifier(dtype=dtype).fit(X, y)
+            MixtureClassifier(1, dtype=dtype).fit(X, y)
 
     def test_dtype_of_a_memory_map(self, tmp_path):
         np.save(tmp_path / "rows.npy", IRIS + 1e-9)
         mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-        rounded = MixtureClassifier(dtype="float32").fit(mapped, SPECIES)
-        expected = MixtureClassifier().fit(IRIS.astype(np.float32), SPECIES).predict_proba(IRIS.astype(np.float32))
+        rounded = MixtureClassifier(1, dtype="float32").fit(mapped, SPECIES)
+        expected = MixtureClassifier(1).fit(IRIS.astype(np.float32), SPECIES).predict_proba(IRIS.astype(np.float32))
         np.testing.assert_allclose(rounded.predict_proba(mapped), expected, atol=1e-12)
 
 
@@ -747,7 +747,7 @@ class TestStarts:
 
     def test_warm_start_with_other_classes_says_so(self, ripley):
         X, y = ripley
-        model = MixtureClassifier(warm_start=True).fit(X, y)
+        model = MixtureClassifier(1, warm_start=True).fit(X, y)
         with pytest.raises(ValueError, match=re.escape("knows the classes [0, 1], but y holds [5, 6]")):
             model.fit(X, y + 5)
 
@@ -769,7 +769,7 @@ class TestStarts:
         with pytest.raises(ValueError, match=r"covariances other than covariance_type='diag' asks for"):
             MixtureClassifier(2, covariance_type="diag", init=fitted).fit(X, y)
         with pytest.raises(ValueError, match=r"init is a MixtureClassifier that is not fitted.* init=model\.mixture_"):
-            MixtureClassifier(2, init=MixtureClassifier()).fit(X, y)
+            MixtureClassifier(2, init=MixtureClassifier(1)).fit(X, y)
         with pytest.raises(
             ValueError,
             match=r"init must be one of 'kmeans', 'k-means\+\+', 'random', 'spread' or a fitted mixture; got 3",
@@ -789,15 +789,16 @@ class TestStarts:
         assert caught[0].filename == __file__
 
     def test_an_objective_object(self, ripley):
-        model = MixtureClassifier(objective=Joint(), solver="em").fit(*ripley)
-        np.testing.assert_array_equal(model.predict(ripley[0]), MixtureClassifier().fit(*ripley).predict(ripley[0]))
+        model = MixtureClassifier(1, objective=Joint(), solver="em").fit(*ripley)
+        np.testing.assert_array_equal(model.predict(ripley[0]), MixtureClassifier(1).fit(*ripley).predict(ripley[0]))
 
     def test_rank(self):
         for rank in (1, 2, 3):
-            model = quietly(MixtureClassifier(covariance_type="low_rank", rank=rank).fit, IRIS, SPECIES)
+            model = quietly(MixtureClassifier(1, covariance_type="low_rank", rank=rank).fit, IRIS, SPECIES)
             assert model.mixture_.covariance.rank == rank
-        assert quietly(MixtureClassifier(covariance_type="low_rank").fit, IRIS, SPECIES).mixture_.covariance.rank == 2
-        tied = quietly(MixtureClassifier(covariance_type=Tied(LowRank(1))).fit, IRIS, SPECIES)
+        automatic = quietly(MixtureClassifier(1, covariance_type="low_rank").fit, IRIS, SPECIES)
+        assert automatic.mixture_.covariance.rank == 2
+        tied = quietly(MixtureClassifier(1, covariance_type=Tied(LowRank(1))).fit, IRIS, SPECIES)
         assert tied.n_parameters_ == 2 + 12 + 8
 
 

@@ -32,15 +32,15 @@ from mixtura.priors import Conjugate
 
 # One start, whatever the random state: scikit-learn's checks hold without an exception.
 WITHOUT_CHANCE = [
-    MixtureClassifier(),
-    MixtureClassifier(covariance_type="tied"),
-    MixtureClassifier(covariance_type="diag", init="k-means++"),
-    MixtureClassifier(covariance_type="spherical", memory_limit="2 MB"),
-    MixtureClassifier(covariance_type="low_rank"),
-    MixtureClassifier(covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
-    MixtureClassifier(dtype="float64", device="cpu", unlabeled=None),
-    MixtureClassifier(objective="conditional", solver="gradient", max_iter=30),
-    MixtureClassifier(warp="johnson"),
+    MixtureClassifier(1),
+    MixtureClassifier(1, covariance_type="tied"),
+    MixtureClassifier(1, covariance_type="diag", init="k-means++"),
+    MixtureClassifier(1, covariance_type="spherical", memory_limit="2 MB"),
+    MixtureClassifier(1, covariance_type="low_rank"),
+    MixtureClassifier(1, covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
+    MixtureClassifier(1, dtype="float64", device="cpu", unlabeled=None),
+    MixtureClassifier(1, objective="conditional", solver="gradient", max_iter=30),
+    MixtureClassifier(1, warp="johnson"),
     GaussianMixture(),
     GaussianMixture(covariance_type="diag", prior="default"),
     GaussianMixture(covariance_type="low_rank"),
@@ -192,13 +192,13 @@ class TestEveryEstimator:
 
 
 def test_kinds_of_estimators():
-    assert is_classifier(MixtureClassifier())
+    assert is_classifier(MixtureClassifier(1))
     assert get_tags(GaussianMixture()).estimator_type == "density_estimator"
 
 
 def test_grid_search_over_components_and_covariances(iris):
     grid = {"n_components": [1, 2], "covariance_type": ["diag", "full"], "prior": ["default", None]}
-    search = GridSearchCV(MixtureClassifier(random_state=0), grid, scoring="neg_log_loss", cv=3).fit(*iris)
+    search = GridSearchCV(MixtureClassifier(1, random_state=0), grid, scoring="neg_log_loss", cv=3).fit(*iris)
     assert search.best_score_ > -0.15
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
@@ -212,7 +212,7 @@ def test_grid_search_over_nested_arguments(iris):
 
 def test_arguments_that_are_objects_survive_copies(iris):
     prior = Conjugate(3.0, torch.ones(4, dtype=torch.float64))
-    model = MixtureClassifier(covariance_type=Tied(Diagonal()), prior=prior)
+    model = MixtureClassifier(1, covariance_type=Tied(Diagonal()), prior=prior)
     copy = pickle.loads(pickle.dumps(clone(model).fit(*iris)))
     assert copy.covariance_type == Tied(Diagonal())
     assert copy.prior.strength == 3.0
@@ -220,10 +220,10 @@ def test_arguments_that_are_objects_survive_copies(iris):
 
 def test_cross_validation_helpers(iris):
     X, y = iris
-    assert cross_val_score(MixtureClassifier(), X, y, cv=3).min() > 0.93
-    probabilities = cross_val_predict(MixtureClassifier(), X, y, cv=3, method="predict_proba")
+    assert cross_val_score(MixtureClassifier(1), X, y, cv=3).min() > 0.93
+    probabilities = cross_val_predict(MixtureClassifier(1), X, y, cv=3, method="predict_proba")
     assert probabilities.shape == (150, 3)
-    assert OneVsRestClassifier(MixtureClassifier()).fit(X, y).score(X, y) > 0.95
+    assert OneVsRestClassifier(MixtureClassifier(1)).fit(X, y).score(X, y) > 0.95
 
 
 def test_text_columns_after_encoding():
@@ -231,7 +231,7 @@ def test_text_columns_after_encoding():
     frame = pd.DataFrame({"size": rng.normal(size=60), "kind": rng.choice(["a", "b", "c"], 60)})
     y = (frame["kind"] == "a").to_numpy()
     encoded = ColumnTransformer([("kind", OneHotEncoder(sparse_output=False), ["kind"])], remainder="passthrough")
-    model = make_pipeline(encoded, MixtureClassifier(covariance_type="diag")).fit(frame, y)
+    model = make_pipeline(encoded, MixtureClassifier(1, covariance_type="diag")).fit(frame, y)
     assert model.score(frame, y) == 1
 
 
@@ -256,21 +256,22 @@ class TestRouting:
     def test_weights_reach_fit_and_score_in_cross_validation(self, iris):
         X, y = iris
         weights = (np.arange(150) % 3 == 0) + 0.01
-        asking = MixtureClassifier().set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        asking = MixtureClassifier(1).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
         weighted = cross_validate(asking, X, y, params={"sample_weight": weights}, cv=3)["test_score"]
-        plain = cross_validate(MixtureClassifier(), X, y, cv=3)["test_score"]
+        plain = cross_validate(MixtureClassifier(1), X, y, cv=3)["test_score"]
         assert not np.array_equal(weighted, plain)
 
     def test_weights_that_nobody_asked_for_raise(self, iris):
         X, y = iris
+        params = {"sample_weight": np.ones(150)}
         with pytest.raises(ValueError, match="not explicitly set as requested or not requested"):
-            cross_validate(MixtureClassifier(), X, y, params={"sample_weight": np.ones(150)}, cv=3, error_score="raise")
+            cross_validate(MixtureClassifier(1), X, y, params=params, cv=3, error_score="raise")
 
 
 def test_frames_and_arrays_fit_alike(frame):
     X, y = frame
-    of_frame = MixtureClassifier().fit(X, pd.Series(y, index=X.index[::-1]))
-    of_arrays = MixtureClassifier().fit(X.to_numpy(), y)
+    of_frame = MixtureClassifier(1).fit(X, pd.Series(y, index=X.index[::-1]))
+    of_arrays = MixtureClassifier(1).fit(X.to_numpy(), y)
     assert of_frame.classes_.tolist() == ["setosa", "versicolor", "virginica"]
     np.testing.assert_array_equal(of_frame.predict_proba(X), of_arrays.predict_proba(X.to_numpy()))
 
@@ -281,13 +282,13 @@ def test_nullable_columns_of_pandas_mean_missing(iris):
     holed[::5, 2] = np.nan
     nullable = pd.DataFrame(holed, columns=list("abcd")).astype("Float64")
     assert nullable.isna().to_numpy().sum() == 30
-    found = MixtureClassifier().fit(nullable, y).predict_proba(nullable)
-    np.testing.assert_allclose(found, MixtureClassifier().fit(holed, y).predict_proba(holed), rtol=1e-9)
+    found = MixtureClassifier(1).fit(nullable, y).predict_proba(nullable)
+    np.testing.assert_allclose(found, MixtureClassifier(1).fit(holed, y).predict_proba(holed), rtol=1e-9)
 
 
 def test_stacks_with_other_classifiers(iris):
     X, y = iris
     votes = sklearn.ensemble.VotingClassifier(
-        [("mixture", MixtureClassifier()), ("logistic", LogisticRegression(max_iter=1000))], voting="soft"
+        [("mixture", MixtureClassifier(1)), ("logistic", LogisticRegression(max_iter=1000))], voting="soft"
     )
     assert votes.fit(X, y).score(X, y) > 0.95

@@ -116,7 +116,7 @@ def test_predictions_are_lazy_and_those_of_the_rows(method, collection, data):
 
 
 def test_nothing_is_computed_before_it_is_asked_for(data):
-    model = MixtureClassifier(random_state=0).fit(*data[:2])
+    model = MixtureClassifier(1, random_state=0).fit(*data[:2])
     never = da.map_blocks(lambda block: 1 / 0, arrays(data)[0], dtype=float, meta=np.empty((0, 2)))
     lazy = model.predict_proba(never)
     with pytest.raises(ZeroDivisionError):
@@ -173,10 +173,10 @@ def test_partitions_without_rows_values_or_a_class_are_no_error(data):
 def test_labels_that_are_cut_otherwise(data):
     X, y, _ = frames(data)
     text = "X has 3 partitions and y has 2; both must be cut at the same rows"
-    refused(lambda: MixtureClassifier().fit(X, y.repartition(npartitions=2)), text)
-    refused(lambda: MixtureClassifier().fit(X, data[1]), "y must be a Dask collection, cut at the same rows as X")
-    refused(lambda: MixtureClassifier().fit(arrays(data)[0], arrays(data)[1][:50]), "X has 300 rows, but y has 50.")
-    refused(lambda: MixtureClassifier().fit(X), "MixtureClassifier requires y to be passed")
+    refused(lambda: MixtureClassifier(1).fit(X, y.repartition(npartitions=2)), text)
+    refused(lambda: MixtureClassifier(1).fit(X, data[1]), "y must be a Dask collection, cut at the same rows as X")
+    refused(lambda: MixtureClassifier(1).fit(arrays(data)[0], arrays(data)[1][:50]), "X has 300 rows, but y has 50.")
+    refused(lambda: MixtureClassifier(1).fit(X), "MixtureClassifier requires y to be passed")
 
 
 def test_learners_that_need_all_rows_say_so(data):

@@ -246,7 +246,7 @@ class TestNamedRepairs:
         X, y = collinear(rng)
         message = r"The covariance of component \d was not positive definite; a multiple of its diagonal was added"
         with pytest.warns(RepairWarning, match=message) as caught:
-            MixtureClassifier(covariance_type=covariance_type, prior=None).fit(X, y)
+            MixtureClassifier(1, covariance_type=covariance_type, prior=None).fit(X, y)
         assert caught[0].filename == __file__
 
     @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical", "low_rank"])
@@ -255,17 +255,17 @@ class TestNamedRepairs:
         with pytest.warns(
             RepairWarning, match=r"A variance of component 0 was raised to the smallest allowed variance"
         ):
-            MixtureClassifier(covariance_type=covariance_type, prior=None).fit(X, y)
+            MixtureClassifier(1, covariance_type=covariance_type, prior=None).fit(X, y)
 
     def test_the_default_prior_needs_no_repair(self, rng):
         for data in (duplicated, constant_column, collinear, fewer_rows_than_features, identical_rows, far_away):
             for covariance_type in COVARIANCE_TYPES:
                 X, y = data(rng)
                 # A repair would be a warning, and warnings are errors here.
-                assert MixtureClassifier(covariance_type=covariance_type, max_iter=500).fit(X, y).converged_
+                assert MixtureClassifier(1, covariance_type=covariance_type, max_iter=500).fit(X, y).converged_
 
 
-@pytest.mark.parametrize("estimator", [MixtureClassifier(), GaussianMixture()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("estimator", [MixtureClassifier(1), GaussianMixture()], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_infinities_are_refused_at_fit_and_predict(estimator, value, rng):
     X, y = plain(rng)
@@ -283,14 +283,14 @@ def test_values_that_single_precision_cannot_hold_are_refused(make, rng):
     X, y = plain(rng)
     X[3, 1] = 1e39
     with pytest.raises(ValueError, match="Input X contains infinity"):
-        MixtureClassifier(dtype="float32").fit(make(X), y)
+        MixtureClassifier(1, dtype="float32").fit(make(X), y)
 
 
 def test_values_too_large_to_square_are_named(rng):
     X, y = plain(rng)
     X[0, 0] = 1e200
     with pytest.raises(ValueError, match=r"X holds values up to 1e\+200 in column 0; their squares overflow"):
-        MixtureClassifier().fit(X, y)
+        MixtureClassifier(1).fit(X, y)
     with pytest.raises(ValueError, match=r"X holds values up to 1e\+200 in column 0; their squares overflow"):
         GaussianMixture().fit(X)
 
@@ -301,7 +301,7 @@ def test_a_constant_column_tells_nothing(covariance_type, unit, rng, quiet):
     """It predicts as a column that was never observed, however unlike the sizes of the classes."""
     X, y = plain(rng, 60)
     y[:45] = 0
-    model = MixtureClassifier(covariance_type=covariance_type, tol=1e-9, max_iter=3000)
+    model = MixtureClassifier(1, covariance_type=covariance_type, tol=1e-9, max_iter=3000)
     constant, empty = (np.column_stack([X * unit, np.full((60, 2), value)]) for value in (5.0, np.nan))
     found = model.fit(constant, y).predict_log_proba(constant)
     np.testing.assert_allclose(found, model.fit(empty, y).predict_log_proba(empty), atol=1e-3)
@@ -310,7 +310,7 @@ def test_a_constant_column_tells_nothing(covariance_type, unit, rng, quiet):
 def test_a_constant_column_has_the_units_of_the_others_where_they_share_a_variance(rng):
     X, y = plain(rng, 60)
     X = np.column_stack([X, np.full(60, 5.0)])
-    found = [MixtureClassifier(covariance_type="spherical").fit(X * u, y).predict_proba(X * u) for u in (1.0, 1e-6)]
+    found = [MixtureClassifier(1, covariance_type="spherical").fit(X * u, y).predict_proba(X * u) for u in (1.0, 1e-6)]
     np.testing.assert_allclose(found[0], found[1], atol=1e-9)
 
 

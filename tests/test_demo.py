@@ -148,13 +148,13 @@ def test_plot_classifier_names_what_it_needs(ripley):
     from mixtura.plotting import plot_classifier
 
     model, X, y = ripley
-    wide = MixtureClassifier(random_state=0).fit(np.column_stack((X, X[:, 0] ** 2)), y)
+    wide = MixtureClassifier(1, random_state=0).fit(np.column_stack((X, X[:, 0] ** 2)), y)
     with pytest.raises(ValueError, match=r"a model with 2 features; this one has 3\. Fit a model to two columns"):
         plot_classifier(wide, X, y)
     with pytest.raises(TypeError, match="such as MixtureClassifier; got GaussianMixture"):
         plot_classifier(GaussianMixture(random_state=0).fit(X), X, y)
     with pytest.raises(ValueError, match="not fitted yet"):
-        plot_classifier(MixtureClassifier(), X, y)
+        plot_classifier(MixtureClassifier(1), X, y)
     with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 2\); got \(100, 1\)"):
         plot_classifier(model, X[:, :1], y)
     with pytest.raises(ValueError, match=r"y must have shape \(100,\), one label per sample of X; got \(99,\)"):
@@ -177,7 +177,7 @@ def test_plot_history_of_no_iterations_says_so(ripley):
 
     _, X, y = ripley
     with pytest.raises(ValueError, match=r"this MixtureClassifier has none\. Fit it with max_iter=1 or more"):
-        plot_history(MixtureClassifier(max_iter=0, random_state=0).fit(X, y))
+        plot_history(MixtureClassifier(1, max_iter=0, random_state=0).fit(X, y))
 
 
 def test_names_beside_curves_do_not_overlap():

@@ -1,4 +1,4 @@
-"""DiscriminativeMixtureClassifier and MixtureClassifier(objective="conditional")."""
+"""DiscriminativeMixtureClassifier and MixtureClassifier(1, objective="conditional")."""
 
 import numpy as np
 import pytest
@@ -235,7 +235,7 @@ def test_separable_classes_stay_finite_and_say_so():
     X = np.concatenate([rng.normal(size=(40, 2)), rng.normal(size=(40, 2)) + 9])
     y = np.repeat([0, 1], 40)
     with pytest.warns(RepairWarning, match=r"The classes are perfectly separable.*Use prior='default'\."):
-        model = MixtureClassifier(objective="conditional", prior=None, max_iter=50).fit(X, y)
+        model = MixtureClassifier(1, objective="conditional", prior=None, max_iter=50).fit(X, y)
     assert np.isfinite(model.predict_log_proba(X)).all()
     assert torch.isfinite(model.mixture_.covariances).all()
     default = DiscriminativeMixtureClassifier(**QUICK).fit(X, y)  # with penalties there is a maximum

@@ -336,7 +336,7 @@ def test_other_mistakes(ripley):
         "map.",
     )
     refused(
-        lambda: AveragedMixtureClassifier(MixtureClassifier(objective="conditional")).fit(X, y),
+        lambda: AveragedMixtureClassifier(MixtureClassifier(1, objective="conditional")).fit(X, y),
         'The members of AveragedMixtureClassifier are trained together by solver="em", which maximises '
         "objective=\"joint\"; got objective 'conditional' and solver='auto'.",
     )

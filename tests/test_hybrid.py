@@ -68,15 +68,15 @@ def test_a_gradient_object_brings_its_settings():
 
 
 def test_em_fits_another_structure_in_place_of_low_rank_precisions():
-    model = MixtureClassifier(covariance_type="low_rank_precision", rank=2, prior=None).fit(IRIS, SPECIES)
-    full = MixtureClassifier(prior=None).fit(IRIS, SPECIES)
+    model = MixtureClassifier(1, covariance_type="low_rank_precision", rank=2, prior=None).fit(IRIS, SPECIES)
+    full = MixtureClassifier(1, prior=None).fit(IRIS, SPECIES)
     assert set(model.mixture_.covariance.tensors()) == {"precisions", "directions"}
     assert (model.predict(IRIS) == full.predict(IRIS)).mean() > 0.95
 
 
 def test_low_rank_precisions_that_em_cannot_move_say_so():
-    model = MixtureClassifier(covariance_type="low_rank_precision", rank=2).fit(IRIS, SPECIES)
-    again = MixtureClassifier(covariance_type="low_rank_precision", rank=2, init=model.mixture_)
+    model = MixtureClassifier(1, covariance_type="low_rank_precision", rank=2).fit(IRIS, SPECIES)
+    again = MixtureClassifier(1, covariance_type="low_rank_precision", rank=2, init=model.mixture_)
     with pytest.raises(ValueError, match="has no closed update, so EM cannot fit it; use 'low_rank'"):
         again.fit(IRIS, SPECIES)
     with pytest.raises(ValueError, match="has no closed update"):

@@ -38,7 +38,7 @@ def memory_map(tmp_path):
 
 def test_predictions_of_a_memory_map_take_their_answer_once(memory_map):
     rng = np.random.default_rng(1)
-    model = MixtureClassifier(covariance_type="diag", memory_limit="16 MB").fit(
+    model = MixtureClassifier(1, covariance_type="diag", memory_limit="16 MB").fit(
         rng.normal(size=(500, 4)), np.arange(500) % 20
     )
     model.predict_proba(memory_map[:1000])

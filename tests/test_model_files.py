@@ -144,7 +144,7 @@ class TestRoundTrip:
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_labels_keep_their_kind(labels, path):
-    model = MixtureClassifier().fit(X, labels[Y])
+    model = MixtureClassifier(1).fit(X, labels[Y])
     loaded = again(model, path)
     assert loaded.classes_.dtype == model.classes_.dtype
     assert loaded.classes_.tolist() == model.classes_.tolist()
@@ -154,7 +154,7 @@ def test_labels_keep_their_kind(labels, path):
 
 def test_labels_of_other_kinds_are_refused(path):
     days = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")
-    model = MixtureClassifier().fit(X, Y % 2)
+    model = MixtureClassifier(1).fit(X, Y % 2)
     model.classes_ = days
     with pytest.raises(ValueError, match=r"classes_ .*of type datetime64\[D\], .*; arrays must .*hold numbers or text"):
         model.save(path)
@@ -163,12 +163,12 @@ def test_labels_of_other_kinds_are_refused(path):
 
 def test_names_of_columns_are_kept(path):
     frame = pd.DataFrame(X, columns=["a", "b", "c", "ö"])
-    loaded = again(MixtureClassifier().fit(frame, Y), path)
+    loaded = again(MixtureClassifier(1).fit(frame, Y), path)
     assert loaded.feature_names_in_.tolist() == ["a", "b", "c", "ö"]
     loaded.predict(frame)
     with pytest.raises(ValueError, match="Feature names"):
         loaded.predict(frame.rename(columns={"a": "z"}))
-    assert not hasattr(again(MixtureClassifier().fit(X, Y), path), "feature_names_in_")
+    assert not hasattr(again(MixtureClassifier(1).fit(X, Y), path), "feature_names_in_")
 
 
 def test_arguments_of_every_plain_kind_are_kept(path):
@@ -184,11 +184,11 @@ def test_arguments_of_every_plain_kind_are_kept(path):
         "unlabeled": math.nan,
     }
     loaded = again(MixtureClassifier(**arguments).fit(X, Y), path)
-    assert_equal(arguments_of(loaded), {**arguments_of(MixtureClassifier()), **arguments})
+    assert_equal(arguments_of(loaded), {**arguments_of(MixtureClassifier(1)), **arguments})
     assert_same_numbers(loaded.fit(X, Y).predict_proba(X), MixtureClassifier(**arguments).fit(X, Y).predict_proba(X))
 
 
-FIRST = MixtureClassifier(prior=Shrinkage(scale=2.0), random_state=0).fit(X, Y)
+FIRST = MixtureClassifier(1, prior=Shrinkage(scale=2.0), random_state=0).fit(X, Y)
 OBJECTS = {
     "prior": [
         Shrinkage(2.0, 3.0, "pooled", 1.0, 1.5),
@@ -296,7 +296,7 @@ REFUSED = [
         {"solver": Gradient(lambda leaves: None)},
         r"solver.optimiser is a function \(<lambda>\), .*; use one that mixtura",
     ),
-    ({"init": MixtureClassifier(random_state=np.random.RandomState(0))}, r"init.random_state is a RandomState"),
+    ({"init": MixtureClassifier(1, random_state=np.random.RandomState(0))}, r"init.random_state is a RandomState"),
     ({"class_prior": np.array(["2020"], dtype="datetime64[Y]")}, r"class_prior is a ndarray of type datetime64\[Y\], "),
     (
         {"class_prior": torch.ones(2, dtype=torch.complex64)},
@@ -309,7 +309,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
 def test_what_cannot_be_kept_is_refused_in_words(arguments, message, path):
-    model = MixtureClassifier().fit(X, Y).set_params(**arguments)
+    model = MixtureClassifier(1).fit(X, Y).set_params(**arguments)
     with pytest.raises(ValueError, match=message):
         model.save(path)
     assert not path.exists()
@@ -317,7 +317,7 @@ def test_what_cannot_be_kept_is_refused_in_words(arguments, message, path):
 
 
 def test_attributes_that_cannot_be_kept_are_refused(path):
-    model = MixtureClassifier().fit(X, Y)
+    model = MixtureClassifier(1).fit(X, Y)
     model.study_ = object()
     with pytest.raises(ValueError, match=r"study_ is a object, .*; remove it with `del model.study_` before saving"):
         model.save(path)
@@ -333,7 +333,7 @@ def test_registered_classes_of_others_are_kept(path):
         pass
 
     try:
-        assert again(MixtureClassifier(prior=Registered(2.0)).fit(X, Y), path).prior == Registered(2.0)
+        assert again(MixtureClassifier(1, prior=Registered(2.0)).fit(X, Y), path).prior == Registered(2.0)
         with pytest.raises(ValueError, match=r"the name 'test.prior' is that of .*Registered already; choose another"):
             storable("test.prior")(Another)
         with pytest.raises(ValueError, match=r"Another cannot be saved, .* Register the class with"):
@@ -351,7 +351,7 @@ def test_files_name_only_what_users_can_construct():
 
 
 def test_arguments_that_changed_after_the_fit_do_no_harm(path):
-    model = MixtureClassifier(covariance_type="full").fit(X, Y)
+    model = MixtureClassifier(1, covariance_type="full").fit(X, Y)
     expected = model.predict_proba(X)
     loaded = again(model.set_params(covariance_type="diag"), path)
     assert_same_numbers(loaded.predict_proba(X), expected)
@@ -366,13 +366,13 @@ def test_a_loaded_model_goes_on(path):
 
 
 def test_a_model_without_iterations(path):
-    for model in (MixtureClassifier(max_iter=0).fit(X, Y), GaussianMixture(max_iter=0, random_state=0).fit(X)):
+    for model in (MixtureClassifier(1, max_iter=0).fit(X, Y), GaussianMixture(max_iter=0, random_state=0).fit(X)):
         assert_same(again(model, path), model)
 
 
 def test_a_model_from_a_device_is_loaded_on_the_cpu(path, device, dtype):
     rows = torch.from_numpy(X).to(device, dtype)
-    model = MixtureClassifier().fit(rows, torch.from_numpy(Y).to(device))
+    model = MixtureClassifier(1).fit(rows, torch.from_numpy(Y).to(device))
     loaded = again(model, path)
     assert loaded.mixture_.means.device.type == "cpu"
     assert_same_numbers(loaded.predict_proba(rows).cpu(), model.predict_proba(rows).cpu())
@@ -389,8 +389,8 @@ def test_the_header_is_plain_json(path):
 
 
 def test_paths_as_text_and_overwriting(path):
-    MixtureClassifier().fit(X, Y).save(str(path))
-    MixtureClassifier(covariance_type="diag").fit(X, Y).save(str(path))
+    MixtureClassifier(1).fit(X, Y).save(str(path))
+    MixtureClassifier(1, covariance_type="diag").fit(X, Y).save(str(path))
     assert mixtura.load(str(path)).covariance_type == "diag"
 
 
@@ -415,7 +415,7 @@ def refused(path, match):
 
 @pytest.fixture
 def saved(path):
-    MixtureClassifier().fit(X, Y).save(path)
+    MixtureClassifier(1).fit(X, Y).save(path)
     return path
 
 
@@ -520,7 +520,7 @@ class TestRefused:
         with pytest.raises(
             FileNotFoundError, match=r"There is no folder .*nowhere' to save the model in; make it first"
         ):
-            MixtureClassifier().fit(X, Y).save(tmp_path / "nowhere" / "model")
+            MixtureClassifier(1).fit(X, Y).save(tmp_path / "nowhere" / "model")
 
     def test_a_pickle_is_not_executed(self, path, tmp_path):
         target = tmp_path / "made by the pickle"

@@ -124,9 +124,9 @@ def test_a_class_may_come_later():
 
 def test_class_weights_as_a_dict_and_a_fixed_class_prior(rng):
     X, y = make_ripley(500, random_state=0)
-    heavy = streamed(MixtureClassifier(random_state=0, class_weight={0: 3.0}), X, y)
+    heavy = streamed(MixtureClassifier(1, random_state=0, class_weight={0: 3.0}), X, y)
     assert np.isclose(heavy.class_prior_[0], 0.75, atol=0.02)
-    fixed = streamed(MixtureClassifier(random_state=0, class_prior=[0.3, 0.7]), X, y)
+    fixed = streamed(MixtureClassifier(1, random_state=0, class_prior=[0.3, 0.7]), X, y)
     assert np.allclose(fixed.class_prior_, [0.3, 0.7])
 
 
@@ -186,18 +186,18 @@ def refused(call, text, kind=ValueError):
 
 def test_refusals():
     X, y = make_ripley(50, random_state=0)
-    new = MixtureClassifier(random_state=0)
+    new = MixtureClassifier(1, random_state=0)
     refused(lambda: new.partial_fit(X, y), "classes must be passed on the first call to partial_fit.")
     refused(lambda: new.partial_fit(X, y, classes=[1]), "classes must name at least two classes; got [1].")
     refused(lambda: new.partial_fit(X, y, classes=[0, 2]), "y holds the label 1, which is not among the classes [0, 2]")
-    model = MixtureClassifier(random_state=0).partial_fit(X, y, classes=[0, 1])
+    model = MixtureClassifier(1, random_state=0).partial_fit(X, y, classes=[0, 1])
     refused(lambda: model.partial_fit(X, y + 1), "y holds the label 2, which is not among the classes [0, 1] of the")
     refused(lambda: model.partial_fit(X, y, classes=[0, 1, 2]), "classes=[0, 1, 2] is not the same as on the first")
     refused(lambda: model.partial_fit(X[:, :1], y), "X has 1 features, but MixtureClassifier is expecting 2 features")
     refused(lambda: model.partial_fit(X, y, step=1.5), 'step must be "decaying" or a number between 0 and 1; got 1.5.')
     refused(lambda: model.partial_fit(X, np.eye(2)[y]), "partial_fit needs one label per sample; got y of shape")
     refused(lambda: model.partial_fit(X, None), "requires y to be passed")
-    balanced = MixtureClassifier(class_weight="balanced")
+    balanced = MixtureClassifier(1, class_weight="balanced")
     refused(lambda: balanced.partial_fit(X, y, classes=[0, 1]), "partial_fit needs class_weight=None or a dict; got")
 
 
@@ -210,7 +210,7 @@ def test_low_rank_is_refused_in_words(make):
 
 
 @pytest.mark.parametrize(
-    "model", [DiscriminativeMixtureClassifier(), HybridMixtureClassifier(), MixtureClassifier(objective="margin")]
+    "model", [DiscriminativeMixtureClassifier(), HybridMixtureClassifier(), MixtureClassifier(1, objective="margin")]
 )
 def test_other_objectives_have_no_partial_fit(model):
     assert not hasattr(model, "partial_fit")

@@ -135,7 +135,7 @@ def test_priors_in_single_precision_are_taken_in_double(rng):
     for variances in (torch.ones(3), np.ones(3, np.float32), [1, 1, 1], torch.eye(3)):
         prior = Conjugate(2.0, variances, mean=torch.zeros(3), mean_strength=1.0)
         assert prior.variances.dtype == prior.mean.dtype == torch.float64
-        fitted = MixtureClassifier(prior=prior).fit(X, X[:, 0] > 0)
+        fitted = MixtureClassifier(1, prior=prior).fit(X, X[:, 0] > 0)
         assert np.isfinite(fitted.predict_proba(X)).all()
 
 

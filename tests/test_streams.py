@@ -93,7 +93,7 @@ def test_discriminative_training_and_selection_from_files(folder, frame):
 def test_a_pyarrow_dataset_and_a_list_of_files(folder, frame):
     paths = [str(folder / f"{number}.parquet") for number in range(N_FILES)]
     models = [
-        MixtureClassifier(random_state=0).fit(FileBatches(data, ["a", "b"], "y"))
+        MixtureClassifier(1, random_state=0).fit(FileBatches(data, ["a", "b"], "y"))
         for data in (folder, paths, ds.dataset(folder), pa_table_dataset(frame))
     ]
     for model in models[1:]:
@@ -248,9 +248,9 @@ def test_empty_files_and_files_without_a_value_or_a_class(folder, frame):
     parts = [*parts, frame[frame["y"] == "one"]]
     for number, part in enumerate(parts):
         part.to_parquet(folder / f"{number}.parquet")
-    model = MixtureClassifier(random_state=0).fit(FileBatches(folder, ["a", "b"], "y", batch_size=64))
+    model = MixtureClassifier(1, random_state=0).fit(FileBatches(folder, ["a", "b"], "y", batch_size=64))
     whole = pd.concat(parts)
-    assert_same(model, MixtureClassifier(random_state=0).fit(whole[["a", "b"]], whole["y"]), frame)
+    assert_same(model, MixtureClassifier(1, random_state=0).fit(whole[["a", "b"]], whole["y"]), frame)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_batches_with_other_columns_are_named():
 def test_labels_of_unlike_kinds():
     X = np.arange(8.0).reshape(4, 2)
     batches = [(X, np.array([0, 1, 0, 1])), (X, np.array(["0", "1", "0", "1"]))]
-    refused(lambda: MixtureClassifier().fit(batches), "y")
+    refused(lambda: MixtureClassifier(1).fit(batches), "y")
 
 
 @contextlib.contextmanager
@@ -314,6 +314,6 @@ def test_an_error_in_the_middle_leaves_nothing_half_written(model, tmp_path, fra
 
 def test_no_rows_in_memory_are_needed_elsewhere(folder, frame):
     """A source is closed when a fit ends: files can be removed."""
-    MixtureClassifier().fit(FileBatches(folder, ["a", "b"], "y"))
+    MixtureClassifier(1).fit(FileBatches(folder, ["a", "b"], "y"))
     shutil.rmtree(folder)
     assert not os.path.exists(folder)  # noqa: PTH110

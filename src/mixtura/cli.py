@@ -171,7 +171,7 @@ def _svm(problem: DemoData, seed: int) -> GridSearchCV:
 METHODS = (
     Method(
         "mixture, 1 per class",
-        lambda problem, seed: MixtureClassifier(random_state=seed),
+        lambda problem, seed: MixtureClassifier(1, random_state=seed),
         "MixtureClassifier()",
         ours=True,
     ),

@@ -275,7 +275,8 @@ class AveragedMixture(DensityMixin, _Averaged):
             description = describe(source, 1, torch.Generator().manual_seed(0))
             check_described(self, description)
             if is_auto(base.n_components) or is_auto(base.prior):
-                base, self.selection_ = base._chosen(source, description, random_state)
+                base, selection = base._chosen(source, description, random_state)
+                self.search_ = selection.table
             problem = base._problem(source, description)
             tasks = []
             for b in range(self.n_estimators):
@@ -366,8 +367,8 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
     Parameters
     ----------
     estimator : MixtureClassifier or None, default=None
-        The members; None means `MixtureClassifier(1)`. If it has parameters "auto", the candidates are compared once,
-        and each gets members in proportion to its stacking weight (stacking).
+        The members; None means `MixtureClassifier(1)`. If it has parameters "auto", they are selected
+        once, for all members.
     n_estimators : int, default=20
         Number of members.
     resampling : {"bootstrap", "subset", "none"}, default="bootstrap"
@@ -470,20 +471,19 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             plan = base._plan(source, labels.classes, objective)
             self._check_solver(base, plan)
-            plans = base._shared_out(plan, self.n_estimators)
             rows, self.warp_ = replace(rows, warp=plan.warp), plan.warp
             tasks = []
             for b in range(self.n_estimators):
                 _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
                 for _ in range(base._n_starts()):
                     base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                    tasks.append(base._task(plans[b], seen, b))
+                    tasks.append(base._task(plan, seen, b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
             results = self._train(plan.em_structure, tasks, all_rows, base, EM())
             results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
         self.classes_ = labels.classes
         if plan.selection is not None:
-            self.selection_ = plan.selection
+            self.search_ = plan.selection.table
         keep_unobserved(self, plan.description, stacklevel=3)
         self._keep(results, plan.structure, base.max_iter, base.tol)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()

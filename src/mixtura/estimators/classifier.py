@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.covariances import COVARIANCES, Full
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import (
@@ -36,18 +37,19 @@ from mixtura.estimators.input import (
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
-from mixtura.estimators.progress import watcher
+from mixtura.estimators.progress import trial_watcher, watcher
 from mixtura.estimators.streamed import read_stream
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
-from mixtura.objectives import OBJECTIVES, Joint
+from mixtura.objectives import OBJECTIVES
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import MixtureSolver, Objective, Prior, Structure
+from mixtura.selection.automatic import LARGEST_DENSE, Wanted, choose_automatically
+from mixtura.selection.folds import checked_cv, renumbered
 from mixtura.selection.plan import OTHER_PRIORS, Plan, is_auto, make_prior
-from mixtura.selection.search import CRITERIA, Ground, choose, penalties
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
 from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import as_loaded, storable
@@ -59,69 +61,125 @@ SEPARATED = -1e-3
 
 @storable("MixtureClassifier", check=check_fitted)
 class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
-    """Classifies with a Gaussian mixture per class.
+    """Classify with a Gaussian mixture per class.
 
-    Handles missing cells (NaN) at fit and predict by exact marginalisation, unlabeled rows, soft labels and sample
-    weights in one likelihood; gives class probabilities and a density.
+    With no arguments the classifier selects the covariance structure, the number of components, the prior, the
+    transform of the features and the temperature of the class probabilities on held-out samples (automatic). Missing
+    values (NaN) are integrated out exactly, in training and in prediction; unlabeled samples, soft labels and sample
+    weights enter one likelihood. The model gives class probabilities and a density.
 
-    Parameters:
-        n_components: components per class, an int or a dict class -> int; "auto" chooses them by `criterion`, and
-            `selection_` has what was compared.
-        covariance_type: "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
-            `Tied(Diagonal())`.
-        rank: rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
-        objective: "joint" describes classes and rows, "conditional" and "margin" separate the classes; or an objective
-            object such as `Hybrid(0.5, Margin(10.0))`.
-        solver: "auto", "em" (for "joint"), "baum_welch" (for "conditional" and hybrids), "gradient", or a `Gradient`
-            object with settings of its own.
-        prior: "default" shrinks covariances towards the spread within the classes, unit-free; "auto" chooses one as for
-            n_components; None is maximum likelihood; or a prior object, such as `priors.Shrinkage` (in the units of
-            the rows) or `priors.Conjugate`.
-        criterion: by which "auto" chooses: "log_loss" (which "auto" means) and "held_out" (density) of rows held out,
-            "out_of_bag", "bic", "icl".
-        warp: None takes features as they are; "johnson" bends those that are skewed or heavy-tailed until Gaussians
-            describe them (`mixture_` is then one of the bent features, everything else is of the rows); "auto" does so
-            where `criterion` gains by it; or a `Warp`.
-        class_prior: "empirical" (learned), "uniform", or one probability per class in the order of `classes_`.
-        class_weight: None, "balanced", or a dict class -> weight; multiplies the sample weights.
-        unlabeled: which samples have no label. None: none, every label is a class; np.nan: those with a missing label
-            (NaN, None, pd.NA or masked); otherwise those with this label, such as -1. In soft labels a row of NaN is
-            unlabeled.
-        init: "kmeans" (on standardised columns), "k-means++", "random", "spread" (for few labels among unlabeled rows:
-            labels first spread to nearest neighbours), or a fitted mixture to start from.
-        n_init: number of starts; the best objective wins.
-        max_iter, tol: stop after max_iter steps, or when the objective per row changes by less than tol.
-        device, dtype: where and in which precision rows are held; None follows the input.
-        memory_limit: bytes, or text like "256 MB" (the default): bound of the temporary arrays of a fit or prediction,
-            of all threads together. Samples, labels, the model and the answer take their own memory on top; of a
-            memory map or of batches some 32 MB are held at a time.
-        warm_start: go on from the last fit.
-        random_state, verbose: as in scikit-learn; verbose=1 shows progress.
+    Parameters
+    ----------
+    n_components : "auto", int or dict of class to int, default="auto"
+        Components per class. With a number or a dict nothing is selected: `covariance_type`, `prior`, `warp` and
+        `temperature` left at "auto" then mean "full", "default", None and 1.
+    covariance_type : str or Structure, default="auto"
+        "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
+        `Tied(Diagonal())`. "auto" compares "full", "tied" and "diag", from 300 features on "diag" and "low_rank".
+    rank : "auto" or int, default="auto"
+        Rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
+    objective : str or Objective, default="joint"
+        "joint" is the likelihood of samples and labels, "conditional" and "margin" separate the classes; or an object
+        such as `Hybrid(0.5, Margin(10.0))`.
+    solver : str or Solver, default="auto"
+        "em", "baum_welch", "gradient", or a solver object with settings of its own.
+    prior : str, Prior, Shrinkage or None, default="auto"
+        "default" shrinks covariances towards the expected variances of a component, whatever the units; None is
+        maximum likelihood; or an object such as `priors.Shrinkage` or `priors.Conjugate`.
+    warp : "auto", "johnson", Warp or None, default="auto"
+        Transform of the features: "johnson" transforms skewed or heavy-tailed features towards normality, None takes
+        the features as they are. `mixture_` refers to the transformed features, everything else to the original ones.
+    temperature : "auto" or float, default="auto"
+        The log joints of the classes are divided by it before the softmax (temperature); 1 switches it off. "auto"
+        estimates it on held-out samples, for objective "joint".
+    cv : int or splits, default=5
+        Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays.
+    time_budget : float or None, default=None
+        Seconds after which no further candidate is tried. Results then depend on the speed of the machine.
+    class_prior : "empirical", "uniform" or array of shape (n_classes,), default="empirical"
+        Class probabilities; "empirical" learns them.
+    class_weight : None, "balanced" or dict of class to float, default=None
+        Multiplies the sample weights.
+    unlabeled : object, default=None
+        The label of unlabeled samples, such as -1; np.nan means every missing label (NaN, None, pd.NA or masked); None
+        means that every label is a class. In soft labels a row of NaN is unlabeled.
+    init : str or fitted mixture, default="kmeans"
+        "kmeans" (on standardised features), "k-means++", "random", "spread" (for few labels among unlabeled samples),
+        or a fitted mixture to start from. A selection brings its own initialisation.
+    n_init : int, default=1
+        Number of initialisations; the best objective wins.
+    max_iter : int, default=200
+        Largest number of steps.
+    tol : float, default=1e-4
+        Stop when the objective per sample changes by less.
+    device : str or torch.device, default=None
+        Where samples are held; by default where the input is.
+    dtype : str or dtype, default=None
+        Precision of the samples; by default that of the input.
+    memory_limit : int or str, default=None
+        Bytes of scratch memory, or text like "256 MB".
+    warm_start : bool, default=False
+        Continue from the last fit, with what it selected.
+    random_state : int, RandomState or None, default=None
+        Seed of folds and initialisation.
+    verbose : int, default=0
+        1 shows progress.
 
-    Attributes:
-        classes_, class_prior_, mixture_, n_components_ (per class), n_iter_, converged_, history_, n_parameters_,
-        n_features_in_, feature_names_in_; warp_ (None where features stay as they are).
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_prior_ : ndarray of shape (n_classes,)
+        Class probabilities.
+    mixture_ : Mixture
+        The components of all classes.
+    n_components_ : array of shape (n_classes,)
+        Components per class.
+    search_ : SearchTable or None
+        The candidates of the selection with their scores; None if nothing was selected.
+    temperature_ : float
+        The temperature of the class probabilities.
+    warp_ : Warp or None
+        The transform of the features.
+    n_iter_ : int
+        Number of iterations.
+    converged_ : bool
+        Whether the fit converged.
+    history_ : list of Record
+        Objective of each iteration.
+    n_parameters_ : int
+        Number of free parameters.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
 
-    Examples:
-        >>> from mixtura import MixtureClassifier
-        >>> from mixtura.datasets import make_ripley, remove_values
-        >>> X, y = make_ripley(125, random_state=0)
-        >>> model = MixtureClassifier(n_components=2, random_state=0).fit(remove_values(X, 0.2, random_state=0), y)
-        >>> bool(model.score(X, y) > 0.85)
-        True
+    Examples
+    --------
+    >>> from mixtura import MixtureClassifier
+    >>> from mixtura.datasets import make_ripley, remove_values
+    >>> X, y = make_ripley(125, random_state=0)
+    >>> model = MixtureClassifier(random_state=0).fit(X, y)
+    >>> bool(model.score(remove_values(X, 0.2, random_state=0), y) > 0.8)
+    True
     """
+
+    search_: Any = None  # the candidates of the automatic choice
+    _cv: Any = None  # `cv`, without samples of weight zero
 
     def __init__(
         self,
-        n_components: Any = 1,
+        n_components: Any = "auto",
         *,
-        covariance_type: Any = "full",
+        covariance_type: Any = "auto",
         rank: Any = "auto",
         objective: Any = "joint",
         solver: Any = "auto",
-        prior: Any = "default",
-        criterion: str = "auto",
-        warp: Any = None,
+        prior: Any = "auto",
+        warp: Any = "auto",
+        temperature: Any = "auto",
+        cv: Any = 5,
+        time_budget: float | None = None,
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = None,
@@ -142,8 +200,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.objective = objective
         self.solver = solver
         self.prior = prior
-        self.criterion = criterion
         self.warp = warp
+        self.temperature = temperature
+        self.cv = cv
+        self.time_budget = time_budget
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
@@ -174,17 +234,17 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _checked_objective(self) -> Objective:
         """Check arguments that do not depend on the samples; return the objective."""
         checks.switch("warm_start", self.warm_start)
-        wanted_criterion(self.criterion, "log_loss")
+        self._check_choice()
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         self._asked_solver()
         return self._objective()
 
     def _fit_source(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         self.running_ = None
+        n_starts = self._n_starts()
         with computing():
             plan = self._settled(self._plan(source, classes, objective))
-            n_starts = self._n_starts() if plan.selection is None else 1
-            best = best_of(n_starts, lambda: self._fit_once(plan))
+            best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
         self._keep(best, plan)
         return plan.problem
 
@@ -223,6 +283,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             stream = read_stream(self, X, y, sample_weight, labeled=True, unlabeled=self.unlabeled)
             checks.density_for_unlabeled(stream.n_unlabeled, objective)
             assert stream.classes is not None
+            self._cv = self.cv
             return stream.source, stream.classes
         rows, labels, weights = self._read_known(X, y, sample_weight, objective)
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
@@ -234,6 +295,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         rows = read_rows(self, X, reset=True)
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
+        self._cv = self.cv if weights is None else renumbered(self.cv, weights.cpu().numpy() > 0)
         labels = read_labels(y, n_rows, weights, type(self).__name__, self.unlabeled, takes_unlabeled=True)
         counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
@@ -271,75 +333,97 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         check_described(self, description)
         checks.weighted_classes(classes.tolist(), description.class_weights)
         wanted, prior = self._wanted(classes)
-        fixed = None if is_auto(wanted) else self._n_components(wanted, classes, description)
         plan = Plan(
             source=source,
             classes=classes,
             description=description,
             structure=structure,
-            n_components=fixed or [1] * len(classes),
+            n_components=[1] * len(classes),
             objective=objective,
             prior=None,
             class_prior=checks.class_prior(self.class_prior, description.class_weights),
             generator=generator,
             memory_limit=checks.memory_limit(self.memory_limit),
-        )
-        options, found = [plan.with_warp(warp) for warp in self._warps(description)], []
-        state = generator.get_state()
-        chosen = fixed is None or is_auto(prior)
-        for option in options if len(options) > 1 or chosen else ():
-            generator.set_state(state)  # the same folds for all
-            found.append(self._selected(option, fixed, prior))
-        best = min(found, key=lambda option: option.selection.best.score) if found else options[0]
-        if chosen:
-            return best
-        assert fixed is not None
-        generator.set_state(state)
-        return replace(best, prior=make_prior(prior, best.description, fixed), selection=None)
+        ).with_warp(self._given_warp(description))
+        if is_auto(wanted):
+            return self._chosen_plan(plan, prior)
+        if not self._goes_on:
+            self.search_ = None
+        counts = self._n_components(wanted, classes, description)
+        made = make_prior("default" if is_auto(prior) else prior, plan.description, counts)
+        return replace(plan, n_components=counts, prior=made)
 
-    def _warps(self, description: Description) -> list[Warp | None]:
-        """What becomes of the features; more than one are compared."""
-        if self.warm_start and "mixture_" in vars(self):
-            return [self.warp_]
-        if self.warp is None:
-            return [None]
+    def _check_choice(self) -> None:
+        """Check the arguments of the automatic choice."""
+        checked_cv(self.cv)
+        if self.time_budget is not None:
+            checks.positive("time_budget", self.time_budget, " or None")
+        if not is_auto(self.temperature):
+            checks.positive("temperature", self.temperature, ' or "auto"')
+
+    def _structure(self, n_features: int) -> Structure:
+        """The structure that is asked for; "auto" is full covariances until something else is chosen."""
+        if not is_auto(self.covariance_type):
+            return super()._structure(n_features)
+        if self._goes_on and is_auto(self.n_components) and self.search_ is not None:
+            return COVARIANCES[self.search_.best.what["covariance_type"]](checks.rank(self.rank, n_features))
+        return Full()
+
+    @property
+    def _goes_on(self) -> bool:
+        return bool(self.warm_start) and "mixture_" in vars(self)
+
+    def _given_warp(self, description: Description) -> Warp | None:
+        """The transform that is asked for, or that of the fit that goes on; None where it is to be chosen."""
+        if self._goes_on:
+            return self.warp_
+        if self.warp is None or is_auto(self.warp):
+            return None
         if isinstance(self.warp, Warp):
             checks.warped_features(len(self.warp.locations), len(description.within))
-            return [self.warp]
-        name = checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
+            return self.warp
+        checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
         warp = fit_warp(description)
-        if not bool(warp.transformed.any()):
-            return [None]
-        return [warp] if name == "johnson" else [None, warp]
+        return warp if bool(warp.transformed.any()) else None
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
         """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
-        last = vars(self).get("selection_") if self.warm_start else None
-        if last is None:
+        if not (self._goes_on and is_auto(self.n_components)):
             return self.n_components, self.prior
-        return dict(zip(classes.tolist(), last.best.n_components, strict=False)), last.best.prior
+        counts = dict(zip(classes.tolist(), self.n_components_.tolist(), strict=False))
+        table = self.search_
+        return counts, "default" if table is None else table.best.what["prior"]
 
-    def _selected(self, plan: Plan, n_components: list[int] | None, prior: Any) -> Plan:
-        """The plan with what is "auto" chosen, by the log-loss of rows held out."""
-        priors = wanted_priors(prior, plan.em_structure, plan.source.n_features)
-        method = self.init if isinstance(self.init, str) else "kmeans"
-        problem = replace(plan.problem, objective=Joint())
-        ground = Ground(problem, len(plan.classes), plan.em_structure, method, plan.generator)
-        found = choose(ground, priors, n_components, wanted_criterion(self.criterion, "log_loss"))
-        found = found.of_rows(plan.log_slope, 0 if plan.warp is None else plan.warp.n_parameters)
-        counts = list(found.best.n_components)
-        chosen = make_prior(found.best.prior, plan.description, counts)
-        return replace(plan, n_components=counts, prior=chosen, selection=found)
+    def _chosen_plan(self, plan: Plan, prior: Any) -> Plan:
+        """The plan with what is "auto" chosen, by the log-loss of held-out samples."""
+        wanted = Wanted(
+            self._structures(plan),
+            prior,
+            transforms=is_auto(self.warp),
+            cv=self.cv if self._cv is None else self._cv,
+            time_budget=self.time_budget,
+        )
+        if not isinstance(prior, Prior | Shrinkage | None) and not is_auto(prior):
+            checks.one_of("prior", prior, PRIORS, OTHER_PRIORS)
+        with trial_watcher(self.verbose, type(self).__name__) as watch:
+            choice = choose_automatically(plan, wanted, watch)
+        self.search_ = None if choice is None else choice.table
+        if choice is None:  # no sample can be held out
+            counts = [1] * len(plan.classes)
+            return replace(plan, prior=make_prior("default" if is_auto(prior) else prior, plan.description, counts))
+        plan = replace(plan.with_warp(choice.warp), n_components=choice.n_components, selection=choice)
+        structure = choice.structure if is_auto(self.covariance_type) else plan.structure
+        made = make_prior(choice.prior, plan.description, choice.n_components)
+        return replace(plan, structure=structure, prior=made)
 
-    def _shared_out(self, plan: Plan, n_members: int) -> list[Plan]:
-        """The problems of the members of an average: with the candidates that share them (stacking)."""
-        if plan.selection is None:
-            return [plan] * n_members
-        found = []
-        for choice in plan.selection.shared_out(n_members):
-            counts = list(choice.n_components)
-            found.append(replace(plan, n_components=counts, prior=make_prior(choice.prior, plan.description, counts)))
-        return found
+    def _structures(self, plan: Plan) -> dict[str, Structure]:
+        """Covariance structures to compare, by their names."""
+        if not is_auto(self.covariance_type):
+            named = isinstance(self.covariance_type, str)
+            return {self.covariance_type if named else plan.structure.name: plan.em_structure}
+        size = plan.source.n_features
+        names = ("full", "tied", "diag") if size <= LARGEST_DENSE else ("diag", "low_rank")
+        return {name: COVARIANCES[name](checks.rank(self.rank, size)) for name in names}
 
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
@@ -396,7 +480,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         """Return the initialisation, after one update by the generative problem of the plan unless another is given."""
         method = checks.one_of("init", method or self.init, STARTS, " or a fitted mixture")
         if plan.selection is not None:
-            return plan.selection.start
+            start = plan.selection.start
+            return start if plan.class_prior is None else start.with_class_prior(plan.class_prior)
         rough, assigned = starting_mixture(
             plan.description, plan.em_structure, plan.n_components, method, plan.generator
         )
@@ -416,6 +501,19 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             )
         return fitted.mixture_
 
+    def _keep_choice(self, plan: Plan) -> None:
+        """Store the temperature: it belongs to the generative model that was compared."""
+        if self._goes_on:
+            return
+        choice = plan.selection
+        if not is_auto(self.temperature):
+            self.temperature_ = float(self.temperature)
+        else:
+            generative = plan.objective.name == "joint"
+            self.temperature_ = choice.temperature if choice is not None and generative else 1.0
+        shares = plan.description.class_weights / plan.description.class_weights.sum()
+        self.training_prior_ = None if plan.class_prior is None else shares.cpu().numpy()
+
     def _keep(self, result: FitResult, plan: Plan) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
         self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(plan.warp)
@@ -425,8 +523,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
-        if plan.selection is not None:
-            self.selection_ = plan.selection
+        self._keep_choice(plan)
         keep_unobserved(self, plan.description, stacklevel=4)
         warn_of_repairs((*result.repairs, *plan.collapsed(result.mixture)), stacklevel=4)
         warn_of_prior(self.prior, plan.prior, result.mixture, plan.description)
@@ -446,18 +543,3 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-
-def wanted_criterion(value: Any, usual: str) -> str:
-    """The criterion that an argument asks for."""
-    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
-
-
-def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
-    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
-    if is_auto(value):
-        # A whole covariance matrix is a target only for structures that can follow it.
-        return list(penalties(n_features, dense=structure.is_unrestricted))
-    if not isinstance(value, Prior | Shrinkage | None):
-        checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
-    return [value]

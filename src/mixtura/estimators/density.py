@@ -33,7 +33,6 @@ from mixtura.estimators.base import (
     warn_of_prior,
     warn_of_repairs,
 )
-from mixtura.estimators.classifier import wanted_criterion, wanted_priors
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
@@ -48,7 +47,7 @@ from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance, Prior, Structure
 from mixtura.selection.plan import is_auto, make_prior
-from mixtura.selection.search import Ground, Selection, choose
+from mixtura.selection.search import Ground, Selection, choose, wanted_criterion, wanted_priors
 from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
 from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import as_loaded, storable
@@ -334,9 +333,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         description = describe(source, 1, torch.Generator().manual_seed(0))
         check_described(self, description)
         if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
-            chosen, self.selection_ = self._chosen(source, description, random_state)
+            chosen, selection = self._chosen(source, description, random_state)
+            self.search_ = selection.table
             problem = chosen._problem(source, description)
-            result = run(chosen._em(problem), problem, self.selection_.start, self.max_iter, self.tol)
+            result = run(chosen._em(problem), problem, selection.start, self.max_iter, self.tol)
             return result, problem, description
         problem = self._last_problem(source, description) if going_on else self._problem(source, description)
         numbers = itertools.count()
@@ -372,12 +372,11 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         usual = "held_out" if is_auto(self.prior) else "bic"
         selection = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
         copy: Any = clone(self)
-        best = selection.best
-        return copy.set_params(n_components=best.n_components[0], prior=best.prior), selection
+        return copy.set_params(**selection.table.best.what), selection
 
     def _last_problem(self, source: Source, description: Description) -> Problem:
         """Return the problem of a warm start, with the prior selected before."""
-        prior = self.selection_.best.prior if is_auto(self.prior) else self.prior
+        prior = self.search_.best.what["prior"] if is_auto(self.prior) else self.prior
         return self._problem_with(make_prior(prior, description, [self.mixture_.n_components]), source, description)
 
     def _problem(self, source: Source, description: Description) -> Problem:

@@ -185,19 +185,16 @@ def fit_facts(model: Any) -> dict[str, Any]:
         facts["objective per sample"] = known["history_"][-1].objective
     if known.get("temperature_", 1.0) != 1.0:
         facts["temperature"] = known["temperature_"]
-    for name in ("search_", "selection_"):
-        if known.get(name) is not None:
-            facts |= chosen_facts(known[name])
+    if known.get("search_"):
+        facts |= chosen_facts(known["search_"])
     return facts
 
 
 def chosen_facts(search: Any) -> dict[str, Any]:
     """What a search compared, by which criterion, and what won."""
     criterion, n_compared = search.criterion.replace("_", " "), len(search.candidates)
-    return {
-        "chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)",
-        "chosen prior": search.best.prior,
-    }
+    chosen = {f"chosen {name.replace('_', ' ')}": value for name, value in search.best.what.items()}
+    return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen}
 
 
 def label_facts(model: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, float]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.input import Labels, Rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import watcher
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
-from mixtura.selection.folds import checked_cv, renumbered
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, SettingChoice
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
@@ -158,21 +155,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
 
-    @property
-    def _goes_on(self) -> bool:
-        return bool(self.warm_start) and "mixture_" in vars(self)
-
-    def _read_known(
-        self, X: Any, y: Any, sample_weight: Any, objective: Objective
-    ) -> tuple[Rows, Labels, Tensor | None]:
-        rows, labels, weights = super()._read_known(X, y, sample_weight, objective)
-        present = np.ones(len(rows), bool) if weights is None else weights.cpu().numpy() > 0
-        self._cv = renumbered(self._cv, present)
-        return rows, labels, weights
-
     def _objective(self) -> Objective:
         share = 0.0 if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
-        self._cv = checked_cv(self.cv)
         checks.switch("early_stopping", self.early_stopping)
         checks.fraction("validation_fraction", self.validation_fraction)
         return Hybrid(share, Conditional()) if share > 0 else Conditional()

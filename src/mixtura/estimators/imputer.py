@@ -147,7 +147,7 @@ class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEs
     Parameters
     ----------
     estimator : classifier with a density, optional
-        None means `MixtureClassifier()`.
+        None means `MixtureClassifier(1)`.
     n_features_to_select : int, default=1
         Number of features to select.
 
@@ -189,7 +189,7 @@ class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEs
         -------
         self : MarginalFeatureSelector
         """
-        base = MixtureClassifier() if self.estimator is None else self.estimator
+        base = MixtureClassifier(1) if self.estimator is None else self.estimator
         if not isinstance(base, ExplainedClassifier):
             raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
         known = {} if sample_weight is None else {"sample_weight": sample_weight}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -20,6 +21,23 @@ def watcher(verbose: int, max_iter: int, name: str) -> Iterator[Callable[[Record
 
         def watch(record: Record) -> None:
             bar.set_postfix(objective=f"{record.objective:.5f}", change=f"{record.change:.2e}", refresh=False)
+            bar.update()
+
+        yield watch
+
+
+@contextmanager
+def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Any], None] | None]:
+    """A function that shows each candidate of a search in a progress bar, or None when nothing is to be shown."""
+    if not verbose:
+        yield None
+        return
+    with tqdm(desc=f"{name}: comparing", unit="candidate") as bar:
+        best = [float("inf")]
+
+        def watch(trial: Any) -> None:
+            best[0] = min(best[0], trial.score)
+            bar.set_postfix(log_loss=f"{trial.score:.4f}", best=f"{best[0]:.4f}", refresh=False)
             bar.update()
 
         yield watch

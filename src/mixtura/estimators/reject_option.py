@@ -31,7 +31,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier of mixtura, optional
-        None means `MixtureClassifier()`.
+        None means `MixtureClassifier(1)`.
     confidence : float, default=0.8
         Smallest probability of the predicted class at which a sample is not rejected.
     false_alarm : float or None, default=0.01
@@ -75,7 +75,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     @property
     def _base(self) -> Any:
-        return MixtureClassifier() if self.estimator is None else self.estimator
+        return MixtureClassifier(1) if self.estimator is None else self.estimator
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RejectOption:
         """Fit the estimator and the threshold of the outlier detection.

@@ -21,9 +21,9 @@ class LabeledScorer:
 
     Parameters
     ----------
-    scoring : str or callable, default "accuracy"
+    scoring : str or callable, default="accuracy"
         A scorer, as `sklearn.metrics.get_scorer` takes it.
-    unlabeled : object, default -1
+    unlabeled : object, default=-1
         The label of unlabeled samples; np.nan stands for every missing label.
 
     Examples
@@ -44,7 +44,7 @@ class LabeledScorer:
     unlabeled: Any = -1
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The score of the labeled samples of X and y."""
+        """Return the score of the labeled samples of X and y."""
         X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
         return float(get_scorer(self.scoring)(estimator, X, y, **known))

@@ -90,7 +90,7 @@ class Description:
             products += (deviations * weights.unsqueeze(-1)).T @ deviations
             pairs += (observed * weights.unsqueeze(-1)).T @ observed
             n_rows += len(rows)
-        moments = products / pairs.clamp_min(1e-300)
+        moments = (products + products.T) / (2 * pairs).clamp_min(1e-300)  # symmetric to the last digit
         roots = moments.diagonal().clamp_min(1e-300).sqrt()
         correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
         lowest = float(torch.linalg.eigvalsh(correlations)[0])

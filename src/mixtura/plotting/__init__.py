@@ -23,7 +23,6 @@ from mixtura.plotting.figures import (
     plot_features,
     plot_history,
     plot_search,
-    plot_selection,
     save_moving_features,
 )
 from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay
@@ -45,6 +44,5 @@ __all__ = [
     "plot_features",
     "plot_history",
     "plot_search",
-    "plot_selection",
     "save_moving_features",
 ]

@@ -93,52 +93,6 @@ def plot_history(model: Any, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_selection(model: Any, ax: Axes | None = None) -> Axes:
-    """Plot the selection criterion against the number of components, one line per prior, the chosen one in colour.
-
-    Bars are standard errors; a circle marks the selected candidate.
-
-    Parameters
-    ----------
-    model : estimator
-        An estimator fitted with `n_components="auto"` or `prior="auto"`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; a new figure if None.
-
-    Returns
-    -------
-    ax : matplotlib.axes.Axes
-    """
-    check_is_fitted(model)
-    selection = fitted_of(model).get("selection_")
-    if selection is None:
-        raise ValueError(
-            f"plot_selection needs the candidates of a search; this {type(model).__name__} was fitted without one. "
-            'Fit it with n_components="auto" or prior="auto".'
-        )
-    ax = plt.subplots()[1] if ax is None else ax
-    lines: dict[str, list[tuple[float, float, float]]] = {}
-    for candidate in selection.candidates:
-        place = sum(candidate.n_components) / len(candidate.n_components)
-        lines.setdefault(str(candidate.prior), []).append((place, candidate.score, candidate.error))
-    chosen_name = str(selection.best.prior)
-    others = [name for name in lines if name != chosen_name]
-    for name in others:
-        across, scores, _ = np.array(sorted(lines[name])).T
-        label = f"{len(others)} other priors" if name == others[0] else None
-        ax.plot(across, scores, color="#bbbbbb", linewidth=1, label=label)
-    across, scores, errors = np.array(sorted(lines[chosen_name])).T
-    look: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2, "linewidth": 2}
-    ax.errorbar(across, scores, errors, color=COLOURS[0], label=f"chosen prior: {chosen_name}", **look)
-    best = selection.best
-    place = sum(best.n_components) / len(best.n_components)
-    ring: dict[str, Any] = {"markersize": 13, "fillstyle": "none", "color": COLOURS[1], "linestyle": "none"}
-    ax.plot(place, best.score, "o", label="chosen", markeredgewidth=1.8, **ring)
-    ax.set(xlabel="components per class", ylabel=selection.criterion.replace("_", " ") + " of held-out samples")
-    ax.legend(fontsize=8, loc="upper right")
-    return ax
-
-
 def plot_search(model: Any, ax: Axes | None = None, n_shown: int = 20) -> Axes:
     """Plot the candidates of a search with their standard errors, the best at the top.
 
@@ -146,14 +100,14 @@ def plot_search(model: Any, ax: Axes | None = None, n_shown: int = 20) -> Axes:
     ----------
     model : fitted estimator
         With a `search_` table.
-    ax : matplotlib Axes, optional
-        Where to draw; by default a new figure.
-    n_shown : int, default 20
-        Candidates to show.
+    ax : Axes, default=None
+        Axes to draw on; None creates a figure.
+    n_shown : int, default=20
+        Number of candidates to show.
 
     Returns
     -------
-    Axes
+    ax : Axes
     """
     check_is_fitted(model)
     table = vars(model).get("search_")

@@ -25,6 +25,7 @@ from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
+from mixtura.objectives import Joint
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
 from mixtura.selection.folds import hold_outs, sample_of, strata_of
@@ -37,7 +38,7 @@ from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 # Which settings are compared was decided on 40 data sets (benchmarks/results/defaults_mechanisms.md).
 LEVELS = (1, 2, 4, 8, 16, 32)  # components per class
 MOST_FULL = 8  # components per class with full covariances
-SAMPLES_PER_COMPONENT = 4
+SAMPLES_PER_COMPONENT = 5  # at least; as many as features where every component has its own covariance matrix
 PATIENCE = 2  # levels without a gain after which a structure gets no more components
 STRENGTHS = (
     0.05,
@@ -203,9 +204,10 @@ class Comparison:
         """Of every class in any fold, (C,)."""
         return torch.stack([column.description.class_weights for column in self.columns]).amin(0)
 
-    def components(self, level: int) -> tuple[int, ...]:
+    def components(self, level: int, structure: Structure) -> tuple[int, ...]:
         """Components of the classes where as many as `level` are wanted."""
-        most = (self.smallest_weights() / SAMPLES_PER_COMPONENT).floor().clamp_min(1)
+        needed = max(SAMPLES_PER_COMPONENT, self.rows.shape[1] if isinstance(structure, Full) else 0)
+        most = (self.smallest_weights() / needed).floor().clamp_min(1)
         return tuple(min(level, int(count)) for count in most)
 
     def affordable(self, candidate: Settings) -> bool:
@@ -263,7 +265,7 @@ class Comparison:
         """A member that sees the samples of its own description, among those of every member."""
         counts = list(candidate.n_components)
         prior = make_prior(candidate.prior, own, counts)
-        problem = replace(self.plan, description=every, prior=prior).generative
+        problem = replace(self.plan, description=every, prior=prior, objective=Joint(), class_prior=None).problem
         rough, assigned = starting_mixture(own, candidate.structure, counts, "bisection", self.plan.generator)
         return Task(problem, first_update(rough, assigned, problem), own.weight, column)
 
@@ -334,7 +336,7 @@ class _Search:
 
     def _transformed(self, best: Settings) -> None:
         """Try one component, and the best number of a structure, with transformed features."""
-        for counts in dict.fromkeys((self.comparison.components(1), best.n_components)):
+        for counts in dict.fromkeys((self.comparison.components(1, best.structure), best.n_components)):
             for prior in self._priors(best.structure, max(counts), transformed=True):
                 self._try(replace(best, n_components=counts, prior=prior, transformed=True))
 
@@ -343,7 +345,7 @@ class _Search:
         best: Trial | None = None
         worse, last = 0, None
         for level in LEVELS[: LEVELS.index(MOST_FULL) + 1] if isinstance(structure, Full) else LEVELS:
-            counts = self.comparison.components(level)
+            counts = self.comparison.components(level, structure)
             if counts == last or worse >= PATIENCE:
                 break
             last, worse = counts, worse + 1
@@ -399,7 +401,7 @@ class _Search:
         targets = {"expected": outlook.expected, "covariance": outlook.covariance()}
         strengths = [strength * size for strength in STRENGTHS]
         for target in TARGETS:
-            joints = leave_one_out(classes, targets[target], strengths, comparison.plan.class_prior)
+            joints = leave_one_out(classes, targets[target], strengths)
             losses = [self._loss(joint, classes) for joint in joints]
             scores += [(loss, strength, target) for loss, strength in zip(losses, strengths, strict=True)]
         _, strength, target = min(scores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Number, Real
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.sources import Source
+from mixtura.values.row_samples import RowSample, largest, uniform_keys
 
 # With so many labeled samples one of the folds is enough to compare candidates.
 MANY_SAMPLES = 4000
@@ -93,24 +95,23 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
 def sample_of(
     source: Source, generator: torch.Generator, most: int | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Rows, labels, soft labels and weights of at most so many samples of a source, drawn uniformly."""
-    kept: list[tuple[Any, ...]] = []
+    """Return rows, labels, soft labels and weights of at most `most` samples of a source, drawn uniformly."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    rows, labels, shares, weights = source.total(partial(_sample_part, seed, most or 2**62)).columns
+    assert rows is not None
+    assert weights is not None
+    return rows, labels, shares, None if bool((weights == 1).all()) else weights
+
+
+def _sample_part(seed: int, most: int, source: Source) -> RowSample:
+    sample: RowSample | None = None
     for block in source.blocks():
-        keys = torch.rand(len(block.rows), generator=generator, dtype=torch.float64).to(block.rows.device)
-        kept.append((block.rows, block.labels, block.shares, block.weights, keys))
-        kept = [_largest(kept, most)]
-    rows, labels, shares, weights, _ = kept[0]
-    return rows, labels, shares, weights
-
-
-def _largest(parts: list[tuple[Any, ...]], most: int | None) -> tuple[Any, ...]:
-    whole = [None if group[0] is None else torch.cat(group) for group in zip(*parts, strict=True)]
-    keys = whole[-1]
-    assert keys is not None
-    if most is None or len(keys) <= most:
-        return tuple(whole)
-    index = keys.topk(most).indices.sort().values
-    return tuple(None if part is None else part[index] for part in whole)
+        keys = uniform_keys(seed, block.start, len(block.rows), block.rows.device)
+        weights = torch.ones_like(keys) if block.weights is None else block.weights
+        own = largest((block.rows, block.labels, block.shares, weights), keys, most)
+        sample = own if sample is None else sample + own
+    assert sample is not None
+    return sample
 
 
 def checked_cv(cv: Any) -> Any:

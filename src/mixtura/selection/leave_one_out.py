@@ -42,9 +42,7 @@ class ClassScatters:
         return cls(rows, labels, weights, totals, means, scatters)
 
 
-def leave_one_out(
-    classes: ClassScatters, target: Tensor, strengths: Sequence[float], class_prior: Tensor | None
-) -> Tensor:
+def leave_one_out(classes: ClassScatters, target: Tensor, strengths: Sequence[float]) -> Tensor:
     """Log joints of every sample by the model that was fitted without it.
 
     The covariance of class c is (S_c + s T) / (n_c + s) for every strength s. In the coordinates in which T is the
@@ -59,8 +57,6 @@ def leave_one_out(
         Variances or covariance matrix T that covariances are shrunk to; the same for all left-out samples.
     strengths : sequence of float
         Pseudo-samples s > 0 behind the target.
-    class_prior : Tensor of shape (C,), or None
-        Fixed class probabilities; None takes the shares of the classes.
 
     Returns
     -------
@@ -83,7 +79,7 @@ def leave_one_out(
         left = torch.where(own, count - removed, count)  # (n,), weight of the class without the sample
         growth = torch.where(own, count / left, 1.0)  # of deviations from the mean
         downdate = torch.where(own, removed * growth, 0.0)
-        log_share = (left / (total - removed)).log() if class_prior is None else class_prior[c].log().expand_as(left)
+        log_share = (left / (total - removed)).log()
         of_strengths = []
         for strength in strengths:
             precisions = 1 / (roots.clamp_min(0) + strength)

@@ -1,4 +1,4 @@
-"""Choosing the number of components and the penalty from the training rows alone.
+"""Choosing the number of clusters and the prior of a density.
 
 All candidates are trained together, as members of one stack (solvers/batched_em.py): a fold or a bootstrap replicate is
 a column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
@@ -9,9 +9,9 @@ clusters, which k-means cuts into pieces, are put together again on the way down
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,18 +19,19 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Outlook, Prior, Structure
+from mixtura.selection.folds import sample_of
 from mixtura.selection.merging import one_fewer
+from mixtura.selection.plan import OTHER_PRIORS, is_auto
+from mixtura.selection.table import ScoredCandidate, SearchTable
 from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_together
-from mixtura.values.row_samples import RowSample, largest, uniform_keys
-from mixtura.values.storable import storable
 
-CRITERIA = ("log_loss", "held_out", "out_of_bag", "bic", "icl")
+CRITERIA = ("held_out", "out_of_bag", "bic", "icl")
 LARGEST = 10  # components per class at the start of the path
 ROWS_PER_COMPONENT = 5  # fewer rows than this for each do not begin with so many
 N_FOLDS = 5
@@ -41,8 +42,6 @@ SCORED_ROWS = 8_192
 # Candidates need not be at their maximum to be compared, and the next level starts from them anyway.
 PATH_TOL = 1e-3
 PATH_ITERATIONS = 40
-# Of the weights of an average of the candidates; more would only sharpen what few rows cannot tell.
-STACKING_ITERATIONS = 300
 # Maximum likelihood has no maximum: a component may shrink to a few equal values, and no criterion survives that.
 # Without a prior, candidates have that of Fraley and Raftery (2007), D + 2 pseudo-samples of the expected variances.
 REGULAR = 2.0
@@ -62,61 +61,12 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
     return [*usual, *wide, *strong]
 
 
-@storable("candidate")
-@dataclass(frozen=True)
-class Candidate:
-    """Numbers of components of the classes, a prior, and the criterion (smaller is better) with its standard error.
-
-    Its share is its weight in the average of all candidates that predicts the rows held out best (stacking).
-    """
-
-    n_components: tuple[int, ...]
-    prior: Any
-    score: float
-    error: float
-    share: float = 0.0
-
-
-@storable("selection")
 @dataclass(frozen=True)
 class Selection:
-    """What was compared, and what was chosen."""
+    """What was compared, and the best candidate fitted to all samples."""
 
-    criterion: str
-    candidates: tuple[Candidate, ...]
-    best: Candidate
-    start: Mixture = field(repr=False)  # the best candidate, fitted to all rows
-    weight: float = 1.0  # of the rows that were compared on
-
-    def of_rows(self, log_slope: float, n_parameters: int) -> Selection:
-        """The same with scores of the rows, where they were those of warped features (warp).
-
-        Arguments:
-            log_slope: of the warp, the mean over the rows.
-            n_parameters: of the warp.
-        """
-        price = n_parameters * math.log(self.weight) / self.weight
-        shift = {"held_out": -log_slope, "bic": price - 2 * log_slope, "icl": price - 2 * log_slope}
-        by = shift.get(self.criterion, 0.0)
-        candidates = tuple(replace(candidate, score=candidate.score + by) for candidate in self.candidates)
-        places = [id(candidate) for candidate in self.candidates]
-        return replace(self, candidates=candidates, best=candidates[places.index(id(self.best))])
-
-    def shared_out(self, n_members: int) -> list[Candidate]:
-        """The candidates that so many members of an average are, by their shares; what is left of shares, by size."""
-        places = sorted(self.candidates, key=lambda candidate: -candidate.share)
-        counts = [math.floor(n_members * candidate.share) for candidate in places]
-        left = [n_members * candidate.share - count for candidate, count in zip(places, counts, strict=True)]
-        for place in sorted(range(len(places)), key=lambda place: -left[place])[: n_members - sum(counts)]:
-            counts[place] += 1
-        return [candidate for candidate, count in zip(places, counts, strict=True) for _ in range(count)]
-
-    def table(self) -> list[dict[str, Any]]:
-        """One line for each candidate."""
-        return [
-            {"n_components": c.n_components, "prior": c.prior, self.criterion: c.score, "error": c.error}
-            for c in self.candidates
-        ]
+    table: SearchTable
+    start: Mixture = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -163,18 +113,18 @@ def choose(ground: Ground, priors: Sequence[Any], n_components: Sequence[int] | 
     Arguments:
         priors: Shrinkage, prior objects, or None.
         n_components: of each class; None walks down from many to one.
-        criterion: "log_loss" and "held_out" (log p(x, c)) by cross-validation; "out_of_bag", the log-loss, or log p(x)
-            where there is one class; "bic", "icl".
+        criterion: "held_out" and "out_of_bag", minus the log density of held-out samples; "bic", "icl".
     """
     checks.one_of("criterion", criterion, CRITERIA)
+    began = time.perf_counter()
     rows, columns = _prepared(ground, criterion)
     levels = _walk(ground, rows, columns, list(priors), n_components, criterion)
-    return _chosen(ground, rows, levels, list(priors), criterion)
+    return _chosen(ground, rows, levels, list(priors), criterion, began)
 
 
 def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Column]]:
     """The rows to compare on with their counts, and what the members of every column see; all rows come last."""
-    rows, labels, shares, weights = _sampled(ground.problem.source, ground.generator)
+    rows, labels, shares, weights = sample_of(ground.problem.source, ground.generator, SELECTION_ROWS)
     strata = labels if labels is not None else torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     counts = _counts(strata, criterion, ground.generator)
     if criterion not in ("bic", "icl"):
@@ -186,27 +136,6 @@ def _prepared(ground: Ground, criterion: str) -> tuple[TensorSource, list[_Colum
         description = describe(seen, ground.n_classes, ground.generator)
         columns.append(_Column(number, description, description.weight))
     return TensorSource(rows, labels, shares, weights, counts), columns
-
-
-def _sampled(source: Source, generator: torch.Generator) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Rows, labels, shares and weights, of at most SELECTION_ROWS rows."""
-    seed = int(torch.randint(2**62, (), generator=generator))
-    sample = source.total(partial(_sample_part, seed))
-    rows, labels, shares, weights = sample.columns
-    assert rows is not None
-    assert weights is not None
-    return rows, labels, shares, None if bool((weights == 1).all()) else weights
-
-
-def _sample_part(seed: int, source: Source) -> RowSample:
-    sample: RowSample | None = None
-    for block in source.blocks():
-        keys = uniform_keys(seed, block.start, len(block.rows), block.rows.device)
-        weights = torch.ones_like(keys) if block.weights is None else block.weights
-        own = largest((block.rows, block.labels, block.shares, weights), keys, SELECTION_ROWS)
-        sample = own if sample is None else sample + own
-    assert sample is not None
-    return sample
 
 
 def _counts(strata: Tensor, criterion: str, generator: torch.Generator) -> Tensor:
@@ -332,97 +261,39 @@ def _mapped(ground: Ground, stack: Stack, rows: Tensor, with_entropies: bool) ->
     return map_rows(stack.mixture, TensorSource(rows), compute, ground.problem.memory_limit).permute(1, 2, 3, 0)
 
 
-def _chosen(ground: Ground, rows: TensorSource, levels: list[_Level], priors: list[Any], criterion: str) -> Selection:
+def _chosen(
+    ground: Ground, rows: TensorSource, levels: list[_Level], priors: list[Any], criterion: str, began: float
+) -> Selection:
     (block,) = rows.blocks()
-    labels = block.labels
-    if block.shares is not None:  # judged by the largest share
-        labels = torch.where(block.shares[:, 0].isnan(), -1, block.shares.nan_to_num().argmax(1))
-    judge = _Judge(ground.structure, labels, block.weights, ground.n_classes, criterion)
-    candidates, places = [], []
-    for level in levels:
-        for p, prior in enumerate(priors):
-            score, error = judge.score([level] * ground.n_classes, p)
-            candidates.append(Candidate(tuple(level.n_components), prior, score, error))
-            places.append((level, p))
-    best = min(range(len(candidates)), key=lambda number: candidates[number].score)
-    level, p = places[best]
-    mixed = [level] * ground.n_classes
-    if criterion not in ("bic", "icl"):
-        shares = judge.shares([([own] * ground.n_classes, other) for own, other in places])
-        candidates = [replace(candidate, share=share) for candidate, share in zip(candidates, shares, strict=True)]
-    if ground.n_classes > 1 and len(levels) > 1 and _separable(ground, block.labels):
-        mixed = _per_class(judge, levels, mixed, p)
-    winner = candidates[best]
-    if any(own is not level for own in mixed):
-        score, error = judge.score(mixed, p)
-        counts = tuple(own.n_components[c] for c, own in enumerate(mixed))
-        winner = Candidate(counts, priors[p], score, error)
-        candidates.append(winner)
-    if criterion in ("bic", "icl"):
-        candidates = [replace(candidate, share=float(candidate is winner)) for candidate in candidates]
-        winner = next(candidate for candidate in candidates if candidate.share)
-    start = _assembled(ground.structure, [own.fits[p] for own in mixed])
-    weight = float(len(block.rows) if block.weights is None else block.weights.sum())
-    return Selection(criterion, tuple(candidates), winner, start, weight)
-
-
-def _separable(ground: Ground, labels: Tensor | None) -> bool:
-    """Whether the classes share neither rows nor covariances, so that each may have its own number of components."""
-    return labels is not None and bool((labels >= 0).all()) and not ground.structure.shares_across_classes
-
-
-def _per_class(judge: _Judge, levels: list[_Level], mixed: list[_Level], p: int) -> list[_Level]:
-    """Other numbers of components in single classes, where they help by more than a standard error of the help."""
-    for c in range(len(mixed)):
-        for level in levels:
-            trial = [level if d == c else own for d, own in enumerate(mixed)]
-            gain, error = judge.gain(mixed, p, trial, p)
-            mixed = trial if gain > error else mixed
-    return mixed
-
-
-def _assembled(structure: Structure, fits: list[Mixture]) -> Mixture:
-    """Class c of the c-th fit, for every class."""
-    if all(fit is fits[0] for fit in fits):
-        return fits[0]
-    parts = []
-    for c, fit in enumerate(fits):
-        index = torch.arange(fit.n_components, device=fit.means.device)[fit.class_slices[c]]
-        covariance = fit.covariance.select(index).compacted()
-        parts.append(Mixture(fit.log_weights[index], fit.means[index], covariance, fit.class_of[index]))
-    return Stack.of(structure, parts).mixture
+    judge = _Judge(block.weights, criterion)
+    pairs = [(level, p) for level in levels for p in range(len(priors))]
+    seconds = (time.perf_counter() - began) / len(pairs)
+    candidates = [
+        ScoredCandidate({"n_components": level.n_components[0], "prior": priors[p]}, *judge.score(level, p), seconds)
+        for level, p in pairs
+    ]
+    best = min(range(len(pairs)), key=lambda number: candidates[number].score)
+    level, p = pairs[best]
+    return Selection(SearchTable(criterion, candidates, best), level.fits[p])
 
 
 @dataclass(frozen=True)
 class _Judge:
     """The criterion, from what the levels hold."""
 
-    structure: Structure
-    labels: Tensor | None
     weights: Tensor | None
-    n_classes: int
     criterion: str
 
-    def losses(self, levels: list[_Level], p: int) -> Tensor:
-        """Of every row, where class c is taken from the c-th level, (n,); NaN where there is nothing to judge."""
-        unseen = [level.unseen for level in levels]
-        assert unseen[0] is not None
-        scores = torch.stack([part[p, c] for c, part in enumerate(unseen) if part is not None])  # (C, n)
-        labels = torch.zeros_like(scores[0], dtype=torch.int64) if self.labels is None else self.labels
-        own = scores.gather(0, labels.clamp_min(0).unsqueeze(0))[0]
-        joint = self.criterion == "held_out" or self.n_classes == 1
-        found = -own if joint else scores.logsumexp(0) - own
-        return torch.where(labels >= 0, found, torch.nan)
-
-    def score(self, levels: list[_Level], p: int) -> tuple[float, float]:
-        """The criterion and its standard error; both per row."""
+    def score(self, level: _Level, p: int) -> tuple[float, float]:
+        """The criterion and its standard error, both per sample."""
         if self.criterion in ("bic", "icl"):
-            return self._information(levels, p), 0.0
-        return self.mean(self.losses(levels, p))
+            return self._information(level, p), 0.0
+        assert level.unseen is not None
+        return self.mean(-level.unseen[p, 0])
 
     def mean(self, values: Tensor) -> tuple[float, float]:
-        """Weighted mean and standard error over the rows that have a value."""
-        known = ~values.isnan()
+        """Weighted mean and standard error over the samples that have a value."""
+        known = values.isfinite()
         weights = torch.ones_like(values) if self.weights is None else self.weights.to(values.dtype)
         weights, values = weights[known], values[known]
         total = weights.sum()
@@ -431,35 +302,26 @@ class _Judge:
         size = total.square() / weights.square().sum()
         return float(mean), float((variance / size.clamp_min(1)).sqrt())
 
-    def gain(self, levels: list[_Level], p: int, others: list[_Level], q: int) -> tuple[float, float]:
-        """By how much the others are better, and the standard error of that."""
-        if self.criterion in ("bic", "icl"):
-            return self._information(levels, p) - self._information(others, q), 0.0
-        return self.mean(self.losses(levels, p) - self.losses(others, q))
+    def _information(self, level: _Level, p: int) -> float:
+        """BIC or ICL per sample (information-criteria)."""
+        assert level.seen is not None
+        likelihood, entropy = level.seen[:, p, 0]
+        weights = torch.ones_like(likelihood) if self.weights is None else self.weights.to(likelihood.dtype)
+        total, weight = -2 * float(weights @ likelihood), float(weights.sum())
+        total += 2 * float(weights @ entropy) if self.criterion == "icl" else 0.0
+        return (total + level.fits[p].n_parameters * math.log(weight)) / weight
 
-    def shares(self, candidates: list[tuple[list[_Level], int]]) -> list[float]:
-        """Weights v of the candidates that maximise sum_n w_n log sum_m v_m exp(-loss_mn), by EM (stacking)."""
-        losses = torch.stack([self.losses(levels, p) for levels, p in candidates])  # (M, n)
-        known = ~losses[0].isnan()
-        weights = torch.ones_like(losses[0]) if self.weights is None else self.weights.to(losses.dtype)
-        losses, weights = losses[:, known], weights[known] / weights[known].sum()
-        likelihoods = (losses.amin(0) - losses).exp()
-        shares = torch.full_like(losses[:, 0], 1 / len(losses))
-        for _ in range(STACKING_ITERATIONS):
-            parts = shares.unsqueeze(-1) * likelihoods
-            shares = (parts / parts.sum(0)) @ weights
-        return shares.tolist()
 
-    def _information(self, levels: list[_Level], p: int) -> float:
-        """BIC or ICL per row (information-criteria)."""
-        total = weight = 0.0
-        for c, level in enumerate(levels):
-            assert level.seen is not None
-            likelihood, entropy = level.seen[:, p, c]
-            weights = torch.ones_like(likelihood) if self.weights is None else self.weights.to(likelihood.dtype)
-            own = weights if self.labels is None else torch.where(self.labels == c, weights, 0.0)
-            weight = float(weights.sum())
-            total -= 2 * float((own * likelihood).sum())
-            total += 2 * float((own * entropy).sum()) if self.criterion == "icl" else 0.0
-        parameters = _assembled(self.structure, [level.fits[p] for level in levels]).n_parameters
-        return (total + parameters * math.log(weight)) / weight
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=structure.is_unrestricted))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
+    return [value]

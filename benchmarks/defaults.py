@@ -1,0 +1,252 @@
+"""python -m benchmarks.defaults [--seeds N] [--sets TEXT ...]: defaults of this library and of others, side by side.
+
+Every estimator has its defaults, apart from what its name says. Training and test sets are those of data_sets.py; the
+test set is complete, or has 30 or 60 % of its values removed at random. Estimators that do not take NaN get the mean of
+the feature. Writes results/defaults.json as it goes (what is there is not measured again), results/defaults.md, and
+docs/images/defaults.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import LabelEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from benchmarks.__main__ import machine
+from benchmarks.data_sets import Split, splits
+from mixtura import (
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.datasets import remove_values
+
+RESULTS = Path(__file__).parent / "results"
+IMAGE = Path(__file__).parents[1] / "docs" / "images" / "defaults.png"
+FRACTIONS = (0.0, 0.3, 0.6)
+N_BINS = 10
+OURS = "MixtureClassifier()"
+
+
+def filled(estimator: BaseEstimator) -> Any:
+    return make_pipeline(SimpleImputer(), StandardScaler(), estimator)
+
+
+def lightgbm() -> Any:
+    from lightgbm import LGBMClassifier
+
+    return LGBMClassifier(n_jobs=1, verbose=-1, random_state=0)
+
+
+def catboost() -> Any:
+    from catboost import CatBoostClassifier
+
+    return CatBoostClassifier(500, thread_count=1, verbose=False, random_state=0, allow_writing_files=False)
+
+
+PEERS: dict[str, Callable[[], Any]] = {
+    "random forest, 300 trees": lambda: RandomForestClassifier(300, random_state=0),
+    "RBF-SVM, C=10": lambda: filled(SVC(C=10, random_state=0)),
+    "histogram gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
+    "LightGBM": lightgbm,
+    "CatBoost, 500 trees": catboost,
+    "QDA": lambda: filled(QuadraticDiscriminantAnalysis(reg_param=1e-6)),
+    "logistic regression": lambda: filled(LogisticRegression(max_iter=1000)),
+}
+MIXTURES: dict[str, Callable[[], Any]] = {
+    OURS: lambda: MixtureClassifier(random_state=0),
+    "MixtureClassifier(1)": lambda: MixtureClassifier(1, random_state=0),
+}
+# What each part of the selection gains: the default with that part switched off.
+PARTS: dict[str, Callable[[], Any]] = {
+    "without temperature": lambda: MixtureClassifier(temperature=1.0, random_state=0),
+    "without transforms": lambda: MixtureClassifier(warp=None, random_state=0),
+    "full covariances only": lambda: MixtureClassifier(covariance_type="full", random_state=0),
+    "default prior only": lambda: MixtureClassifier(prior="default", random_state=0),
+}
+OTHERS: dict[str, Callable[[], Any]] = {
+    "AveragedMixtureClassifier()": lambda: AveragedMixtureClassifier(random_state=0),
+    "DiscriminativeMixtureClassifier()": lambda: DiscriminativeMixtureClassifier(random_state=0),
+    "HybridMixtureClassifier()": lambda: HybridMixtureClassifier(random_state=0),
+    "SparseMixtureClassifier()": lambda: filled(SparseMixtureClassifier(random_state=0)),
+}
+GROUPS = {"mixtures": MIXTURES, "peers": PEERS, "parts": PARTS, "others": OTHERS}
+
+
+def measured(make: Callable[[], Any], split: Split, seed: int) -> dict[str, float]:
+    """Error, log-loss and calibration error on test sets with values removed, and seconds."""
+    labels = LabelEncoder().fit(split.y_train)
+    y_train, y_test = labels.transform(split.y_train), labels.transform(split.y_test)
+    X_train, X_test = np.asarray(split.X_train, float), np.asarray(split.X_test, float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        start = time.process_time()
+        model = make().fit(X_train, y_train)
+        results = {"fit seconds": time.process_time() - start}
+        for fraction in FRACTIONS:
+            X = remove_values(X_test, fraction, random_state=seed) if fraction else X_test
+            start = time.process_time()
+            results |= {f"{name} {fraction:g}": value for name, value in scores(model, X, y_test).items()}
+            results[f"predict seconds {fraction:g}"] = time.process_time() - start
+    return results
+
+
+def scores(model: Any, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    try:
+        probabilities = np.asarray(model.predict_proba(X), dtype=float)
+    except AttributeError:  # an SVM has no probabilities
+        return {"error": float((np.asarray(model.predict(X)).ravel() != y).mean())}
+    return {
+        "error": float((probabilities.argmax(1) != y).mean()),
+        "log-loss": float(-np.log(probabilities[np.arange(len(y)), y].clip(1e-15)).mean()),
+        "calibration": calibration_error(probabilities, y),
+    }
+
+
+def calibration_error(probabilities: np.ndarray, y: np.ndarray) -> float:
+    """Mean distance of confidence and accuracy over bins of equal size."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == y
+    order = np.argsort(confidence)
+    return float(
+        sum(abs(confidence[part].sum() - right[part].sum()) for part in np.array_split(order, N_BINS)) / len(y)
+    )
+
+
+def run(groups: list[str], seeds: int, patterns: list[str]) -> dict[str, Any]:
+    """Measure what is not in the results yet."""
+    path = RESULTS / "defaults.json"
+    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    found["machine"], found["code"] = machine(), version()
+    estimators = {name: make for group in groups for name, make in GROUPS[group].items()}
+    for seed in range(seeds):
+        for data, split in splits().items():
+            if patterns and not any(pattern in data for pattern in patterns):
+                continue
+            for name, make in estimators.items():
+                key = f"{data} | {seed} | {name}"
+                if key not in found["runs"]:
+                    found["runs"][key] = measured(make, split(seed), seed)
+                    path.write_text(json.dumps(found, indent=1) + "\n")
+                    print(key, {k: round(v, 3) for k, v in found["runs"][key].items() if "0.6" not in k}, flush=True)
+    return found
+
+
+def version() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=RESULTS).stdout.strip()
+
+
+def table(found: dict[str, Any], measure: str) -> tuple[list[str], list[str], np.ndarray]:
+    """Estimators, data sets, and the measure of each pair, the mean over seeds; only sets that all have."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for key, result in found["runs"].items():
+        data, _, name = key.split(" | ")
+        if measure in result:
+            values.setdefault((name, data), []).append(result[measure])
+    names = [name for group in GROUPS.values() for name in group if any(name == n for n, _ in values)]
+    data_sets = [d for d in splits() if all((name, d) in values for name in names)]
+    return names, data_sets, np.array([[np.mean(values[name, d]) for d in data_sets] for name in names])
+
+
+def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean rank over data sets, and half the width of its 95 % interval."""
+    each = np.array([[(column < v).sum() + ((column == v).sum() + 1) / 2 for v in column] for column in values.T])
+    return each.mean(0), 1.96 * each.std(0) / np.sqrt(max(1, len(each)))
+
+
+def as_markdown(found: dict[str, Any]) -> str:
+    lines = ["# Defaults", "", f"Written by `python -m benchmarks.defaults` with code {found['code']}.", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += [__doc__.split("\n\n", 1)[1].strip(), ""]
+    for title, groups in (
+        ("Mixtures and peers", ("mixtures", "peers")),
+        ("What each part of the selection gains", ("mixtures", "parts")),
+        ("Other estimators of the library", ("mixtures", "others")),
+    ):
+        names = [name for group in groups for name in GROUPS[group]]
+        runs = {key: result for key, result in found["runs"].items() if key.split(" | ")[2] in names}
+        if any(key.split(" | ")[2] in GROUPS[groups[1]] for key in runs):
+            lines += [f"## {title}", "", *_section({"runs": runs}), ""]
+    return "\n".join(lines)
+
+
+def _section(found: dict[str, Any]) -> list[str]:
+    lines = []
+    for fraction, title in zip(FRACTIONS, ("complete", "30 % of the values missing", "60 % missing"), strict=True):
+        names, data_sets, errors = table(found, f"error {fraction:g}")
+        probable, _, losses = table(found, f"log-loss {fraction:g}")
+        _, _, calibrations = table(found, f"calibration {fraction:g}")
+        seconds = dict(zip(names, table(found, "fit seconds")[2].sum(1), strict=True))
+        mean_ranks = dict(zip(probable, zip(*ranks(losses), strict=True), strict=True))
+        rows = dict(zip(probable, zip(losses.mean(1), calibrations.mean(1), strict=True), strict=True))
+        lines += [f"Test set {title}, {len(data_sets)} data sets:", ""]
+        lines += ["| estimator | error % | log-loss | rank by log-loss | calibration error % | seconds of all fits |"]
+        lines += ["|---" * 6 + "|"]
+        for name, error in sorted(zip(names, errors.mean(1), strict=True), key=lambda pair: rows.get(pair[0], (9,))[0]):
+            loss, calibration = rows.get(name, (np.nan, np.nan))
+            rank, width = mean_ranks.get(name, (np.nan, np.nan))
+            cells = [f"{loss:.3f}", f"{rank:.1f} ± {width:.1f}", f"{100 * calibration:.1f}"]
+            cells = cells if name in rows else ["", "", ""]
+            lines.append(f"| {name} | {100 * error:.1f} | {' | '.join(cells)} | {seconds[name]:.1f} |")
+        lines.append("")
+    return lines
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Mean ranks by log-loss against the share of missing values."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    names = [*MIXTURES, *PEERS]
+    runs = {"runs": {key: result for key, result in found["runs"].items() if key.split(" | ")[2] in names}}
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    for ax, measure, title in zip(axes, ("error", "log-loss"), ("error, %", "log-loss"), strict=True):
+        curves = [table(runs, f"{measure} {fraction:g}") for fraction in FRACTIONS]
+        for number, name in enumerate(curves[0][0]):
+            heights = [values[estimators.index(name)].mean() for estimators, _, values in curves]
+            heights = [100 * h for h in heights] if measure == "error" else heights
+            own = name == OURS
+            look = {"color": "black", "linewidth": 2.5} if own else {"linewidth": 1.2, "alpha": 0.8}
+            ax.plot([100 * f for f in FRACTIONS], heights, marker="os^vDP*Xh"[number % 9], label=name, **look)
+        ax.set(xlabel="test values removed, %", ylabel=f"{title}, mean over data sets", xticks=[0, 30, 60])
+        ax.grid(alpha=0.3)
+    axes[0].legend(fontsize=7)
+    figure.savefig(IMAGE, dpi=80)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--sets", nargs="*", default=[], help="parts of the names of data sets; all unless given")
+    parser.add_argument("--groups", nargs="*", default=["mixtures", "peers"], choices=list(GROUPS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = run(options.groups, options.seeds, options.sets)
+    (RESULTS / "defaults.json").write_text(json.dumps(found, indent=1) + "\n")
+    (RESULTS / "defaults.md").write_text(as_markdown(found))
+    draw(found)
+
+
+if __name__ == "__main__":
+    main()
