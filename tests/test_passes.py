@@ -323,15 +323,17 @@ def test_chunks_stay_within_the_memory_limit(name, missing, rng, device, monkeyp
     rows = rng.normal(size=(4000, N_FEATURES))
     rows[rng.random(rows.shape) < 0.3 * missing] = np.nan
     source, sizes, evaluate = TensorSource(tensor(rows, device)), [], Evaluator.evaluate
+    numbers_of_a_row = []
 
     def watched(evaluator, chunk, buffers):
         sizes.append(len(chunk.rows))
+        numbers_of_a_row.append(mixture.n_components * (N_FEATURES if chunk.missing else 1))
         return evaluate(evaluator, chunk, buffers)
 
     monkeypatch.setattr(Evaluator, "evaluate", watched)
     summarise(mixture, source, Joint(), locate(source), limit)
     assert sum(sizes) == len(rows)
-    assert max(sizes) * mixture.n_components * (N_FEATURES if missing else 1) * 8 <= limit
+    assert max(size * n for size, n in zip(sizes, numbers_of_a_row, strict=True)) * 8 <= limit
 
 
 def test_own_class_components_are_the_only_ones_met(rng, device, monkeypatch):

@@ -34,7 +34,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class LoadedChunk:
-    """Rows, all with or all without missing values; on a CPU in the precision of the computation."""
+    """Rows, all with or all without missing values."""
 
     rows: Tensor  # (n, D)
     index: Tensor | slice  # positions in the block
@@ -101,6 +101,11 @@ class Evaluator:
     def log_weights(self) -> Tensor:
         """As a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
+
+    @property
+    def loaded_dtype(self) -> torch.dtype | None:
+        """The precision in which `evaluate` wants rows; None where its first operation converts them."""
+        return None if self.homogeneous else self.dtype
 
     @property
     def has_marginals(self) -> bool:
@@ -310,7 +315,6 @@ class Evaluator:
 
     def expected(self, chunk: LoadedChunk) -> Tensor:
         """E[x | observed values] of rows with missing values, (n, D) (imputation)."""
-        chunk = replace(chunk, rows=chunk.rows.to(self.dtype))
         means = self.mixture.means
         if not self.has_marginals:
             log_joint, _, given = self._condition(chunk)

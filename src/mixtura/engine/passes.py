@@ -21,9 +21,16 @@ from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, eval
 from mixtura.engine.fused import FusedPass, fused_pass
 from mixtura.engine.sources import Block, Group, LocalSource, Source
 from mixtura.engine.threads import available_threads, computing, share_out
-from mixtura.engine.tuning import CACHE_BYTES, DEFAULT_MEMORY_LIMIT, FEATURE_BYTES, FEWEST_ROWS, ROW_MULTIPLE
+from mixtura.engine.tuning import (
+    CACHE_BYTES,
+    DEFAULT_MEMORY_LIMIT,
+    FEATURE_BYTES,
+    FEATURE_MULTIPLE,
+    FEWEST_ROWS,
+    ROW_MULTIPLE,
+)
 from mixtura.model.mixture import Mixture
-from mixtura.roles import Objective
+from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.extents import Frame
 from mixtura.values.moments import Summary
 from mixtura.values.sparse_rows import row_slice
@@ -45,16 +52,15 @@ class Chunk:
         n_components = self.components.stop - self.components.start
         return (self.part.stop - self.part.start) * n_components * float(self.block.rows.shape[1]) ** 2
 
-    def load(self, dtype: torch.dtype) -> LoadedChunk:
-        """Its rows; on a CPU in the precision of the computation."""
+    def load(self, dtype: torch.dtype | None) -> LoadedChunk:
+        """Its rows in a precision, or as they are."""
         rows, index = self.block.rows, self.part
         if self.group.index is None:
             rows = rows[index]
         else:
             index = self.group.index[index]
             rows = rows.index_select(0, index)
-        rows = rows.to(dtype) if rows.device.type == "cpu" else rows
-        return LoadedChunk(rows, index, self.components, self.group.missing)
+        return LoadedChunk(rows if dtype is None else rows.to(dtype), index, self.components, self.group.missing)
 
     def targets(self, chunk: LoadedChunk, mixture: Mixture) -> Targets:
         """What is known of the classes of its rows."""
@@ -81,12 +87,14 @@ def chunks_of(
     evaluator: Evaluator,
     memory_limit: int,
     n_threads: int,
+    objective: Objective | None = None,
     fused: FusedPass | None = None,
 ) -> list[Chunk]:
     """The rows of a block in equal parts, so that the scratch of all threads stays within the limit.
 
     A pass in one kernel has no scratch: all rows of a group are one part.
     """
+    n_scores = _arrays_of_scores(block, objective)
     mixture, chunks = evaluator.mixture, []
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
@@ -94,7 +102,7 @@ def chunks_of(
         if fused is not None and group.n_rows and fused.serves(block, group, components):
             chunks.append(Chunk(block, group, slice(0, group.n_rows), components, fused))
             continue
-        scratch = 8 * _scratch(evaluator, components.stop - components.start, group)
+        scratch = 8 * _scratch(evaluator, components.stop - components.start, group, n_scores)
         most = max(1, memory_limit // n_threads // scratch)
         if block.rows.device.type == "cpu":
             most = min(most, _rows_in_cache(evaluator, group, scratch))
@@ -111,14 +119,24 @@ def chunks_of(
     return chunks
 
 
-def _scratch(evaluator: Evaluator, n_components: int, group: Group) -> int:
+def _arrays_of_scores(block: Block, objective: Objective | None) -> int:
+    """Arrays of the size of the scores that are held at a time. On a GPU a kernel makes posteriors of scores."""
+    if block.rows.device.type == "cpu" or not isinstance(objective, LogSumObjective):
+        return 4
+    if objective.needs_denominator:
+        return 6
+    return 2 if block.shares is None and block.weights is None else 4
+
+
+def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: int = 4) -> int:
     """Numbers of scratch per row of a group, for so many components."""
     if group.missing and not evaluator.has_marginals:
         return n_components * (8 * evaluator.n_features + 3 * group.largest_side**2)
     projections = evaluator.coefficients.projections
     rank = 0 if projections is None else projections.shape[1]
     n_exact = min(len(evaluator.exact), n_components)
-    return evaluator.n_columns + (4 + 2 * rank) * n_components + 4 * evaluator.n_features * n_exact
+    n_columns = evaluator.n_columns + (FEATURE_MULTIPLE if evaluator.homogeneous else 0)
+    return n_columns + (n_scores + 2 * rank) * n_components + 4 * evaluator.n_features * n_exact
 
 
 def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int) -> int:
@@ -162,7 +180,7 @@ def _summarise(
     totals = [_Total(evaluator, objective) for _ in range(n_threads)]
     totals[0].buffers = buffers or totals[0].buffers
     for block in source.blocks():
-        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, fused)
+        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, objective, fused)
         share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk), n_threads, in_order=True)
     total = totals[0]
     for other in totals[1:]:
@@ -192,7 +210,7 @@ class _Total:
         if chunk.fused is not None:
             self._add_fused(chunk, chunk.fused, self.sums)
             return
-        loaded = chunk.load(evaluator.dtype)
+        loaded = chunk.load(evaluator.loaded_dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
         evaluation = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
         values, signed, denominator = evaluation.values, evaluation.numerator, evaluation.denominator
@@ -254,7 +272,7 @@ def map_rows(
         output = answers.part(block)
 
         def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
-            loaded = chunk.load(evaluator.dtype)
+            loaded = chunk.load(evaluator.loaded_dtype)
             found = compute(evaluator.log_joint(loaded, buffers[thread], inside))
             output[loaded.index] = found.to(evaluator.dtype)
 

@@ -19,11 +19,13 @@ MOST_COMPONENTS = 4096
 # The largest padded sizes for which `squares_pass` keeps all coefficients and sums in registers.
 MOST_SQUARES = (64, 32)  # components, features
 
+# Kernels are compiled anew for other values of the numbers that they are specialised for: strides, not sizes.
+
 TILE = 64  # rows of one step of `squares_pass`
 TILES = 16  # steps in single precision before the sums are added to those in double precision
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_components"])
 def _posteriors(
     scores, row_stride, component_stride, n_rows, n_components, values, shares,
     K: tl.constexpr, ROWS: tl.constexpr, LOWEST: tl.constexpr, TINY: tl.constexpr,
@@ -61,7 +63,7 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     return values, shares
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_products"])
 def _products(x, out, n_rows, stride, first, second, n_products, PRODUCTS: tl.constexpr, ROWS: tl.constexpr):
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     q = tl.program_id(1) * PRODUCTS + tl.arange(0, PRODUCTS)
@@ -93,7 +95,7 @@ def _shares(s, rest, share):
     return values, powers * (share / safe)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows", "n_components", "n_features"])
 def _squares(
     x, row_stride, n_rows, index, centre, weights, bias, bias_rest, n_components, n_features,
     class_of, labels, row_weights, own_weight, every_weight, sums, values,
