@@ -12,7 +12,14 @@ from conftest import ROOT
 SOURCE = ROOT / "src" / "mixtura"
 THEORY = ROOT / "docs" / "theory.md"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-WITH_EXAMPLES = ("README.md", "CONTRIBUTING.md", "docs/choosing.md", "docs/heads.md", "docs/regularised.md")
+WITH_EXAMPLES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/choosing.md",
+    "docs/gpu.md",
+    "docs/heads.md",
+    "docs/regularised.md",
+)
 
 NAME = r"[a-z]+(?:-[a-z]+)*"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
