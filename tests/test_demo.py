@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from mixtura import GaussianMixture, MixtureClassifier, cli
+from mixtura import GaussianMixture, MixtureClassifier
+from mixtura.cli import demo, main
 from mixtura.datasets import make_rings, make_ripley, remove_values
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -34,11 +35,11 @@ def ripley():
 
 def test_demo_prints_every_method_and_writes_a_picture(pyplot, tmp_path, capsys):
     picture = tmp_path / "demo.png"
-    assert cli.main(["demo", "--quick", "--seed", "1", "--output", str(picture)]) == 0
+    assert main(["demo", "--quick", "--seed", "1", "--output", str(picture)]) == 0
     shown = capsys.readouterr().out
     for title in ("Error, %", "Log-loss", "Seconds"):
         assert len(re.findall(rf"^{title} +Ripley +digits +30 % removed +60 % removed$", shown, re.M)) == 1
-    for method in cli.METHODS:
+    for method in demo.METHODS:
         lines = re.findall(rf"^{method.name}(?: +\d+\.\d+\*?){{4}}$", shown, re.M)
         assert len(lines) == 3, method.name
         assert re.search(rf"^{method.name} +{re.escape(method.note)}$", shown, re.M)
@@ -51,14 +52,14 @@ def test_demo_without_matplotlib_says_so(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, name, raising=False)
     for name in ("matplotlib", "matplotlib.pyplot"):
         monkeypatch.setitem(sys.modules, name, None)
-    said = cli._draw([], {}, tmp_path / "demo.png")
+    said = demo._draw([], {}, tmp_path / "demo.png")
     assert said == "No figure: matplotlib is not installed; install it with pip install 'mixtura[plot]'."
 
 
 def test_table_marks_the_best_of_each_column():
-    errors = {method.name: 0.2 for method in cli.METHODS} | {"QDA": 0.0512, "RBF-SVM": 0.0508}
-    scores = {(name, "Ripley"): cli.Score(None, error, 1.0, 1.0) for name, error in errors.items()}
-    lines = cli.table("Error, %", scores, ["Ripley"], lambda found: 100 * found.error, "{:.1f}").splitlines()
+    errors = {method.name: 0.2 for method in demo.METHODS} | {"QDA": 0.0512, "RBF-SVM": 0.0508}
+    scores = {(name, "Ripley"): demo.Score(None, error, 1.0, 1.0) for name, error in errors.items()}
+    lines = demo.table("Error, %", scores, ["Ripley"], lambda found: 100 * found.error, "{:.1f}").splitlines()
     assert [line.split()[0] for line in lines if line.endswith("5.1*")] == ["QDA", "RBF-SVM"]
     assert sum("*" in line for line in lines) == 2
 
@@ -76,14 +77,14 @@ def test_table_marks_the_best_of_each_column():
 def test_wrong_arguments_get_a_message(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
+        main(arguments)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_removed_cells_are_those_asked_for():
-    for fraction in cli.FRACTIONS:
-        problem = cli.digits(fraction, quick=True, seed=0)
+    for fraction in demo.FRACTIONS:
+        problem = demo.digits(fraction, quick=True, seed=0)
         for part in (problem.X_train, problem.X_test):
             assert np.isnan(part).sum() == round(fraction * part.size)
 
@@ -91,7 +92,7 @@ def test_removed_cells_are_those_asked_for():
 def test_one_variance_is_the_mean_within_classes(rng):
     y = np.repeat([0, 1], 500)
     X = 100 * y[:, None] + rng.normal(size=(1000, 3)) * np.array([1.0, 2.0, 3.0])
-    prior = cli.one_variance(cli.DemoData("made up", remove_values(X, 0.2, 0), y, X, y))
+    prior = demo.one_variance(demo.DemoData("made up", remove_values(X, 0.2, 0), y, X, y))
     np.testing.assert_allclose(prior.variances, (1 + 4 + 9) / 3, rtol=0.1)
     assert prior.strength == 3.0
 

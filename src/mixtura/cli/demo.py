@@ -1,4 +1,4 @@
-"""The command line: `mixtura demo` compares mixtures with other classifiers on two data sets and draws a figure."""
+"""`mixtura demo`: compare mixtures with other classifiers on two data sets and draw a figure."""
 
 from __future__ import annotations
 
@@ -37,16 +37,8 @@ FRACTIONS = (0.0, 0.3, 0.6)  # of the values of the digits that are removed
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
-    options = _parser().parse_args(arguments)
-    return options.command(options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mixtura", description="Classification with Gaussian mixtures.")
-    parser.add_argument("--version", action="version", version=f"mixtura {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+def add_demo(commands: Any) -> None:
+    """Add the command to a parser."""
     demo = commands.add_parser(
         "demo", help="compare mixtures with other classifiers on two data sets and draw a figure"
     )
@@ -56,12 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quick", action="store_true", help="use a small subset of the digits (three classes)")
     demo.add_argument(
         "--seed",
-        type=_seed,
+        type=seed_of,
         default=0,
         help="seed of the data, splits, removed values and initialisation (default: %(default)s)",
     )
     demo.set_defaults(command=run_demo)
-    return parser
 
 
 def _picture(text: str) -> Path:
@@ -75,7 +66,7 @@ def _picture(text: str) -> Path:
     return path
 
 
-def _seed(text: str) -> int:
+def seed_of(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**32 - 1; got {text!r}")
     return int(text)

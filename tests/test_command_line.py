@@ -1,0 +1,406 @@
+"""The command line: fit, predict and compare on good tables and on bad ones."""
+
+import csv
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'mixtura[cli]'")
+
+from sklearn.datasets import load_iris  # noqa: E402
+
+import mixtura  # noqa: E402
+from mixtura.cli import commands, comparing, main  # noqa: E402
+from mixtura.cli.columns import read_problem  # noqa: E402
+from mixtura.cli.files import read_table  # noqa: E402
+from mixtura.estimators.table_classifier import TableClassifier, TableColumn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def iris():
+    frame = load_iris(as_frame=True).frame.rename(columns=lambda name: name.replace(" (cm)", ""))
+    frame["kind"] = np.array(["setosa", "versicolor", "virginica"])[frame.pop("target")]
+    return frame.iloc[::3].reset_index(drop=True)
+
+
+def passengers(n_rows=120, seed=0):
+    """A table with an identifier, text, few integers, categories, missing values and a constant column."""
+    rng = np.random.default_rng(seed)
+    sex, age = rng.choice(["male", "female"], n_rows), rng.normal(30, 10, n_rows).round(1)
+    survived = np.where(rng.random(n_rows) < np.where(sex == "female", 0.9, 0.1), "yes", "no")
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(n_rows) + 1000,
+            "name": [f"Person {number}" for number in range(n_rows)],
+            "class": rng.choice([1, 2, 3], n_rows),
+            "sex": sex,
+            "age": age,
+            "fare": rng.exponential(30, n_rows).round(2),
+            "deck": None,
+            "survived": survived,
+        }
+    )
+    frame.loc[::5, "age"] = np.nan
+    frame.loc[::11, "sex"] = None
+    return frame
+
+
+def run(capsys, *arguments):
+    """Exit code, what was printed, and the errors."""
+    code = main([str(argument) for argument in arguments])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+# ---- fit and predict ---------------------------------------------------------------------------------------------
+
+
+def test_fit_then_predict(iris, capsys):
+    iris.to_csv("iris.csv", index=False)
+    code, out, _ = run(capsys, "fit", "iris.csv", "--target", "kind", "--out", "iris.mixtura", "--budget", "2s")
+    assert code == 0
+    assert "50 rows, 4 numeric and 0 categorical columns" in out
+    assert "setosa (17), versicolor (17), virginica (16)" in out
+    code, out, _ = run(capsys, "predict", "iris.mixtura", "iris.csv", "--out", "out.csv")
+    assert code == 0
+    result = pd.read_csv("out.csv")
+    assert (result["class"] == iris["kind"]).mean() > 0.9
+    probabilities = result[["p(setosa)", "p(versicolor)", "p(virginica)"]]
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(probabilities.max(axis=1), result["confidence"])
+    assert result["outlier"].sum() <= 3
+
+
+def test_a_loaded_model_predicts_as_the_command_does(capsys):
+    frame = passengers()
+    frame.to_parquet("table.parquet")
+    assert run(capsys, "fit", "table.parquet", "--target", "survived", "--budget", "1s")[0] == 0
+    assert run(capsys, "predict", "model.mixtura", "table.parquet")[0] == 0
+    model = mixtura.load("model.mixtura")
+    assert isinstance(model, TableClassifier)
+    result = pd.read_csv("predictions.csv")
+    assert result["class"].tolist() == model.predict(frame).tolist()
+    assert model.score(frame, frame["survived"]) > 0.8
+    assert model.about_["target"] == "survived"
+
+
+def test_json_has_the_facts(capsys):
+    passengers().to_csv("table.csv", index=False)
+    code, out, _ = run(capsys, "fit", "table.csv", "--target", "survived", "--budget", "1s", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["rows"], facts["numeric_columns"], facts["categorical_columns"]) == (120, 2, 2)
+    assert sum(facts["classes"].values()) == 120
+    assert 0 <= facts["held_out_error"] <= 0.3
+    assert [re.search(r"'(\w+)'", note).group(1) for note in facts["notes"]] == ["id", "name", "deck"]
+
+
+def test_rows_below_the_confidence_get_no_class_and_odd_rows_are_outliers(iris, capsys):
+    iris.to_csv("iris.csv", index=False)
+    run(capsys, "fit", "iris.csv", "--target", "kind", "--budget", "1s")
+    odd = iris.copy()
+    odd.loc[0, odd.columns[:4]] = 1000.0
+    odd.to_csv("odd.csv", index=False)
+    code, _, _ = run(capsys, "predict", "model.mixtura", "odd.csv", "--confidence", "0.99", "--json")
+    result = pd.read_csv("predictions.csv")
+    assert code == 0
+    assert (result["class"].isna() == (result["confidence"] < 0.99)).all()
+    assert result["outlier"][0]
+
+
+def test_columns_are_found_by_name_and_unknown_categories_are_missing(capsys):
+    frame = passengers()
+    frame.to_csv("table.csv", index=False)
+    run(capsys, "fit", "table.csv", "--target", "survived", "--budget", "1s")
+    other = frame[["fare", "sex", "class", "age"]].head(3).assign(extra=1)
+    other.loc[0, "sex"] = "unknown"
+    other.to_csv("other.csv", index=False)
+    code, out, _ = run(capsys, "predict", "model.mixtura", "other.csv")
+    assert code == 0
+    assert "Column 'sex' has unknown categories ('unknown'); they count as missing." in out
+    other.drop(columns="age").to_csv("other.csv", index=False)
+    code, _, err = run(capsys, "predict", "model.mixtura", "other.csv")
+    assert (code, err) == (
+        2,
+        "mixtura: The table lacks the columns ['age']; it has ['fare', 'sex', 'class', 'extra'].\n",
+    )
+
+
+def test_scores_of_a_rival(iris):
+    X, y = iris.iloc[:, :4].to_numpy(), iris["kind"].to_numpy()
+    rival = next(rival for rival in comparing.RIVALS if rival.name == "QDA")
+    scores = comparing.scores_of(rival, (X[::2], X[1::2], y[::2], y[1::2]), seed=0)
+    assert scores["error"] < 0.1
+    assert 0 < scores["log_loss"] < 0.3
+    failed = comparing.scores_of(rival, (X[:20], X[20:], y[:0], y[20:]), seed=0)
+    assert list(failed) == ["method", "failed"]
+    lines = str(comparing.score_table([scores, failed])).splitlines()
+    assert lines[2].split()[1:] == ["failed"] * 5
+
+
+@pytest.mark.slow
+def test_compare_scores_every_method_with_and_without_missing_values(iris, capsys):
+    iris.to_csv("iris.csv", index=False)
+    code, out, _ = run(capsys, "compare", "iris.csv", "--target", "kind", "--budget", "1s", "--json")
+    results = json.loads(out)["results"]
+    assert code == 0
+    assert list(results) == ["as it is", "30% of the values removed"]
+    for lines in results.values():
+        assert lines[0]["method"] == "MixtureClassifier"
+        assert len(lines) == 8
+        for line in lines:
+            assert 0 <= line["error"] < 0.7, line
+            assert line["log_loss"] > 0
+            assert line["seconds"] > 0
+            assert line["kilobytes"] > 0
+
+
+# ---- tables ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("encoding", "delimiter", "decimal"),
+    [
+        ("utf-8", ",", "."),
+        ("utf-8-sig", ",", "."),
+        ("utf-8", ";", ","),
+        ("utf-8-sig", ";", "."),
+        ("utf-16", "\t", "."),
+        ("cp1252", "|", "."),
+    ],
+)
+def test_encoding_delimiter_and_decimal_comma_are_detected(encoding, delimiter, decimal, folder):
+    frame = pd.DataFrame({"größe": [1.5, 2.25, None], "name, full": ["ä", "b", "c"], "label": ["x", "y", "x"]})
+    frame.to_csv("t.csv", index=False, encoding=encoding, sep=delimiter, decimal=decimal)
+    pd.testing.assert_frame_equal(read_table(folder / "t.csv"), frame)
+
+
+def test_kinds_of_columns():
+    problem = read_problem(passengers(), "survived")
+    assert problem.columns == [
+        TableColumn("class", problem.columns[0].categories),
+        TableColumn("sex", problem.columns[1].categories),
+        TableColumn("age"),
+        TableColumn("fare"),
+    ]
+    assert set(problem.columns[0].categories) == {"1", "2", "3"}
+    assert set(problem.columns[1].categories) == {"male", "female"}
+
+
+def test_text_among_numbers_is_missing_and_said(folder):
+    frame = pd.DataFrame({"a": ["1.5", "2", "unknown", *map(str, range(27))], "label": ["x", "y"] * 15})
+    problem = read_problem(frame, "label")
+    assert problem.columns == [TableColumn("a")]
+    assert problem.notes == ["Column 'a' holds numbers; 1 other values, such as 'unknown', count as missing."]
+    assert np.isnan(TableClassifier(columns=problem.columns).encode(frame)["a"]).tolist().index(True) == 2
+
+
+def test_tables_of_integers_stay_numeric():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.integers(0, 4, (40, 6))).add_prefix("pixel").assign(label=["x", "y"] * 20)
+    assert all(column.categories is None for column in read_problem(frame, "label").columns)
+
+
+def test_indicators_of_categories():
+    column = TableColumn("colour", ("red", "green", "blue"))
+    assert column.features == ["colour=green", "colour=blue"]
+    encoded = column.encode(np.array(["red", "blue", None, "pink", "green"], dtype=object))
+    np.testing.assert_array_equal(encoded, [[0, 0], [0, 1], [np.nan] * 2, [np.nan] * 2, [1, 0]])
+    assert TableColumn("n", ("1", "2")).encode(np.array([1.0, 2.0, np.nan])).tolist()[:2] == [[0.0], [1.0]]
+
+
+# ---- tables that are odd, but can be classified --------------------------------------------------------------------
+
+
+def many_missing():
+    frame = passengers()
+    hidden = np.random.default_rng(0).random(frame.shape) < 0.4
+    hidden[:, -1] = False
+    return frame.mask(hidden), "survived"
+
+
+def many_classes():
+    rng = np.random.default_rng(0)
+    numbers = np.repeat(np.arange(200), 4)
+    return pd.DataFrame({"a": numbers % 20 + 0.1 * rng.normal(size=800), "b": numbers // 20, "t": numbers}), "t"
+
+
+def many_columns():
+    rng = np.random.default_rng(0)
+    y = np.arange(30) % 2
+    return pd.DataFrame(rng.normal(size=(30, 10_000)) + y[:, None]).add_prefix("x").assign(t=y), "t"
+
+
+@pytest.mark.parametrize("make", [many_missing, many_columns, pytest.param(many_classes, marks=pytest.mark.slow)])
+def test_odd_tables_get_a_model(make, capsys):
+    frame, target = make()
+    frame.to_csv("t.csv", index=False)
+    code, out, err = run(capsys, "fit", "t.csv", "--target", target, "--budget", "2s", "--json")
+    assert code == 0, err
+    assert json.loads(out)["held_out_error"] < 0.35
+    assert run(capsys, "predict", "model.mixtura", "t.csv")[0] == 0
+
+
+# ---- wrong input -------------------------------------------------------------------------------------------------
+
+
+def write(text):
+    with open("t.csv", "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
+        file.write(text)
+
+
+def rows(label=lambda number: "xy"[number % 2], value=lambda number: 0.1 * number):
+    return "a,t\n" + "".join(f"{value(number)},{label(number)}\n" for number in range(40))
+
+
+WRONG = {
+    "wrong target": (rows().replace("a,t", "a,label"), "There is no column 't'; the columns are 'a', 'label'."),
+    "one class": (rows(lambda n: "x"), "The target 't' has a single class, 'x'; a classifier needs two or more."),
+    "empty file": ("", "The file 't.csv' is empty."),
+    "header only": ("a,t\n", "The file 't.csv' has a header and no rows."),
+    "no target values": (rows(lambda n: ""), "The target 't' has no values."),
+    "same names": ("a,a,t\n1,2,x\n3,4,y\n", "The file 't.csv' has more than one column named 'a'; rename one of them."),
+    "dates": (
+        rows(value=lambda n: f"2024-01-{n % 28 + 1:02}"),
+        "Column 'a' holds dates; convert them to numbers, such as days since a date, or leave the column out with "
+        "--drop 'a'.",
+    ),
+    "regression": (
+        rows(lambda n: 0.37 * n),
+        "The target 't' holds 40 different fractional numbers, not classes; mixtura classifies. Cut it into classes "
+        "first.",
+    ),
+    "identifier as target": (
+        rows(lambda n: f"name{n}"),
+        "The target 't' has 40 different values in 40 rows; it looks like an identifier or a number, not like classes.",
+    ),
+    "nothing to learn from": (
+        rows(value=lambda n: 1),
+        "No column besides the target 't' can be used. Column 'a' always has the same value and was left out.",
+    ),
+    "binary": ("a,t\n\0\0\0", "'t.csv' is not a text file; pass a CSV or Parquet file."),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_tables_get_one_sentence(case, capsys, folder):
+    text, message = WRONG[case]
+    write(text)
+    for command in (["fit", "t.csv", "--target", "t"], ["compare", "t.csv", "--target", "t"]):
+        assert run(capsys, *command) == (2, "", f"mixtura: {message}\n")
+    assert os.listdir(folder) == ["t.csv"]  # noqa: PTH208
+
+
+def test_ragged_rows_are_named(capsys):
+    write("a,t\n1,x\n2,y,3,4\n")
+    code, out, err = run(capsys, "fit", "t.csv", "--target", "t")
+    assert (code, out) == (2, "")
+    assert "is not a table of 2 columns" in err
+    assert "line 3" in err
+    assert err.count("\n") == 1
+
+
+def test_folders_and_absent_files(capsys, folder):
+    (folder / "inner").mkdir()
+    write(rows())
+    cases = [
+        (["fit", "inner", "--target", "t"], "'inner' is a folder; pass a CSV or Parquet file."),
+        (["fit", "none.csv", "--target", "t"], "There is no file 'none.csv'."),
+        (
+            ["fit", "t.csv", "--target", "t", "--out", "inner"],
+            "'inner' is a folder; pass the name of a file with --out.",
+        ),
+        (
+            ["fit", "t.csv", "--target", "t", "--out", "none/m"],
+            "There is no folder 'none' to write 'm' to; create it first.",
+        ),
+        (["predict", "t.csv", "t.csv"], "'t.csv' is not a model file of mixtura, or it is damaged"),
+        (["predict", "none.mixtura", "t.csv"], "No model file at 'none.mixtura'"),
+    ]
+    for arguments, message in cases:
+        code, out, err = run(capsys, *arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"mixtura: {message}")
+        assert err.count("\n") == 1
+    assert sorted(os.listdir(folder)) == ["inner", "t.csv"]  # noqa: PTH208
+
+
+def test_no_permission_to_write(capsys, folder, monkeypatch):
+    write(rows())
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write everywhere
+    code, _, err = run(capsys, "fit", "t.csv", "--target", "t", "--out", "m.mixtura")
+    assert (code, err) == (
+        2,
+        "mixtura: There is no permission to write 'm.mixtura'; choose another place with --out.\n",
+    )
+
+
+def test_models_of_other_kinds_are_refused(capsys, iris):
+    mixtura.GaussianMixture().fit(iris.iloc[:, :4]).save("density.mixtura")
+    iris.to_csv("t.csv", index=False)
+    code, _, err = run(capsys, "predict", "density.mixtura", "t.csv")
+    assert (code, err) == (
+        2,
+        "mixtura: 'density.mixtura' holds a GaussianMixture; pass a model file of `mixtura fit`.\n",
+    )
+
+
+def test_errors_are_json_too(capsys):
+    code, out, _ = run(capsys, "fit", "none.csv", "--target", "t", "--json")
+    assert json.loads(out) == {"error": "There is no file 'none.csv'.", "exit_code": 2}
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted; no file was written."),
+        (RuntimeError("strange"), 1, "Unexpected error (strange); --traceback shows where it came from."),
+    ],
+)
+def test_interrupted_and_failed_fits_leave_no_file(error, code, message, capsys, folder, monkeypatch):
+    def fail(*arguments, **settings):
+        raise error
+
+    write(rows())
+    monkeypatch.setattr(mixtura.MixtureClassifier, "fit", fail)
+    assert run(capsys, "fit", "t.csv", "--target", "t") == (code, "", f"mixtura: {message}\n")
+    assert os.listdir(folder) == ["t.csv"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "t.csv"], "the following arguments are required: --target"),
+        (
+            ["fit", "t.csv", "--target", "t", "--budget", "soon"],
+            "must be a positive time such as 60s, 5m or 1h; got 'soon'",
+        ),
+        (["predict", "m", "t.csv", "--confidence", "2"], "must be a number from 0 to below 1; got '2'"),
+    ],
+)
+def test_wrong_options_get_a_message(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_times():
+    assert [commands._seconds(text) for text in ("60s", "5m", "1.5 h", "10")] == [60, 300, 5400, 10]
+
+
+def test_hostile_names_stay_text(capsys):
+    frame = passengers().rename(columns={"age": "<script>alert(1)</script>", "fare": '=cmd|"/c calc"!A1'})
+    frame.to_csv("t.csv", index=False, quoting=csv.QUOTE_ALL)
+    assert run(capsys, "fit", "t.csv", "--target", "survived", "--budget", "1s")[0] == 0
+    assert run(capsys, "predict", "model.mixtura", "t.csv")[0] == 0
