@@ -26,6 +26,7 @@ section{break-inside:avoid}p{max-width:46rem}.soft{color:var(--soft);font-size:.
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
+.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}
 .cell{position:relative;text-align:center}.fill{position:absolute;inset:0;background:var(--accent)}
 .cell b{position:relative;font-weight:normal}
 .bar{display:inline-block;height:.7rem;background:var(--accent);vertical-align:middle;min-width:1px}
@@ -75,6 +76,12 @@ def section(title: str, *parts: str) -> str:
 
 def paragraph(text: str, soft: bool = False) -> str:
     return f"<p{' class=soft' if soft else ''}>{escaped(text)}</p>"
+
+
+def facts(pairs: Sequence[tuple[str, Any]]) -> str:
+    """Names and values, one pair per line."""
+    body = "".join(f"<tr><td>{escaped(name)}</td><td>{escaped(value)}</td></tr>" for name, value in pairs)
+    return f"<table class='facts'>{body}</table>"
 
 
 def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:

@@ -28,7 +28,7 @@ LARGEST_FILE = 3_000_000
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ReportedRows:
     """A model, the rows of a table that the report is about, and what copies that have not seen them predict."""
 
     model: TableClassifier
@@ -60,7 +60,7 @@ def run_report(options: argparse.Namespace) -> Answer:
     return Answer(f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)", facts)
 
 
-def _evidence(model: TableClassifier, options: argparse.Namespace) -> Evidence:
+def _evidence(model: TableClassifier, options: argparse.Namespace) -> ReportedRows:
     frame = read_table(options.data)
     target = model.about_["target"]
     if target not in frame.columns:
@@ -73,7 +73,7 @@ def _evidence(model: TableClassifier, options: argparse.Namespace) -> Evidence:
     frame, labels = problem.frame.iloc[rows].reset_index(drop=True), problem.labels[rows]
     features = model.encode(frame)
     probabilities, scores = held_out(model.estimator_, features, labels, options.seed)
-    return Evidence(model, frame, features, labels, probabilities, scores, options.seed)
+    return ReportedRows(model, frame, features, labels, probabilities, scores, options.seed)
 
 
 def _others(model: TableClassifier, frame: Any, target: str) -> list[str]:
@@ -82,7 +82,7 @@ def _others(model: TableClassifier, frame: Any, target: str) -> list[str]:
     return [name for name in frame.columns if name not in used]
 
 
-def report(evidence: Evidence, model_name: str, data_name: str, with_data: bool = True) -> str:
+def report(evidence: ReportedRows, model_name: str, data_name: str, with_data: bool = True) -> str:
     """The page of a report; without data it shows no single row."""
     samples = _details(evidence) if with_data else []
     sections = [
@@ -104,7 +104,7 @@ def report(evidence: Evidence, model_name: str, data_name: str, with_data: bool 
 # ---- sections --------------------------------------------------------------------------------------------------------
 
 
-def _summary(evidence: Evidence, model_name: str, data_name: str) -> str:
+def _summary(evidence: ReportedRows, model_name: str, data_name: str) -> str:
     model, choice = evidence.model, choice_of(evidence.model.estimator_)
     error = 100 * (evidence.probabilities.argmax(1) != evidence.numbers).mean()
     search = model.estimator_.search_
@@ -124,10 +124,10 @@ def _summary(evidence: Evidence, model_name: str, data_name: str) -> str:
     ]
     notes = [page.paragraph(note, soft=True) for note in model.about_.get("notes", [])]
     text = "Scores are those of copies of the model that have not seen the rows (5-fold cross-validation)."
-    return page.section("What was trained, and why", page.table(["", ""], facts), page.paragraph(text, True), *notes)
+    return page.section("What was trained, and why", page.facts(facts), page.paragraph(text, True), *notes)
 
 
-def plane_of(evidence: Evidence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def plane_of(evidence: ReportedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows and component means in the plane that separates the classes best, (n, 2) and (K, 2), and the directions.
 
     The first two discriminant directions; a second one at right angles where there are two classes.
@@ -154,7 +154,7 @@ def plane_of(evidence: Evidence) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return standard @ weights, ((centres - centre) / scale) @ weights, weights
 
 
-def component_centres(evidence: Evidence) -> np.ndarray:
+def component_centres(evidence: ReportedRows) -> np.ndarray:
     """Typical values of the components in the units of the features, (K, D)."""
     from mixtura.reading.summaries import typical_values
 
@@ -162,7 +162,7 @@ def component_centres(evidence: Evidence) -> np.ndarray:
     return typical_values(fitted.mixture_, fitted.warp_)[0]
 
 
-def _plane(evidence: Evidence, with_data: bool) -> str:
+def _plane(evidence: ReportedRows, with_data: bool) -> str:
     points, centres, weights = plane_of(evidence)
     everything = np.concatenate([points, centres])
     low, high = np.quantile(everything, 0.002, axis=0), np.quantile(everything, 0.998, axis=0)
@@ -200,20 +200,20 @@ def _plane(evidence: Evidence, with_data: bool) -> str:
     )
 
 
-def _direction(evidence: Evidence, weights: np.ndarray) -> str:
+def _direction(evidence: ReportedRows, weights: np.ndarray) -> str:
     order = np.argsort(-np.abs(weights))[:3]
     names = evidence.model.feature_names
     return "mostly " + ", ".join(names[j][:24] for j in order) if np.abs(weights).max() > 0 else ""
 
 
-def _shown(evidence: Evidence) -> np.ndarray:
+def _shown(evidence: ReportedRows) -> np.ndarray:
     """Positions of the samples that are drawn: doubtful ones first, then a random choice."""
     doubtful = np.argsort(evidence.probabilities[np.arange(len(evidence.labels)), evidence.numbers])[: MOST_POINTS // 4]
     others = np.random.default_rng(evidence.seed).permutation(len(evidence.labels))
     return np.sort(np.unique(np.concatenate([doubtful, others[: MOST_POINTS - len(doubtful)]])))
 
 
-def _details(evidence: Evidence) -> list[str]:
+def _details(evidence: ReportedRows) -> list[str]:
     """What is shown for each drawn sample: label, prediction, component, reasons and values."""
     shown, fitted = _shown(evidence), evidence.model.estimator_
     explanation = fitted.explain(evidence.features.iloc[shown], n_orders=4)
@@ -241,7 +241,7 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)[:60]
 
 
-def _confusion(evidence: Evidence) -> str:
+def _confusion(evidence: ReportedRows) -> str:
     n_classes = len(evidence.names)
     if n_classes > 30:
         return page.section("Confusion matrix", page.paragraph(f"{n_classes} classes do not fit into a table."))
@@ -256,7 +256,7 @@ def _confusion(evidence: Evidence) -> str:
     return page.section("Confusion matrix", page.table(["true \\ predicted", *evidence.names], rows), text)
 
 
-def _reliability(evidence: Evidence, n_bins: int = 10) -> str:
+def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
     confidence, right = evidence.probabilities.max(1), evidence.probabilities.argmax(1) == evidence.numbers
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     used = np.unique(bins)
@@ -271,7 +271,7 @@ def _reliability(evidence: Evidence, n_bins: int = 10) -> str:
     return page.section("Reliability", axes.picture("reliability diagram"), text)
 
 
-def _rivals(evidence: Evidence) -> str:
+def _rivals(evidence: ReportedRows) -> str:
     train, test = splits(evidence.labels, evidence.seed, round(1 / HELD_OUT))[0]
     values, labels = np.asarray(evidence.features), evidence.labels
     parts = (values[train], values[test], labels[train], labels[test])
@@ -297,7 +297,7 @@ def _rivals(evidence: Evidence) -> str:
     return page.section("Beside other classifiers", page.table(["method", "log-loss", "error"], rows), text)
 
 
-def _learning_curve(evidence: Evidence) -> str:
+def _learning_curve(evidence: ReportedRows) -> str:
     train, test = splits(evidence.labels, evidence.seed)[0]
     order = np.random.default_rng(evidence.seed).permutation(train)
     sizes, losses = [], []
@@ -321,7 +321,7 @@ def _learning_curve(evidence: Evidence) -> str:
     return page.section("Learning curve", axes.picture("learning curve"), text)
 
 
-def _missing(evidence: Evidence) -> str:
+def _missing(evidence: ReportedRows) -> str:
     columns = [column.name for column in evidence.model.columns]
     shares = np.asarray(evidence.frame[columns].isna(), dtype=float)
     if not shares.any():
@@ -337,7 +337,7 @@ def _missing(evidence: Evidence) -> str:
     return page.section("Missing values", page.table(heads, rows), text)
 
 
-def _importances(evidence: Evidence) -> str:
+def _importances(evidence: ReportedRows) -> str:
     fitted, numbers = evidence.model.estimator_, evidence.numbers
     rows = np.arange(len(numbers))[:500]
     part = evidence.features.iloc[rows]
@@ -359,14 +359,14 @@ def _importances(evidence: Evidence) -> str:
     return page.section("Features that matter", page.table(heads, lines), text)
 
 
-def _components(evidence: Evidence) -> str:
+def _components(evidence: ReportedRows) -> str:
     summary = evidence.model.estimator_.summary()
     columns = summary.components.visible
     rows = list(zip(*columns.values(), strict=True))[:40]
     return page.section("Components", page.table(list(columns), rows), page.paragraph(summary.note, True))
 
 
-def _doubtful(evidence: Evidence) -> str:
+def _doubtful(evidence: ReportedRows) -> str:
     suspicious = find_suspicious(evidence.probabilities, evidence.numbers, np.array(evidence.names))
     rows = [
         [f"row {position}", label, suggestion, f"{own:.1%}", f"{other:.1%}"]
@@ -390,7 +390,7 @@ def _doubtful(evidence: Evidence) -> str:
     return page.section("Doubtful rows", page.paragraph("Labels that look wrong:"), first, page.paragraph(text), second)
 
 
-def _code(evidence: Evidence, data_name: str) -> str:
+def _code(evidence: ReportedRows, data_name: str) -> str:
     target = evidence.model.about_["target"]
     columns = ", ".join(
         f"TableColumn({column.name!r})"
