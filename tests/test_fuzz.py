@@ -5,9 +5,17 @@ import re
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from fuzz import KINDS, make_case, violations
-from mixtura import AveragedMixture, GaussianMixture, MixtureClassifier, RelevanceVectorClassifier, load
+from mixtura import (
+    AveragedMixture,
+    GaussianMixture,
+    MixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+    load,
+)
 
 
 @pytest.mark.parametrize("number", range(4 * len(KINDS)))
@@ -56,3 +64,14 @@ def test_kernels_that_are_alike_to_rounding_are_refused_in_words(rng, monkeypatc
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         model.fit(1e5 + rng.normal(size=(60, 2)), np.arange(60) % 2)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_kernels_of_rows_far_from_zero_do_not_depend_on_the_batch(rng):
+    X = rng.normal(size=(60, 3))
+    y = (X[:, 0] > 0).astype(int)
+    near = SparseMixtureClassifier(1, kernel="rbf", scaling=False, max_iter=20, random_state=0)
+    far = clone(near).fit(X + 1e6, y)
+    together, alone = far.predict_proba(X + 1e6), np.concatenate([far.predict_proba(row[None] + 1e6) for row in X])
+    np.testing.assert_allclose(alone, together, atol=1e-9)
+    np.testing.assert_allclose(together, near.fit(X, y).predict_proba(X), atol=1e-6)

@@ -143,6 +143,8 @@ class RBF:
     gamma: float = 1.0
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        centre = right.mean(0)  # far from zero the squares would lose the digits that tell rows apart
+        left, right = left - centre, right - centre
         lengths = left.square().sum(1, keepdim=True) + right.square().sum(1)
         return torch.addmm(lengths, left, right.T, alpha=-2).clamp_min_(0).mul_(-self.gamma).exp_()
 
