@@ -25,10 +25,12 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
-from mixtura.priors import Conjugate, Scaled
+from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
-from mixtura.solvers import EM, FileCheckpoint, Gradient, HeldOut, Outcome, fingerprint, run
+from mixtura.solvers import EM, Gradient, HeldOut, Outcome, run
+from mixtura.solvers.checkpoints import CheckpointFile
 from mixtura.solvers.gradient import Training
+from mixtura.solvers.journal import Journal, recording
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -133,11 +135,11 @@ def fit(mixture, source, n_epochs=5, held_out=None, patience=20, checkpoint=None
     settings = {name: options.pop(name) for name in list(options) if name in SETTINGS}
     solver = Gradient(**{"optimiser": "adam", "batch_size": 20, "learning_rate": 1e-2, **settings})
     problem = problem_of(source, **{"objective": HYBRID, **options})
-    keeper = None if checkpoint is None else FileCheckpoint(checkpoint, fingerprint(solver, problem, mixture, held_out))
     judge = None
     if held_out is not None:
         judge = HeldOut(classification_score(held_out, False, DEFAULT_MEMORY_LIMIT), patience=patience)
-    return run(solver, problem, mixture, n_epochs, 0.0, held_out=judge, checkpoint=keeper)
+    with recording(Journal(None if checkpoint is None else CheckpointFile(checkpoint, {}))):
+        return run(solver, problem, mixture, n_epochs, 0.0, held_out=judge)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "lbfgs", lambda leaves: torch.optim.SGD(leaves, lr=1e-2)])
@@ -241,62 +243,3 @@ def test_a_fit_that_was_broken_off_goes_on_as_if_it_had_not_been(name, rng, devi
     assert [r.objective for r in broken.history] == [r.objective for r in whole.history]
     assert broken.scores == whole.scores
     assert torch.equal(broken.mixture.means, whole.mixture.means)
-
-
-def test_a_checkpoint_of_another_fit_is_refused_and_kept(rng, device, tmp_path):
-    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
-    path = tmp_path / "fit"
-    fit(mixture, data.source(device), 1, checkpoint=path)
-    before = path.read_bytes()
-    for options, rows in (({"learning_rate": 0.5}, data.rows), ({}, data.rows + 1e-3 * data.rows**2)):
-        with pytest.raises(ValueError, match=r"belongs to another fit .* name another file in `checkpoint`"):
-            fit(mixture, data.changed(rows=rows).source(device), 1, checkpoint=path, **options)
-    assert path.read_bytes() == before
-    path.write_bytes(b"nothing of the kind")
-    with pytest.raises(ValueError, match="is not a checkpoint of mixtura, or it is damaged"):
-        fit(mixture, data.source(device), 1, checkpoint=path)
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"held_out": "rows"}, "held-out samples"),
-        ({"held_out": "missing"}, "held-out samples"),
-        ({"held_out": "labels"}, "held-out labels"),
-        ({"held_out": None}, "held-out samples, held-out labels"),
-        ({"prior": "strength"}, "prior"),
-        ({"prior": "variances"}, "prior"),
-        ({"prior": None}, "prior"),
-        ({"weights": True}, "sample weights"),
-        ({"class_prior": True}, "class_prior"),
-    ],
-    ids=str,
-)
-def test_a_checkpoint_of_other_held_out_samples_or_another_prior_is_refused(change, name, rng, device, tmp_path):
-    """These were taken up in silence: the best epoch was that of the old held-out set."""
-    mixture, data = random_mixture(COVARIANCES["full"], rng, device), random_data(KINDS["labels"], rng)
-    kept = random_data(KINDS["labels"], rng)
-    variances = tensor(VARIANCES, device)
-    options = {"checkpoint": tmp_path / "fit", "patience": 100}
-    same = {"held_out": held_out_of(kept, device), "prior": Conjugate(3.0, variances)}
-    fit(mixture, data.source(device), 2, **options, **same)
-    other_rows = np.where(np.arange(kept.rows.size).reshape(kept.rows.shape) == 5, kept.rows + 0.01, kept.rows)
-    holed = np.where(other_rows == kept.rows, kept.rows, np.nan)
-    others = {
-        "rows": held_out_of(kept.changed(rows=other_rows), device),
-        "missing": held_out_of(kept.changed(rows=holed), device),
-        "labels": held_out_of(kept.changed(labels=kept.labels[::-1].copy()), device),
-        "strength": Conjugate(4.0, variances),
-        "variances": Conjugate(3.0, variances * tensor([1.0, 1.0, 1.0, 1.001], device)),
-        None: None,
-    }
-    source = data.source(device)
-    if "weights" in change:
-        weights = tensor(rng.uniform(0.5, 1.5, len(data.rows)), device)
-        source = TensorSource(tensor(data.rows, device), tensor(data.labels, device), None, weights)
-    changed = {key: others[value] for key, value in change.items() if key in same}
-    if "class_prior" in change:
-        changed["class_prior"] = tensor([0.2, 0.3, 0.5], device)
-    with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
-        fit(mixture, source, 2, **options, **{**same, **changed})
-    assert len(fit(mixture, data.source(device), 3, **options, **same).history) == 3

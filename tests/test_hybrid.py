@@ -1,9 +1,5 @@
 """HybridMixtureClassifier, and gradients in MixtureClassifier."""
 
-import signal
-import subprocess
-import sys
-import time
 import warnings
 
 import numpy as np
@@ -216,39 +212,6 @@ def test_the_same_seed_gives_the_same_fit_and_tensors_give_tensors():
 
 # ---- broken off and taken up -------------------------------------------------------------------------------------
 
-PROGRAM = """
-import numpy as np, sys, torch
-torch.set_num_threads(1)
-from mixtura import HybridMixtureClassifier
-from mixtura.datasets import make_ripley
-X, y = make_ripley(125, random_state=0)
-settings = dict(tradeoff=0.5, n_epochs={n_epochs}, validation_fraction=None, random_state=0)
-model = HybridMixtureClassifier(2, **settings, checkpoint=sys.argv[1]).fit(X, y)
-np.save(sys.argv[2], model.predict_proba(X))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_fit_goes_on_from_its_last_epoch(tmp_path):
-    path, answer = tmp_path / "fit", tmp_path / "answer.npy"
-    program = PROGRAM.format(n_epochs=100_000)
-    process = subprocess.Popen([sys.executable, "-c", program, str(path), str(answer)])
-    part = tmp_path / "fit.all"
-    end = time.monotonic() + 60
-    while not part.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not answer.exists()
-    epochs = epochs_of(part)
-    assert epochs >= 1
-    options = {"tradeoff": 0.5, "validation_fraction": None, "n_epochs": epochs + 3}
-    taken_up = hybrid(checkpoint=path, **options).fit(RIPLEY, RIPLEY_LABELS)
-    whole = hybrid(**options).fit(RIPLEY, RIPLEY_LABELS)
-    assert taken_up.n_iter_ == epochs + 3
-    np.testing.assert_allclose(taken_up.predict_proba(TEST), whole.predict_proba(TEST), atol=1e-9)
-
 
 def test_a_checkpoint_is_not_taken_up_with_another_validation_set_or_prior(tmp_path):
     options = {"tradeoff": 0.5, "n_epochs": 3, "checkpoint": tmp_path / "fit"}
@@ -263,17 +226,6 @@ def test_a_checkpoint_is_not_taken_up_with_another_validation_set_or_prior(tmp_p
         with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
             model.fit(X, y, X_val=rows, y_val=labels)
     assert hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val).n_iter_ == 3
-
-
-def epochs_of(path) -> int:
-    import json
-
-    from safetensors import safe_open
-
-    with safe_open(str(path), framework="pt") as file:
-        header = json.loads(file.metadata()["mixtura checkpoint"])
-        saved = dict(header["progress"]["fields"]["state"]["dict"])
-    return saved["epoch"]
 
 
 # ---- tuning ------------------------------------------------------------------------------------------------------

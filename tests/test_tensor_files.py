@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 import mixtura
 from mixtura import GaussianMixture
-from mixtura.solvers.gradient import CHECKPOINT
+from mixtura.solvers.checkpoints import METADATA as CHECKPOINT
 from mixtura.values import tensor_files
 from mixtura.values.tensor_files import read_tensors, write_tensors
 
@@ -139,9 +139,9 @@ def test_checkpoints_are_written_so_too(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: calls.append(file) or sync(file))
     settings = {"tradeoff": 0.5, "n_epochs": 2, "refit": False, "random_state": 0}
     HybridMixtureClassifier(**settings, checkpoint=tmp_path / "fit").fit(*make_ripley(125, random_state=0))
-    assert read_tensors(tmp_path / "fit.0.5", CHECKPOINT)[0]["epoch"] == 2
+    assert list(read_tensors(tmp_path / "fit", CHECKPOINT)[0]["loops"]) == ["0", "1"]  # EM, and the epochs
     assert len(calls) >= 2
-    assert [file.name for file in tmp_path.iterdir()] == ["fit.0.5"]
+    assert [file.name for file in tmp_path.iterdir()] == ["fit"]
 
 
 # ---- processes that are killed ------------------------------------------------------------------------------------

@@ -577,3 +577,7 @@ class MemberSolver(Protocol):
     def without(self, state: Any, positions: list[int]) -> Any:
         """Return the state of the other members."""
         ...
+
+    def restored(self, first: Any, members: Any) -> Any:
+        """Return the state of some members of the first state, by pairs of number and model, for checkpoints."""
+        ...

@@ -164,6 +164,15 @@ def checkpoint(value: object) -> None:
         )
 
 
+def repeatable(random_state: object) -> None:
+    """Check that a fit draws the same random numbers when it is repeated."""
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral):
+        raise ValueError(
+            "checkpoint needs a random_state that is a whole number, so that a fit that is continued draws the same "
+            f"random numbers; got random_state={random_state!r}."
+        )
+
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 

@@ -26,6 +26,7 @@ from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, adopt_features, is_batches
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
+from mixtura.estimators.progress import recorded
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
@@ -189,6 +190,10 @@ class AveragedMixture(DensityMixin, _Averaged):
         Fraction of the samples in a subset.
     random_state : int, RandomState or None, default=None
         Seed of resampling and initialisation.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar over everything that is computed.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     Attributes
     ----------
@@ -241,12 +246,16 @@ class AveragedMixture(DensityMixin, _Averaged):
         resampling: str = "bootstrap",
         fraction: float = 0.7,
         random_state: Any = None,
+        verbose: int = 0,
+        checkpoint: Any = None,
     ):
         self.estimator = estimator
         self.n_estimators = n_estimators
         self.resampling = resampling
         self.fraction = fraction
         self.random_state = random_state
+        self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
         """Fit all members.
@@ -271,7 +280,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         random_state = check_random_state(self.random_state)
         weights = checks.sample_weight(sample_weight, len(rows))
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
-        with computing():
+        with computing(), recorded(self, training=source):
             description = describe(source, 1, torch.Generator().manual_seed(0))
             check_described(self, description)
             if is_auto(base.n_components) or is_auto(base.prior):
@@ -379,6 +388,10 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         Whether to average class probabilities or, as in [1]_, densities; then the average is itself a mixture.
     random_state : int, RandomState or None, default=None
         Seed of resampling and initialisation.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar over everything that is computed.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     Attributes
     ----------
@@ -435,6 +448,8 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         fraction: float = 0.7,
         combine: str = "posterior",
         random_state: Any = None,
+        verbose: int = 0,
+        checkpoint: Any = None,
     ):
         self.estimator = estimator
         self.n_estimators = n_estimators
@@ -442,6 +457,8 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         self.fraction = fraction
         self.combine = combine
         self.random_state = random_state
+        self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
         """Fit all members.
@@ -466,8 +483,8 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         adopt_features(self, base)
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), weights, random_state)
-        with computing():
-            source = rows.source(labels.numbers, labels.shares, weights)
+        source = rows.source(labels.numbers, labels.shares, weights)
+        with computing(), recorded(self, training=source):
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             plan = base._plan(source, labels.classes, objective)
             self._check_solver(base, plan)

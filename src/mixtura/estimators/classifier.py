@@ -37,7 +37,7 @@ from mixtura.estimators.input import (
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
-from mixtura.estimators.progress import trial_watcher, watcher
+from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.streamed import read_stream
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
@@ -124,6 +124,9 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         Seed of folds and initialisation.
     verbose : int, default=0
         1 shows progress.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit. A fit with the same arguments and data continues from it, and ends as
+        it would have without the interruption; `random_state` must be an integer.
 
     Attributes
     ----------
@@ -193,6 +196,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ):
         self.n_components = n_components
         self.covariance_type = covariance_type
@@ -217,6 +221,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureClassifier:
         """Fit the mixture.
@@ -242,7 +247,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _fit_source(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
         self.running_ = None
         n_starts = self._n_starts()
-        with computing():
+        with computing(), recorded(self, training=source):
             plan = self._settled(self._plan(source, classes, objective))
             best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
         self._keep(best, plan)
@@ -452,8 +457,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _run(self, solver: MixtureSolver, problem: Problem, start: Mixture) -> FitResult:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            return run(solver, problem, start, max_iter, tol, watch)
+        return run(solver, problem, start, max_iter, tol)
 
     def _task(self, plan: Plan, seen: Source, column: int) -> Task:
         """Return the same plan for a part of its samples, or with other weights, to be fitted together with others."""

@@ -38,6 +38,7 @@ from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineFit
+from mixtura.estimators.progress import recorded
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
@@ -94,6 +95,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         Verbosity, as in scikit-learn.
     verbose_interval : int, default=10
         Number of iterations between two messages.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
     prior : None, "default", "auto" or Prior, default=None
         None is maximum likelihood, as in scikit-learn. "default" shrinks covariances towards the variances of the
         data; it has no units and never fails. "auto" selects a prior by `criterion`.
@@ -165,7 +168,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
         "verbose_interval": [Interval(Integral, 1, None, closed="left")],
-    }
+    }  # beyond these, arguments are checked in words of our own
 
     def __init__(
         self,
@@ -184,6 +187,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         warm_start: bool = False,
         verbose: int = 0,
         verbose_interval: int = 10,
+        checkpoint: Any = None,
         prior: Any = None,
         criterion: str = "auto",
         rank: Any = "auto",
@@ -205,6 +209,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         self.warm_start = warm_start
         self.verbose = verbose
         self.verbose_interval = verbose_interval
+        self.checkpoint = checkpoint
         self.prior = prior
         self.criterion = criterion
         self.rank = rank
@@ -235,7 +240,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         self.running_ = None
-        with computing():
+        searches = is_auto(self.n_components) or is_auto(self.prior)
+        with computing(), recorded(self, bar=searches, training=source):  # otherwise verbose prints, as scikit-learn's
             best, problem, description = self._best_fit(rows, source)
         keep_unobserved(self, description, stacklevel=4)
         self._keep(best)

@@ -9,7 +9,6 @@ import numpy as np
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.progress import watcher
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, SettingChoice
@@ -74,6 +73,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         Seed of the initialisation and the folds.
     verbose : int, default=0
         1 shows progress.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     Attributes
     ----------
@@ -128,6 +129,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ):
         super().__init__(
             n_components,
@@ -149,6 +151,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             warm_start=warm_start,
             random_state=random_state,
             verbose=verbose,
+            checkpoint=checkpoint,
         )
         self.tradeoff = tradeoff
         self.cv = cv
@@ -198,7 +201,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
 
     def _fit_once(self, plan: Plan) -> FitResult:
         choice = SettingChoice(Setting(self.prior_, self.tradeoff_), () if self._goes_on else self.growth_)
-        with watcher(self.verbose, self._limits(plan)[0], type(self).__name__) as watch:
-            result = self._search(plan).fit(plan, choice, self._given_start(plan), watch)
+        result = self._search(plan).fit(plan, choice, self._given_start(plan))
         self.validation_scores_ = list(result.scores)
         return result

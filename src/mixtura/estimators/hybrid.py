@@ -15,7 +15,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.progress import watcher
+from mixtura.estimators.progress import recorded
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.roles import Objective
@@ -79,8 +79,8 @@ class HybridMixtureClassifier(MixtureClassifier):
         Samples of a minibatch.
     learning_rate : float, default=1e-3
         Of Adam, in units of standardised features.
-    checkpoint : str, path-like or None, default=None
-        A file (one for each trade-off, named after it) that lets an interrupted fit go on.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
     device, dtype : optional
         Where, and in which precision, samples are held; None follows the input.
     memory_limit : int, str or None, default=None
@@ -168,6 +168,7 @@ class HybridMixtureClassifier(MixtureClassifier):
             warm_start=warm_start,
             random_state=random_state,
             verbose=verbose,
+            checkpoint=checkpoint,
         )
         self.tradeoff = tradeoff
         self.discriminative = discriminative
@@ -177,7 +178,6 @@ class HybridMixtureClassifier(MixtureClassifier):
         self.n_epochs = n_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
-        self.checkpoint = checkpoint
 
     def fit(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
@@ -199,12 +199,11 @@ class HybridMixtureClassifier(MixtureClassifier):
         """
         self._check_arguments()
         source, classes = self._read_problem(X, y, sample_weight, self._objective())
-        with computing(), watcher(self.verbose, self.n_epochs, type(self).__name__) as watch:
-            block = together(source)
-            kept, held_out = self._split(block, classes, X_val, y_val)
+        kept, held_out = self._split(together(source), classes, X_val, y_val)
+        with computing(), recorded(self, training=kept, held_out=held_out):
             plan = self._plan(kept, classes, self._objective())
             start = self._generative(plan)
-            search = self._search(plan, start.mixture, watch)
+            search = self._search(plan, start.mixture)
             best, self.search_ = search.choose(plan, start, held_out)
             if held_out is not None and X_val is None and not best.interrupted:
                 plan = self._plan(source, classes, self._objective())
@@ -220,7 +219,6 @@ class HybridMixtureClassifier(MixtureClassifier):
         checks.count("n_epochs", self.n_epochs, 0)
         checks.count("batch_size", self.batch_size)
         checks.positive("learning_rate", self.learning_rate)
-        checks.checkpoint(self.checkpoint)
         if self.validation_fraction is not None:
             checks.fraction("validation_fraction", self.validation_fraction)
         if not is_auto(self.margin):
@@ -236,7 +234,7 @@ class HybridMixtureClassifier(MixtureClassifier):
             other = Margin(1.0 if is_auto(self.margin) else float(self.margin))
         return Hybrid(tradeoff, other, weight)
 
-    def _search(self, plan: Plan, start: Mixture, watch: Any) -> TradeoffSearch:
+    def _search(self, plan: Plan, start: Mixture) -> TradeoffSearch:
         margin = None
         if self.discriminative == "margin":
             margin = typical_margin(start, plan) if is_auto(self.margin) else float(self.margin)
@@ -247,8 +245,6 @@ class HybridMixtureClassifier(MixtureClassifier):
             solver=Gradient("adam", float(self.learning_rate), batch_size=self.batch_size),
             n_epochs=self.n_epochs,
             seed=self._seed(),
-            checkpoint=self.checkpoint,
-            watch=watch,
         )
 
     def _seed(self) -> int:

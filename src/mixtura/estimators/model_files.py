@@ -50,6 +50,10 @@ class Savable:
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         save(self, path)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether there is a model: an interrupted first fit may have left none."""
+        return not {"mixture_", "model_"}.isdisjoint(vars(self))
+
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
         checks.fitted_basics(self)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
+from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import ArrayLike, FrameLike, Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
-from mixtura.estimators.progress import watcher
+from mixtura.estimators.progress import recorded
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
     LabeledRows,
@@ -57,6 +58,8 @@ class NonnegativeProblem:
     log_prior: Tensor  # (C,)
     n_bases: int
     generator: torch.Generator
+    classes: np.ndarray
+    class_prior: np.ndarray
 
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
@@ -104,6 +107,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Seed of the initialisation and the held-out samples.
     verbose : int, default=0
         Verbosity; 1 shows a progress bar.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     Attributes
     ----------
@@ -170,6 +175,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ):
         self.n_components = n_components
         self.shared = shared
@@ -185,6 +191,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
@@ -214,12 +221,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         checks.total_weight(float(weights.sum()))
         present = (weights > 0).nonzero()[:, 0]
-        self.classes_ = labels.classes
-        with computing():
+        with computing(), recorded(self, training=TensorSource(features, numbers, weights=weights)):
             features = pick(features, present.to(features.device))
             largest = largest_values(features)
             checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
-            problem = self._problem(features, numbers[present], weights[present])
+            problem = self._problem(features, numbers[present], weights[present], labels.classes)
             best = max(self._fit_all(solver, problem), key=lambda result: result.score)
             if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
                 best = with_all_rows(solver, best, problem.rows)
@@ -232,15 +238,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         name = checks.one_of("solver", self.solver, NONNEGATIVE_SOLVERS)
         return NONNEGATIVE_SOLVERS[name](SparseShares(strength))
 
-    def _problem(self, features: Tensor, labels: Tensor, weights: Tensor) -> NonnegativeProblem:
-        n_classes, n_rows = len(self.classes_), features.shape[0]
+    def _problem(self, features: Tensor, labels: Tensor, weights: Tensor, classes: np.ndarray) -> NonnegativeProblem:
+        n_classes, n_rows = len(classes), features.shape[0]
         random_state = check_random_state(self.random_state)
         # Separate generators, so that initialisation does not depend on the number of held-out rows.
         generator, splitter = (
             torch.Generator().manual_seed(int(seed)) for seed in random_state.randint(2**31 - 1, size=2)
         )
         totals = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, weights)
-        self.class_prior_ = (totals / totals.sum()).numpy()
+        class_prior = totals / totals.sum()
         weights = _without_empty_rows(features, labels, weights, n_classes)
         shifts, scales = column_units(features, weights)
         scaled = scaled_columns(features, shifts, scales)
@@ -256,9 +262,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         rows = part(torch.ones_like(kept_out))
         held_out = part(kept_out) if bool(kept_out.any()) else None
         kept = rows if held_out is None else part(~kept_out)
-        log_prior = torch.from_numpy(self.class_prior_).log().to(device)
+        log_prior = class_prior.log().to(device)
         assert n_rows > 0
-        return NonnegativeProblem(rows, kept, held_out, shifts, scales, log_prior, n_bases, generator)
+        return NonnegativeProblem(
+            rows, kept, held_out, shifts, scales, log_prior, n_bases, generator, classes, class_prior.numpy()
+        )
 
     def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
         """Mask of the rows held out for early stopping, (n,), stratified by class."""
@@ -281,20 +289,20 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     def _fit_once(self, solver: Any, start: LogLinearMixture, problem: NonnegativeProblem) -> Fitted:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         held_out = problem.held_out
-        with watcher(self.verbose, max_iter, type(self).__name__) as watch:
-            if held_out is None:
-                return Fitted(start, run(solver, problem.rows, start, max_iter, tol, watch))
+        if held_out is None:
+            return Fitted(start, run(solver, problem.rows, start, max_iter, tol))
 
-            def score(mixture: LogLinearMixture) -> float:
-                return log_likelihood(mixture, held_out) / held_out.weight
+        def score(mixture: LogLinearMixture) -> float:
+            return log_likelihood(mixture, held_out) / held_out.weight
 
-            judge = HeldOut(score, interval=SCORING_INTERVAL)
-            return Fitted(start, run(solver, problem.kept, start, max_iter, tol, watch, held_out=judge))
+        judge = HeldOut(score, interval=SCORING_INTERVAL)
+        return Fitted(start, run(solver, problem.kept, start, max_iter, tol, held_out=judge))
 
     def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:
         """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
         result = best.result
         self.mixture_ = mixture.rescaled(problem.scales, problem.shifts)
+        self.classes_, self.class_prior_ = problem.classes, problem.class_prior
         self._describe()
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)

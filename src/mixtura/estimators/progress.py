@@ -1,4 +1,4 @@
-"""Progress of a fit on the screen."""
+"""Progress of a fit: on the screen (`verbose`), and in a file from which it can be continued (`checkpoint`)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,62 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from mixtura.solvers import Record
+from mixtura import checks
+from mixtura.engine.sources import Source
+from mixtura.solvers.checkpoints import CheckpointFile, digest, samples_digests
+from mixtura.solvers.journal import Journal, Show, recording
+
+# Arguments that may differ when a fit is continued.
+FREE = ("checkpoint", "verbose", "verbose_interval", "memory_limit")
 
 
 @contextmanager
-def watcher(verbose: int, max_iter: int, name: str) -> Iterator[Callable[[Record], None] | None]:
-    """A function that shows each record in a progress bar, or None when nothing is to be shown."""
-    if not verbose:
+def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iterator[None]:
+    """A context for everything that a fit computes.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With the arguments `checkpoint`, `verbose` and `random_state`.
+    bar : bool, default=True
+        Whether `verbose` asks for a progress bar.
+    **samples : Source
+        The training samples as `training`, and others by the word that comes before "samples" in messages.
+    """
+    file = None
+    if estimator.checkpoint is not None:
+        checks.checkpoint(estimator.checkpoint)
+        checks.repeatable(estimator.random_state)
+        file = CheckpointFile(estimator.checkpoint, _settings(estimator, samples))
+    shown = bool(estimator.verbose) and bar
+    with _progress_bar(type(estimator).__name__, shown) as show, recording(Journal(file, show)):
+        yield
+
+
+def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, str]:
+    """What a checkpoint knows its fit by."""
+    arguments = {n: v for n, v in estimator.get_params().items() if n.rpartition("__")[2] not in FREE}
+    found = {"estimator class": type(estimator).__name__} | {name: digest(value) for name, value in arguments.items()}
+    for word, source in samples.items():
+        found |= samples_digests(source, "" if word == "training" else f"{word.replace('_', '-')} ")
+    if arguments.get("warm_start"):
+        found["last fit"] = digest(vars(estimator).get("mixture_"))
+    return found
+
+
+@contextmanager
+def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
+    """A bar that counts the iterations of all loops of a fit; their number is not known before."""
+    if not shown:
         yield None
         return
-    with tqdm(total=max_iter, desc=name, unit="iteration") as bar:
+    with tqdm(desc=name, unit=" iterations") as bar:
 
-        def watch(record: Record) -> None:
-            bar.set_postfix(objective=f"{record.objective:.5f}", change=f"{record.change:.2e}", refresh=False)
+        def show(solver: str, objective: float, change: float) -> None:
+            bar.set_postfix(solver=solver, objective=f"{objective:.5f}", change=f"{change:.2e}", refresh=False)
             bar.update()
 
-        yield watch
+        yield show
 
 
 @contextmanager

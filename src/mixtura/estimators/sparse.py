@@ -17,12 +17,13 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
+from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import warn_of_few_rows
 from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
-from mixtura.estimators.progress import watcher
+from mixtura.estimators.progress import recorded
 from mixtura.objectives import class_log_joint
 from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, best_of, run
@@ -184,6 +185,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         Seed of the initialisation.
     verbose : int, default=0
         Verbosity; 1 shows a progress bar.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     Attributes
     ----------
@@ -256,6 +259,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ):
         self.n_components = n_components
         self.kernel = kernel
@@ -276,6 +280,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMixtureClassifier:
         """Fit the classifier.
@@ -304,7 +309,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))
-        with computing():
+        with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
             if self.kernel != "precomputed":
                 present = values if weights is None else values[weights.to(values.device) > 0]
                 extents = extents_of(present)
@@ -387,14 +392,14 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _fit_once(self, problem: SparseProblem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
         responsibilities = starting_responsibilities(problem, generator)
         # The fit makes many small calls; recording for gradients would take a tenth of their time.
-        with watcher(self.verbose, self.max_iter, type(self).__name__) as watch, torch.inference_mode():
+        with torch.inference_mode():
             if problem.evidence is not None:
                 precisions = problem.candidates().precisions_at_start()
                 start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
-                return run(solver, problem.evidence, start, int(self.max_iter), 0.0, watch)
+                return run(solver, problem.evidence, start, int(self.max_iter), 0.0)
             working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
             start = working.start(problem.class_of, responsibilities)
-            return run(working, problem.rows_only, start, int(self.max_iter), 0.0, watch)
+            return run(working, problem.rows_only, start, int(self.max_iter), 0.0)
 
     def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
         """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
@@ -610,6 +615,8 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         Seed of the initialisation.
     verbose : int, default=0
         Verbosity; 1 shows a progress bar.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
 
     References
     ----------
@@ -644,10 +651,11 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
+        checkpoint: Any = None,
     ):
         super().__init__(
             1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
             start_variance=start_variance, expected_variance=expected_variance, max_iter=max_iter, tol=tol,
             working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit, random_state=random_state,
-            verbose=verbose,
+            verbose=verbose, checkpoint=checkpoint,
         )  # fmt: skip

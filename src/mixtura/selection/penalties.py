@@ -24,7 +24,7 @@ from mixtura.roles import Objective
 from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, is_auto, make_prior
 from mixtura.selection.table import ScoredCandidate, SearchTable
-from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, Record, run
+from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, run
 from mixtura.values.storable import storable
 
 # The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
@@ -444,15 +444,13 @@ class PenaltySearch:
         start = self._generative(plan, self.new_start) if given is None else given
         return described(plan, choice.setting, grown(plan, start, choice.growth, self.limits))
 
-    def fit(
-        self, plan: Plan, choice: SettingChoice, given: Mixture | None, watch: Callable[[Record], None] | None
-    ) -> FitResult:
+    def fit(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult:
         """Train with all samples; the scores of the result are those of the held-out samples that set its length."""
         start = self.start_of(plan, choice, given)
         length = self._length(plan, choice, given)
         problem = choice.setting.of(plan, counts_of(start)).problem
         max_iter = self.limits[0] if length is None else length.best_iteration
-        result = run(BaumWelch(), problem, start, max_iter, self.limits[1], watch)
+        result = run(BaumWelch(), problem, start, max_iter, self.limits[1])
         if length is None:
             return result
         ended = result.outcome is Outcome.LIMIT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from mixtura.priors import Scaled
 from mixtura.selection.plan import Plan
 from mixtura.selection.scores import classification_score
 from mixtura.selection.table import ScoredCandidate, SearchTable
-from mixtura.solvers import FileCheckpoint, FitResult, Gradient, HeldOut, Outcome, Record, fingerprint, run
+from mixtura.solvers import FitResult, Gradient, HeldOut, Outcome, run
 from mixtura.values.targets import Targets
 
 # The trade-offs that "auto" compares, from describing to separating; 1 is the generative start itself.
@@ -55,8 +54,6 @@ class TradeoffSearch:
     n_epochs : int
     seed : int
         Of the order of the minibatches, the same for every trade-off.
-    checkpoint : str, path-like or None
-    watch : callable, optional
     """
 
     tradeoff: float | None
@@ -65,8 +62,6 @@ class TradeoffSearch:
     solver: Gradient
     n_epochs: int
     seed: int
-    checkpoint: Any = None
-    watch: Callable[[Record], None] | None = None
 
     def objective(self, tradeoff: float) -> Hybrid:
         other = Conditional() if self.margin is None else Margin(self.margin)
@@ -100,15 +95,12 @@ class TradeoffSearch:
         began = time.perf_counter()
         prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
         problem = replace(plan.problem, objective=self.objective(tradeoff), prior=prior, seed=self.seed)
-        keeper = judge = None
-        if self.checkpoint is not None:
-            name = f"{self.checkpoint}.{'all' if held_out is None else tradeoff}"
-            keeper = FileCheckpoint(name, fingerprint(self.solver, problem, start, held_out))
+        judge = None
         if held_out is not None:
             score = classification_score(held_out, self.margin is not None, plan.memory_limit)
             judge = HeldOut(score, patience=PATIENCE)
         limit = self.n_epochs if n_epochs is None else n_epochs
-        result = run(self.solver, problem, start, limit, 0.0, self.watch, held_out=judge, checkpoint=keeper)
+        result = run(self.solver, problem, start, limit, 0.0, held_out=judge)
         scores = dict(result.scores)
         best = result.best_iteration
         return Trained(tradeoff, result, best, scores.get(best, ()), time.perf_counter() - began)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mixtura.roles import MixtureSolver
 from mixtura.solvers.batched_em import Stack, Task, run_together
 from mixtura.solvers.baum_welch import BaumWelch
-from mixtura.solvers.checkpoints import FileCheckpoint, fingerprint
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import FitResult, HeldOut, Outcome, Record, best_of, run
@@ -18,7 +17,6 @@ __all__ = [
     "EM",
     "SOLVERS",
     "BaumWelch",
-    "FileCheckpoint",
     "FitResult",
     "Gradient",
     "HeldOut",
@@ -28,7 +26,6 @@ __all__ = [
     "Stack",
     "Task",
     "best_of",
-    "fingerprint",
     "first_update",
     "run",
     "run_together",

@@ -254,6 +254,11 @@ class BatchedEM:
     def without(self, state: Together, positions: list[int]) -> Together:
         return state.without(positions)
 
+    def restored(self, first: Together, members: Sequence[tuple[int, Mixture]]) -> Together:
+        device = first.stack.member_of.device
+        tasks = [replace(first.tasks[number], start=mixture.to(device)) for number, mixture in members]
+        return Together.of(first.stack.structure, tasks, first.problem.source)
+
 
 def run_together(
     structure: Structure, tasks: Sequence[Task], rows: Source, max_iter: int, tol: float, solver: EM | None = None

@@ -1,129 +1,161 @@
-"""Checkpoints: files that let a run go on after the process has ended, and know the fit that they belong to."""
+"""Checkpoints: a file with the progress of every loop of a fit, which knows the fit that it belongs to.
+
+A fit runs one loop after another: initialisations, candidates of a search, folds, the final fit. With the same input
+and the same seed they come in the same order, so a number names a loop. The file holds the last state of the loop in
+progress and the final states of the loops before it. A fit that finds its file does the same work again: finished
+loops return their results at once, and the last one continues from its state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import hashlib
+import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.engine.sources import Source
-from mixtura.model.mixture import Mixture
-from mixtura.roles import Prior, Solver
-from mixtura.solvers.loop import Progress
-from mixtura.solvers.problem import Problem
 from mixtura.values.encoding import Decoder, Encoder
 from mixtura.values.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
-MISSING = 0.5772156649  # stands for a missing value in the fingerprint of samples; any number that none of them has
+FORMAT_VERSION = 2
+# Writing takes at most this share of the time.
+LARGEST_SHARE = 0.05
+ADVICE = "name another file in `checkpoint`, or remove this one to begin anew."
 
 
-@dataclass(frozen=True)
-class FileCheckpoint:
-    """A file with the progress of one run, written after every step.
+class CheckpointFile:
+    """A file with the progress of the loops of one fit.
 
     Parameters
     ----------
     path : str or path-like
-        The file.
-    settings : dict
-        Settings that identify the fit, by the names used in error messages.
+    settings : dict of str to str
+        What must be the same for the file to belong to this fit, by the names that an error message gives it.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, belongs to another fit, or cannot be written. An existing file is left as it is.
     """
 
-    path: Any
-    settings: dict[str, Any]
+    def __init__(self, path: Any, settings: Mapping[str, str]):
+        self._path, self._settings = path, dict(settings)
+        self._codes: dict[int, Any] = {}
+        self._tensors: dict[int, dict[str, Tensor]] = {}
+        self._written, self._cost, self._pending = -float("inf"), 0.0, False
+        if Path(path).exists():
+            self._read()
+        else:
+            self.flush()  # a path that cannot be written is refused before anything is computed
 
-    def write(self, progress: Callable[[], Progress]) -> None:
-        encoder = Encoder()
-        header = {"progress": encoder.encode(progress(), "progress"), "settings": self.settings}
-        write_tensors(self.path, encoder.tensors, METADATA, header)
-
-    def read(self) -> Progress | None:
-        """Return the progress in the file; None where there is no file.
-
-        Raises
-        ------
-        ValueError
-            The file is damaged, or belongs to another fit; it is left as it is.
-        """
-        if not Path(self.path).exists():
-            return None
-        advice = "name another file in `checkpoint`, or remove this one to begin anew."
+    def _read(self) -> None:
         try:
-            header, tensors = read_tensors(self.path, METADATA)
-            saved, progress = dict(header["settings"]), Decoder(tensors).decode(header["progress"])
-            if not isinstance(progress, Progress):
-                raise ValueError("it holds no progress")
+            header, tensors = read_tensors(self._path, METADATA)
+            if header["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"it has format version {header['format_version']}, not {FORMAT_VERSION}")
+            saved = dict(header["settings"])
+            self._codes = {int(number): code for number, code in header["loops"].items()}
+            for name, part in tensors.items():
+                self._tensors.setdefault(int(name.partition(".")[0]), {})[name] = part
         except Exception as error:  # whatever a damaged file may cause
-            raise ValueError(
-                f"{str(self.path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {advice}"
-            ) from error
-        changed = [name for name in self.settings if saved.get(name) != self.settings[name]]
+            raise ValueError(self._damaged(error)) from error
+        names = {**self._settings, **saved}
+        changed = [name for name in names if saved.get(name) != self._settings.get(name)]
         if changed:
             raise ValueError(
-                f"The checkpoint {str(self.path)!r} belongs to another fit (other {', '.join(changed)}); {advice}"
+                f"The checkpoint {str(self._path)!r} belongs to another fit (other {', '.join(changed)}); {ADVICE}"
             )
+
+    def _damaged(self, error: Exception) -> str:
+        return f"{str(self._path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {ADVICE}"
+
+    def read(self, number: int, kind: type) -> Any:
+        """Return the progress of a loop, or None where there is none."""
+        if number not in self._codes:
+            return None
+        try:
+            progress = Decoder(dict(self._tensors.get(number, {}))).decode(self._codes[number])
+            if not isinstance(progress, kind):
+                raise ValueError(f"it holds a {type(progress).__name__}")
+        except Exception as error:
+            raise ValueError(self._damaged(error)) from error
         return progress
 
+    def write(self, number: int, progress: Any) -> None:
+        """Keep the progress of a loop; the file itself is written now and then."""
+        encoder = Encoder()
+        self._codes[number] = encoder.encode(progress, str(number))
+        self._tensors[number] = {name: part.clone() for name, part in encoder.tensors.items()}
+        self._pending = True
+        if self.is_due:
+            self.flush()
 
-def fingerprint(solver: Solver, problem: Problem, start: Mixture, held_out: Source | None = None) -> dict[str, Any]:
-    """Return the settings that identify a fit in a checkpoint.
+    @property
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the file was last written."""
+        return LARGEST_SHARE * (time.perf_counter() - self._written) >= self._cost
 
-    Parameters
-    ----------
-    solver : Solver
-        The solver.
-    problem : Problem
-        The problem.
-    start : Mixture
-        Initial mixture.
-    held_out : Source, optional
-        Held-out samples.
+    def flush(self) -> None:
+        """Write the file."""
+        start = time.perf_counter()
+        header = {"format_version": FORMAT_VERSION, "settings": self._settings, "loops": self._codes}
+        tensors = {name: part for parts in self._tensors.values() for name, part in parts.items()}
+        try:
+            write_tensors(self._path, tensors, METADATA, header)
+        except OSError as error:
+            raise ValueError(
+                f"The checkpoint {str(self._path)!r} cannot be written ({error.strerror or error}); name another file."
+            ) from error
+        self._written, self._pending = time.perf_counter(), False
+        self._cost = self._written - start
 
-    Returns
-    -------
-    settings : dict
-    """
-    settings = {"solver": solver.name}
-    settings |= {part.name: _printed(getattr(solver, part.name)) for part in fields(solver) if part.init}  # pyright: ignore[reportArgumentType]
-    settings |= {
-        "objective": repr(problem.objective),
-        "random_state": problem.seed,
-        "components or covariances": {
-            name: list(part.shape) for name, part in sorted(start.covariance.tensors().items())
-        },
-        "init": [_printed(start.log_weights), _printed(start.means)],
-        "prior": _printed(problem.prior),
-        "class_prior": _printed(problem.class_prior),
-    }
-    return settings | _samples_print(problem.source, "") | _samples_print(held_out, "held-out ")
-
-
-def _samples_print(source: Source | None, which: str) -> dict[str, Any]:
-    blocks = [] if source is None else list(source.blocks())
-    return {
-        f"{which}samples": [_printed(block.rows) for block in blocks],
-        f"{which}labels": [[_printed(block.labels), _printed(block.shares)] for block in blocks],
-        f"{which}sample weights": [_printed(block.weights) for block in blocks],
-    }
+    def close(self) -> None:
+        """Write what has not been written yet."""
+        if self._pending:
+            self.flush()
 
 
-def _printed(value: Any) -> Any:
-    """Return a short text of a setting, the same for equal values; of tensors the shape and a weighted sum.
+def digest(value: Any) -> str:
+    """Return a short text that differs for different values: numbers, arrays, and all that files can hold."""
+    total = hashlib.blake2b(digest_size=12)
+    _add(total, value)
+    return total.hexdigest()
 
-    Other values, or the same in another order, would hardly have that sum. Eight digits, not all bits: standardised
-    samples and priors are sums, whose last digits depend on the number of threads.
-    """
+
+def _add(total: Any, value: Any) -> None:
+    if isinstance(value, Tensor) and value.layout is torch.sparse_csr:
+        for part in (value.crow_indices(), value.col_indices(), value.values()):
+            _add(total, part)
+        return
     if isinstance(value, Tensor):
-        flat = value.detach().double().cpu().flatten()
-        flat = torch.where(flat.isnan(), MISSING, flat)
-        mixed = flat @ torch.arange(1, len(flat) + 1, dtype=torch.float64).sin()
-        return [list(value.shape), f"{float(mixed):.7e}"]
-    if isinstance(value, Prior):
-        public = {name: part for name, part in sorted(vars(value).items()) if not name.startswith("_")}
-        return [type(value).__name__, [[name, _printed(part)] for name, part in public.items()]]
-    return "a function" if callable(value) else repr(value)
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        total.update(f"{value.dtype.str} {value.shape}".encode())
+        total.update(np.ascontiguousarray(value).data)
+    else:
+        encoder = Encoder()
+        try:
+            code = encoder.encode(value, "value")
+        except ValueError:  # a function, or an object that files cannot hold
+            total.update(repr(type(value)).encode())
+            return
+        total.update(json.dumps(code, sort_keys=True).encode())
+        for name in sorted(encoder.tensors):
+            _add(total, encoder.tensors[name])
+
+
+def samples_digests(source: Source | None, which: str = "") -> dict[str, str]:
+    """Return digests of the samples of a source, of their labels and of their weights."""
+    totals = {name: hashlib.blake2b(digest_size=12) for name in ("samples", "labels", "sample weights")}
+    for block in () if source is None else source.blocks():
+        _add(totals["samples"], block.rows)
+        _add(totals["labels"], block.labels if block.shares is None else block.shares)
+        _add(totals["sample weights"], torch.ones(0) if block.weights is None else block.weights)
+    return {f"{which}{name}": total.hexdigest() for name, total in totals.items()}

@@ -6,11 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from mixtura.checks import SourceError
+from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
-from mixtura.values.storable import storable
+from mixtura.solvers.journal import LoopJournal, next_loop
+from mixtura.values.storable import as_loaded, storable
+
+# Steps between two states that a checkpoint may keep. There a fit continues from what a file would give back, whether
+# the file is written or not: so it ends with the same bits wherever it is broken off.
+KEPT_INTERVAL = 5
 
 
 class Outcome(Enum):
@@ -79,6 +85,8 @@ class Progress:
         With held-out samples, the model of the best score.
     scores : tuple of (int, score)
         Iterations and the scores of the held-out samples after them.
+    outcome : str
+        Name of the outcome; "LIMIT" where the run continues.
     """
 
     state: Any
@@ -86,15 +94,30 @@ class Progress:
     repairs: tuple[str, ...] = ()
     best: Any = None
     scores: tuple[tuple[int, Any], ...] = ()
+    outcome: str = "LIMIT"
 
 
-class Checkpoint(Protocol):
-    """Where a run keeps its progress."""
+@storable("members_progress")
+@dataclass(frozen=True)
+class MembersProgress:
+    """Where a run of several members stands, as a checkpoint keeps it.
 
-    def read(self) -> Progress | None: ...
-    def write(self, progress: Callable[[], Progress]) -> None:
-        """Keep the progress, or skip it where the last one is recent enough."""
-        ...
+    Attributes
+    ----------
+    live : tuple of (int, mixture)
+        Members that are still trained.
+    converged : tuple of (int, mixture)
+        Members that have left.
+    histories : tuple of tuple of Record
+        Of every member.
+    repairs : tuple of tuple of str
+        Of every member.
+    """
+
+    live: tuple[tuple[int, Any], ...]
+    converged: tuple[tuple[int, Any], ...]
+    histories: tuple[tuple[Record, ...], ...]
+    repairs: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -156,7 +179,7 @@ class _Course:
     def add(self, value: float, repairs: tuple[str, ...], whom: str = "") -> Record:
         iteration = len(self.history) + 1
         if not -float("inf") < value < float("inf"):
-            raise FloatingPointError(
+            raise NumericalError(
                 f"the objective became {value} at iteration {iteration} of solver {self.solver_name!r}{whom}; the "
                 "input may hold values too large to square, or a component may have collapsed"
             )
@@ -165,9 +188,9 @@ class _Course:
         self.repairs.update(dict.fromkeys(repairs))
         return self.history[-1]
 
-    def take_up(self, progress: Progress) -> None:
+    def take_up(self, history: tuple[Record, ...], repairs: tuple[str, ...]) -> None:
         """Go on where a checkpoint stands."""
-        self.history, self.repairs = list(progress.history), dict.fromkeys(progress.repairs)
+        self.history, self.repairs = list(history), dict.fromkeys(repairs)
         if self.history:
             self.previous = self.history[-1].objective
             self.start -= self.history[-1].seconds
@@ -207,7 +230,6 @@ def run(
     watch: Callable[[Record], None] | None = None,
     previous: float = -float("inf"),
     held_out: HeldOut | None = None,
-    checkpoint: Checkpoint | None = None,
 ) -> FitResult:
     """Step until the objective per sample changes by less than tol, or max_iter steps are done.
 
@@ -232,8 +254,6 @@ def run(
         Objective before the first step.
     held_out : HeldOut, optional
         Held-out samples for early stopping.
-    checkpoint : Checkpoint, optional
-        Storage of the progress.
 
     Returns
     -------
@@ -241,29 +261,33 @@ def run(
 
     Raises
     ------
-    FloatingPointError
+    NumericalError
         If the objective is not finite; the message names the iteration.
     """
     course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
-    outcome, state, cause = Outcome.LIMIT, None, None
+    outcome, state, cause, journal = Outcome.LIMIT, None, None, next_loop(solver.name)
     try:
-        progress = None if checkpoint is None else checkpoint.read()
+        progress = journal.read(Progress)
         if progress is None:
             state = solver.init(problem, start)
             if judge is not None:
                 judge.see(0, start)
         else:
-            state = solver.restored(problem, progress.state)
-            course.take_up(progress)
+            state, outcome = solver.restored(problem, progress.state), Outcome[progress.outcome]
+            course.take_up(progress.history, progress.repairs)
             if judge is not None:
                 judge.best, judge.scores = progress.best, progress.scores
-                outcome = Outcome.HELD_OUT if judge.patience_is_over else outcome
         while len(course.history) < max_iter and outcome is Outcome.LIMIT:
             state, outcome = _iterate(solver, problem, state, course, judge, max_iter, tol)
+            record = course.history[-1]
+            journal.show(record.objective, record.change)
             if watch is not None:
-                watch(course.history[-1])
-            if checkpoint is not None:
-                checkpoint.write(lambda state=state: _progress(solver, state, course, judge))
+                watch(record)
+            ended = outcome is not Outcome.LIMIT or record.iteration == max_iter
+            if journal.keeps and (ended or record.iteration % KEPT_INTERVAL == 0):
+                progress = _progress(solver, state, course, judge, outcome)
+                journal.write(progress)
+                state = solver.restored(problem, progress.state)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
     mixture = start if state is None else solver.result(state)
@@ -296,9 +320,13 @@ def _iterate(
     return state, outcome
 
 
-def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None) -> Progress:
-    best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
-    return Progress(solver.saved(state), tuple(course.history), tuple(course.repairs), best, scores)
+def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None, outcome: Outcome) -> Progress:
+    best, scores = None, ()
+    if judge is not None:
+        judge.best = best = as_loaded(judge.best)
+        scores = judge.scores
+    saved = as_loaded(solver.saved(state))
+    return Progress(saved, tuple(course.history), tuple(course.repairs), best, scores, outcome.name)
 
 
 def run_members(
@@ -310,10 +338,18 @@ def run_members(
     """
     courses = [_Course(solver.name, -float("inf")) for _ in range(n_members)]
     results: list[FitResult | None] = [None] * n_members
-    members = list(range(n_members))
-    outcome = Outcome.LIMIT
+    members, first, journal = list(range(n_members)), state, next_loop(solver.name)
+    outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(MembersProgress)
+    if progress is not None:
+        for course, history, repairs in zip(courses, progress.histories, progress.repairs, strict=True):
+            course.take_up(history, repairs)
+        for number, mixture in progress.converged:
+            results[number] = courses[number].result(mixture, Outcome.CONVERGED)
+        members = [number for number, _ in progress.live]
+        n_steps = len(courses[members[0]].history) if members else max_iter
+        state = solver.restored(first, progress.live) if members else state
     try:
-        for _ in range(max_iter):
+        for iteration in range(n_steps + 1, max_iter + 1):
             state, info = solver.step(problem, state)
             assert isinstance(info.value, tuple)
             done = []
@@ -323,16 +359,38 @@ def run_members(
                 if abs(record.change) < tol:
                     results[number] = courses[number].result(solver.member(state, position), Outcome.CONVERGED)
                     done.append(position)
-            if len(done) == len(members):
+            journal.show(sum(info.value) / len(members), max(courses[number].history[-1].change for number in members))
+            left = [number for number in members if results[number] is None]
+            state, members = solver.without(state, done) if done and left else state, left
+            if journal.keeps and (not left or iteration % KEPT_INTERVAL == 0 or iteration == max_iter):
+                live = _keep_members(solver, state, members, courses, results, journal)
+                state = solver.restored(first, live) if live else state
+            if not left:
                 break
-            if done:
-                left = [number for number in members if results[number] is None]
-                state, members = solver.without(state, done), left
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     for position, number in enumerate(members):
         results[number] = results[number] or courses[number].result(solver.member(state, position), outcome)
     return [result for result in results if result is not None]
+
+
+def _keep_members(
+    solver: MemberSolver,
+    state: Any,
+    members: list[int],
+    courses: list[_Course],
+    results: list[FitResult | None],
+    journal: LoopJournal,
+) -> tuple[tuple[int, Any], ...]:
+    """Keep the progress of members in a checkpoint; return those that are still trained, as they would be read."""
+    live = tuple((number, as_loaded(solver.member(state, position))) for position, number in enumerate(members))
+    for number, result in enumerate(results):
+        if result is not None:
+            results[number] = replace(result, mixture=as_loaded(result.mixture))
+    converged = tuple((number, result.mixture) for number, result in enumerate(results) if result is not None)
+    histories = tuple(tuple(course.history) for course in courses)
+    journal.write(MembersProgress(live, converged, histories, tuple(tuple(course.repairs) for course in courses)))
+    return live
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:

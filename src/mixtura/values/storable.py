@@ -75,6 +75,10 @@ def as_loaded(value: Any) -> Any:
     """
     if isinstance(value, Tensor):
         return value.contiguous()
+    if isinstance(value, dict):
+        return {name: as_loaded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_loaded(part) for part in value)
     if isinstance(value, Structured):
         return value.structure.from_tensors({name: part.contiguous() for name, part in value.tensors().items()})
     if type(value) not in NAMES or not is_dataclass(value):

@@ -1,0 +1,78 @@
+"""The journal of a fit: what its loops show on the screen, and what they keep in a checkpoint.
+
+It is a context variable that the loop alone reads: searches within searches need not hand it on, and it changes no
+result. Every thread has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from mixtura.solvers.checkpoints import CheckpointFile
+
+Show = Callable[[str, float, float], None]  # of the name of a solver, an objective and its change
+
+
+class Journal:
+    """Numbers the loops of a fit.
+
+    Parameters
+    ----------
+    file : CheckpointFile, optional
+    show : callable, optional
+        Called after every iteration with the name of the solver, the objective and its change.
+    """
+
+    def __init__(self, file: CheckpointFile | None = None, show: Show | None = None):
+        self.file, self.show, self._n_loops = file, show, 0
+
+    def next_loop(self, name: str) -> LoopJournal:
+        self._n_loops += 1
+        return LoopJournal(self, self._n_loops - 1, name)
+
+
+class LoopJournal:
+    """The part of a journal that belongs to one loop."""
+
+    def __init__(self, journal: Journal, number: int, name: str):
+        self._journal, self._number, self._name = journal, number, name
+
+    @property
+    def keeps(self) -> bool:
+        """Whether progress is kept in a file."""
+        return self._journal.file is not None
+
+    def read(self, kind: type) -> Any:
+        """Return the progress of this loop when the fit was broken off, or None."""
+        return None if self._journal.file is None else self._journal.file.read(self._number, kind)
+
+    def write(self, progress: Any) -> None:
+        assert self._journal.file is not None
+        self._journal.file.write(self._number, progress)
+
+    def show(self, objective: float, change: float) -> None:
+        if self._journal.show is not None:
+            self._journal.show(self._name, objective, change)
+
+
+_current: ContextVar[Journal | None] = ContextVar("journal", default=None)
+
+
+def next_loop(name: str) -> LoopJournal:
+    """Return the journal of the loop that begins now."""
+    return (_current.get() or Journal()).next_loop(name)
+
+
+@contextmanager
+def recording(journal: Journal) -> Iterator[None]:
+    """A context whose loops write to a journal."""
+    token = _current.set(journal)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        if journal.file is not None:
+            journal.file.close()

@@ -1,0 +1,212 @@
+"""Fits that are killed, interrupted and continued."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+
+from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
+from mixtura.datasets import make_ripley
+from mixtura.priors import Shrinkage
+from mixtura.solvers import checkpoints, loop
+
+ROWS, LABELS = make_ripley(60, random_state=0)
+ROWS = ROWS - ROWS.min(0)
+FEW = {"max_iter": 12, "random_state": 0}
+MODELS = {
+    "em": MixtureClassifier(3, n_init=2, tol=0.0, **FEW),
+    "missing": MixtureClassifier(2, covariance_type="low_rank", tol=0.0, **FEW),
+    "baum_welch": MixtureClassifier(2, objective="conditional", tol=0.0, **FEW),
+    "lbfgs": MixtureClassifier(2, objective="conditional", solver="gradient", tol=0.0, max_iter=7, random_state=0),
+    "search": MixtureClassifier("auto", prior="auto", covariance_type="diag", random_state=0),
+    "density": GaussianMixture(3, n_init=2, tol=0.0, **FEW),
+    "discriminative": DiscriminativeMixtureClassifier(1, cv=2, early_stopping=True, **FEW),
+    "hybrid": HybridMixtureClassifier(2, n_epochs=7, random_state=0),
+    "averaged": AveragedMixtureClassifier(MixtureClassifier(2, max_iter=12, tol=1e-4), 4, random_state=0),
+    "averaged density": AveragedMixture(GaussianMixture(2, prior="default", max_iter=12), 4, random_state=0),
+    "sparse": SparseMixtureClassifier(2, n_init=2, **FEW),
+    "working set": SparseMixtureClassifier(2, n_init=1, working_set=True, **FEW),
+    "relevance": RelevanceVectorClassifier(**FEW),
+    "nonnegative": NonnegativeMixtureClassifier(2, n_init=2, max_iter=60, random_state=0),
+    "accelerated": NonnegativeMixtureClassifier(2, solver="accelerated", early_stopping=False, **FEW),
+}
+LONG = ("search", "discriminative")
+every_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in MODELS]
+)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+class Killed(BaseException):
+    """Ends a fit as a kill would, at a place of our choice."""
+
+
+def rows_of(name):
+    holed = ROWS.copy()
+    holed[::7, 0] = np.nan
+    return holed if name == "missing" else ROWS
+
+
+def fitted(name, checkpoint=None):
+    return clone(MODELS[name]).set_params(checkpoint=checkpoint).fit(rows_of(name), LABELS)
+
+
+def answers(model):
+    return model.predict_proba(ROWS) if hasattr(model, "predict_proba") else model.score_samples(ROWS)
+
+
+@every_model
+def test_a_fit_that_is_killed_again_and_again_ends_with_the_same_bits(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "LARGEST_SHARE", 1e9)  # every state is written
+    whole, (left, flush) = fitted(name, tmp_path / "whole"), ([0], checkpoints.CheckpointFile.flush)
+
+    def count_down(self):
+        flush(self)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    monkeypatch.setattr(checkpoints.CheckpointFile, "flush", count_down)
+    rng, n_killed, model = np.random.default_rng(0), 0, None
+    while model is None:
+        left[0] = 2 if n_killed == 0 else int(rng.integers(2, 60 if name in LONG else 6))
+        try:
+            model = fitted(name, tmp_path / "killed")
+        except Killed:
+            n_killed += 1
+    assert np.array_equal(answers(model), answers(whole))
+    assert n_killed > 0
+    assert [record.objective for record in model.history_] == [record.objective for record in whole.history_]
+    np.testing.assert_allclose(answers(whole), answers(fitted(name)), atol=1e-6)
+
+
+@every_model
+def test_a_finished_fit_is_not_computed_again(name, tmp_path, monkeypatch):
+    first = fitted(name, tmp_path / "fit")
+    monkeypatch.setattr(loop, "_iterate", lambda *arguments: pytest.fail("a step was taken"))
+    assert np.array_equal(answers(fitted(name, tmp_path / "fit")), answers(first))
+
+
+PROGRAM = """
+import sys, warnings
+import numpy as np, torch
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+from test_checkpoints import answers, fitted
+np.save(sys.argv[4], answers(fitted(sys.argv[2], sys.argv[3])))
+"""
+
+
+@pytest.mark.slow
+@every_model
+def test_kill_9_at_any_moment(name, tmp_path, request):
+    whole, answer, rng = answers(fitted(name, tmp_path / "whole")), tmp_path / "answer.npy", np.random.default_rng(1)
+    arguments = [str(request.path.parent), name, str(tmp_path / "fit"), str(answer)]
+    for number in range(40):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
+        end = time.monotonic() + 60
+        while not (tmp_path / "fit").exists() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        try:
+            process.wait(rng.uniform(0.0, 0.3) if number < 3 else 60)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if answer.exists():
+            break
+    np.testing.assert_allclose(np.load(answer), whole, atol=1e-12)
+
+
+# ---- files of another fit --------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "n_components": lambda model: model.set_params(n_components=3).fit(ROWS, LABELS),
+    "prior": lambda model: model.set_params(prior=Shrinkage(2.0)).fit(ROWS, LABELS),
+    "init": lambda model: model.set_params(init=MixtureClassifier(2).fit(ROWS, LABELS).mixture_).fit(ROWS, LABELS),
+    "random_state": lambda model: model.set_params(random_state=1).fit(ROWS, LABELS),
+    "samples": lambda model: model.fit(ROWS + 1e-12, LABELS),
+    "labels": lambda model: model.fit(ROWS, 1 - LABELS),
+    "sample weights": lambda model: model.fit(ROWS, LABELS, np.linspace(1, 2, len(ROWS))),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_file_of_another_fit_is_refused_and_kept(what, tmp_path):
+    path = tmp_path / "fit"
+    model = MixtureClassifier(2, random_state=0, checkpoint=path).fit(ROWS, LABELS)
+    before = path.read_bytes()
+    text = f"The checkpoint '{path}' belongs to another fit (other {what}); name another file in `checkpoint`, or"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        OTHERS[what](clone(model))
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "fit"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="is not a checkpoint of mixtura, or it is damaged"):
+        MixtureClassifier(2, random_state=0, checkpoint=path).fit(ROWS, LABELS)
+    assert path.read_bytes() == b"nothing of the kind"
+
+
+@pytest.mark.parametrize("random_state", [None, np.random.RandomState(0)])
+def test_random_numbers_must_repeat(random_state, tmp_path):
+    with pytest.raises(ValueError, match="checkpoint needs a random_state that is a whole number, so that"):
+        MixtureClassifier(random_state=random_state, checkpoint=tmp_path / "fit").fit(ROWS, LABELS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such folder")
+def test_a_folder_that_takes_no_files():
+    with pytest.raises(ValueError, match=r"The checkpoint '/proc/fit' cannot be written \(.*\); name another file\."):
+        MixtureClassifier(random_state=0, checkpoint="/proc/fit").fit(ROWS, LABELS)
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+def interrupt_at(monkeypatch, step: int) -> None:
+    """Ctrl-C at one of the steps of a fit, whatever loop takes it."""
+    n_steps, add = [0], loop._Course.add
+
+    def interrupting(self, *arguments):
+        n_steps[0] += 1
+        if n_steps[0] == step:
+            raise KeyboardInterrupt
+        return add(self, *arguments)
+
+    monkeypatch.setattr(loop._Course, "add", interrupting)
+
+
+@every_model
+def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
+    for step in (1, 3, 10, 40):
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            interrupt_at(patch, step)
+            model = clone(MODELS[name])
+            with contextlib.suppress(KeyboardInterrupt):
+                model.fit(rows_of(name), LABELS)
+        try:
+            found = answers(model)
+        except NotFittedError:
+            continue
+        assert np.isfinite(found).all()
