@@ -1,7 +1,7 @@
 """A pass in one kernel: diagonal and spherical covariances, few components, float32 rows on a GPU.
 
 The kernel keeps coefficients, scores and sums on the chip, so that the rows are all that it reads: 10 million rows of
-32 features with 64 components take 4 ms on an H200, and matrix products in double precision 16.
+32 features with 64 components take 5 ms on an H200, and 26 ms by matrix products in double precision.
 """
 
 from __future__ import annotations
