@@ -123,6 +123,11 @@ class Structure(ABC):
         """Whether components of different classes have one covariance."""
         return False
 
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether all features are Gaussian; if not, EM alone can learn them."""
+        return True
+
     def for_em(self, n_features: int) -> Structure:
         """The structure that EM fits in place of this one."""
         return self
@@ -347,6 +352,14 @@ class Covariance(Structured):
     def squared_distances(self, deviations: Tensor) -> Tensor:
         """d' Sigma^-1 d of deviations (K, n, D) from the means: (K, n)."""
         return linalg.solve_lower(self.factors.to(deviations.dtype), deviations.mT).square().sum(1)
+
+    def distance_moments(self, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the squared distances of a component's own rows with these observed values (n, D).
+
+        Each is (n,), or (K, n) where components differ.
+        """
+        count = observed.sum(1).to(self.variances().dtype)
+        return count, 2 * count
 
     def second_moments(self, deviations: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         """sum_n weights d d' in the form of the structure; deviations (K, n, D), weights (K, n)."""

@@ -427,6 +427,12 @@ NEEDS_DENSITY = (
 )
 
 
+def no_categories(name: str, encoding: Any) -> None:
+    """Refuse what is not there for categorical features."""
+    if encoding is not None:
+        raise ValueError(f"{name} does not take models with categorical features; fit a model of the numeric ones.")
+
+
 def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
     """Check that labels are not soft, and return the class numbers."""
     if numbers is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mixtura.covariances.diagonal import Diagonal, DiagonalCovariance, Spherical
 from mixtura.covariances.full import Full, FullCovariance
 from mixtura.covariances.low_rank import LowRank, LowRankCovariance, LowRankPrecision, automatic_rank
+from mixtura.covariances.product import Product, ProductCovariance
 from mixtura.covariances.tied import Tied, TiedCovariance
 from mixtura.roles import Structure
 
@@ -29,6 +30,8 @@ __all__ = [
     "LowRank",
     "LowRankCovariance",
     "LowRankPrecision",
+    "Product",
+    "ProductCovariance",
     "Spherical",
     "Tied",
     "TiedCovariance",

@@ -18,10 +18,10 @@ from mixtura.objectives import posteriors
 def map_distances(
     mixture: Mixture,
     source: Source,
-    compute: Callable[[Tensor, Tensor, Tensor], Tensor],
+    compute: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
-    """compute(log joints (K, n), squared distances (K, n), observed features (n,)) -> (n, ...), in order."""
+    """compute(log joints (K, n), squared distances (K, n), their means and variances) -> (n, ...), in order."""
     evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
     outputs = []
     for block in source.blocks():
@@ -35,14 +35,15 @@ def map_distances(
             else:
                 constant = mixture.log_determinants + mixture.n_features * LOG_TWO_PI
                 distances = 2 * (evaluator.log_weights - log_joint) - constant.to(log_joint).unsqueeze(-1)
-            answers = compute(log_joint, distances, observed.sum(1).to(log_joint))
+            moments = (part.to(log_joint) for part in mixture.covariance.distance_moments(observed))
+            answers = compute(log_joint, distances, *moments)
             if output is None:
                 output = answers.new_empty((len(block.rows), *answers.shape[1:]))
             output[part.index] = answers
         outputs += [] if output is None else [output]
     if not outputs:
         empty = mixture.means[:, :0]
-        return compute(empty, empty, empty[0])
+        return compute(empty, empty, empty[0], empty[0])
     return torch.cat(outputs)
 
 

@@ -149,7 +149,7 @@ class _Averaged(MixtureEstimator):
         checks.is_kind("mixtures_", self.mixtures_, list)
         for member in self.mixtures_:
             checks.is_kind("mixtures_", member, Mixture)
-            checks.same_size("mixtures_", member.n_features, self.n_features_in_)
+            checks.same_size("mixtures_", member.n_features, self.mixture_.n_features)
         checks.is_kind("member_of_", self.member_of_, Tensor)
         checks.positions("member_of_", self.member_of_, len(self.mixtures_))
         checks.same_size("member_of_", len(self.member_of_), self.mixture_.n_components)
@@ -481,6 +481,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         objective = base._objective()
         rows, labels, weights = self._known(base, X, y, sample_weight)
         adopt_features(self, base)
+        self.encoding_ = base.encoding_
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), weights, random_state)
         source = rows.source(labels.numbers, labels.shares, weights)
@@ -659,6 +660,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
         model.set_params(covariance_type="full")
     model.mixture_, model.warp_ = as_loaded(mixture), averaged.warp_
     adopt_features(model, averaged)
+    model.encoding_ = averaged.encoding_
     model.unobserved_, model.training_weight_ = averaged.unobserved_, averaged.training_weight_
     model.n_iter_, model.converged_, model.history_ = averaged.n_iter_, averaged.converged_, list(averaged.history_)
     return model

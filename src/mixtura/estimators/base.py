@@ -15,11 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES
+from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import draw_missing
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
+from mixtura.estimators.categorical import Encoding, find_encoding, frame_of
 from mixtura.estimators.described import DescribedMixture
 from mixtura.estimators.input import Rows, framed_like, read_rows
 from mixtura.estimators.model_files import Savable
@@ -38,6 +39,8 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     warp_: Warp | None = None  # a transform of the features that the mixture describes
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
+    encoding_: Encoding | None = None  # of categorical features
+    categorical_features: Any = None  # an argument of the estimators that take them
     # Arguments that every estimator takes.
     covariance_type: Any
     rank: Any
@@ -45,6 +48,21 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     memory_limit: Any
 
     def _structure(self, n_features: int) -> Structure:
+        if self.encoding_ is not None:
+            return self._product(self.encoding_)
+        return self._gaussian(n_features)
+
+    def _product(self, encoding: Encoding) -> Structure:
+        """The structure of numeric features, and frequencies of the categorical ones."""
+        inner = self._gaussian(len(encoding.numeric))
+        if inner.name not in ("full", "tied", "diag", "spherical"):
+            raise ValueError(
+                f"covariance_type={self.covariance_type!r} does not take categorical features; use 'full', 'tied', "
+                "'diag' or 'spherical'."
+            )
+        return Product(inner, len(encoding.numeric), encoding.sizes)
+
+    def _gaussian(self, n_features: int) -> Structure:
         if not isinstance(self.covariance_type, str):
             if isinstance(self.covariance_type, Structure):
                 return self.covariance_type
@@ -60,9 +78,17 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         seed = int(random_state.randint(np.iinfo(np.int32).max))
         return random_state, torch.Generator().manual_seed(seed)
 
+    def _read_rows(self, X: Any, reset: bool) -> Rows:
+        """Checked rows, categorical features encoded."""
+        if reset:
+            self.encoding_ = find_encoding(X, self.categorical_features)
+        if self.encoding_ is None:
+            return read_rows(self, X, reset=reset)
+        return self.encoding_.read(self, X, reset)
+
     def _read(self, X: Any) -> Rows:
         check_is_fitted(self)
-        rows = replace(read_rows(self, X, reset=False), warp=self.warp_)
+        rows = replace(self._read_rows(X, reset=False), warp=self.warp_)
         self._check_distances(rows)
         return rows
 
@@ -161,6 +187,8 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
             for column in self.unobserved_:
                 given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
                 completed[:, column] = given.to(completed)
+        if self.encoding_ is not None and not rows.as_tensor:
+            return frame_of(X, self.encoding_.decoded(completed.cpu().numpy()))
         return framed_like(X, rows.answer(completed))
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
@@ -181,7 +209,10 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         checks.is_kind("mixture_", self.mixture_, Mixture)
         checks.is_kind("warp_", self.warp_, Warp | None)
         n_features = self.mixture_.n_features
-        checks.same_size("n_features_in_", self.n_features_in_, n_features)
+        encoding = self.encoding_
+        checks.is_kind("encoding_", encoding, Encoding | None)
+        expected = self.n_features_in_ if encoding is None else encoding.n_columns
+        checks.same_size("n_features_in_", expected, n_features)
         checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
 
     def __sklearn_tags__(self):

@@ -32,7 +32,6 @@ from mixtura.estimators.input import (
     is_batches,
     is_dask,
     read_labels,
-    read_rows,
 )
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineClassifier
@@ -186,6 +185,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = None,
+        categorical_features: Any = "from_dtype",
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,
@@ -211,6 +211,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
+        self.categorical_features = categorical_features
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -275,7 +276,11 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         """Return the solver that was asked for; "auto" is the first registered one that does not refuse."""
         asked, solver = (plan.objective, plan.prior, plan.structure), self._asked_solver()
         if solver is None:
-            return next(solver for solver in SOLVERS.values() if solver.refusal(*asked) is None)
+            able_ones = [solver for solver in SOLVERS.values() if solver.refusal(*asked) is None]
+            if not able_ones:
+                reasons = "; ".join(f"{name!r}: {solver.refusal(*asked)}" for name, solver in SOLVERS.items())
+                raise ValueError(f"No solver can fit this model. {reasons}.")
+            return able_ones[0]
         reason = solver.refusal(*asked)
         if reason is not None:
             able = ", ".join(repr(name) for name, other in SOLVERS.items() if other.refusal(*asked) is None)
@@ -297,7 +302,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self, X: Any, y: Any, sample_weight: Any, objective: Objective
     ) -> tuple[Rows, Labels, Tensor | None]:
         """Rows that are there all at once, their labels and weights."""
-        rows = read_rows(self, X, reset=True)
+        rows = self._read_rows(X, reset=True)
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
         self._cv = self.cv if weights is None else renumbered(self.cv, weights.cpu().numpy() > 0)
@@ -368,7 +373,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _structure(self, n_features: int) -> Structure:
         """The structure that is asked for; "auto" is full covariances until something else is chosen."""
-        if not is_auto(self.covariance_type):
+        if not is_auto(self.covariance_type) or self.encoding_ is not None:
             return super()._structure(n_features)
         if self._goes_on and is_auto(self.n_components) and self.search_ is not None:
             return COVARIANCES[self.search_.best.what["covariance_type"]](checks.rank(self.rank, n_features))
@@ -389,6 +394,9 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             return self.warp
         checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
         warp = fit_warp(description)
+        if self.encoding_ is not None:  # indicators stay as they are
+            numeric = torch.arange(len(warp.scales), device=warp.scales.device) < len(self.encoding_.numeric)
+            warp = Warp(warp.locations, torch.where(numeric, warp.scales, torch.inf))
         return warp if bool(warp.transformed.any()) else None
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:

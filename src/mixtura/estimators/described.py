@@ -156,8 +156,12 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
         mixture = self._fitted("summary")
         weight = vars(self).get("training_weight_")
         classes = self._labels_of_components()
-        table, note = component_table(mixture, self.warp_, feature_names(self), classes, weight)
-        facts: dict[str, Any] = {"features": mixture.n_features}
+        encoding = vars(self).get("encoding_")
+        feature_of = np.arange(mixture.n_features) if encoding is None else encoding.feature_of
+        pairs = [] if encoding is None else zip(encoding.categorical, encoding.categories, strict=True)
+        names = feature_names(self)
+        table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of, dict(pairs))
+        facts: dict[str, Any] = {"features": self.n_features_in_}
         if classes is not None:
             facts["class prior"] = dict(zip(classes.tolist(), vars(self)["class_prior_"].tolist(), strict=True))
             facts["components per class"] = dict(zip(classes.tolist(), mixture.class_sizes, strict=True))

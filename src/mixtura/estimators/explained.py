@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.input import PandasLike
+from mixtura.estimators.categorical import Encoding
 from mixtura.estimators.trust import as_array
 from mixtura.model.mixture import Mixture
 from mixtura.reading.explanations import Explanation, shapley_values
@@ -26,6 +27,8 @@ class ExplainedClassifier:
 
     classes_: np.ndarray
     mixture_: Mixture
+    encoding_: Encoding | None
+    n_features_in_: int
 
     def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Explanation:
         """Contributions of the features to the log-odds of a class: Shapley values of exact marginalisation.
@@ -68,7 +71,8 @@ class ExplainedClassifier:
         def game(kept: np.ndarray, samples: np.ndarray) -> np.ndarray:
             return log_odds(self._class_scores(kept), targets[samples], against)
 
-        values, base = shapley_values(rows, game, orders, random)
+        feature_of = self._feature_of()
+        values, base = shapley_values(rows, feature_of, game, orders, random)
         exponents = scores - scores.max(1, keepdims=True)
         probabilities = np.exp(exponents) / np.exp(exponents).sum(1, keepdims=True)
         places = np.arange(len(rows))
@@ -77,14 +81,15 @@ class ExplainedClassifier:
             base,
             log_odds(scores, targets, against),
             probabilities[places, targets],
-            rows,
+            self._shown_values(rows),
             feature_names(self),
             self.classes_[targets],
             None if against is None else self.classes_[against],
             as_array(model._map(torch.from_numpy(rows), self._nearest)).astype(np.int64)[places, targets],
             as_array(model.outlier_score(torch.from_numpy(rows))),
-            self._missing_effects(rows, game, random),
+            self._missing_effects(rows, feature_of, game, random),
             X.index if is_frame(X) else None,
+            self._categories(),
         )
 
     def _plain_rows(self, X: Any) -> np.ndarray:
@@ -112,18 +117,44 @@ class ExplainedClassifier:
             raise ValueError(f"classes must be a label or a pair of different labels; got {classes!r}.")
         return np.full(len(scores), numbers[0]), numbers[1] if len(numbers) == 2 else None
 
-    def _missing_effects(self, rows: np.ndarray, game: Any, random: np.random.RandomState) -> np.ndarray:
-        """Standard deviation of the log-odds over draws of each missing value by itself, (n, D)."""
-        missing = np.isnan(rows)
-        effects = np.full(rows.shape, np.nan)
+    def _feature_of(self) -> np.ndarray:
+        """The feature that each column of the rows belongs to."""
+        return np.arange(self.mixture_.n_features) if self.encoding_ is None else self.encoding_.feature_of
+
+    def _categories(self) -> dict[int, list[Any]]:
+        encoding = self.encoding_
+        if encoding is None:
+            return {}
+        return {j: v.tolist() for j, v in zip(encoding.categorical, encoding.categories, strict=True)}
+
+    def _shown_values(self, rows: np.ndarray) -> np.ndarray:
+        """Samples with one column per feature: numbers of categories in place of indicators."""
+        encoding = self.encoding_
+        if encoding is None:
+            return rows
+        shown = np.full((len(rows), encoding.n_features), np.nan)
+        shown[:, encoding.numeric] = rows[:, : len(encoding.numeric)]
+        for j in encoding.categorical:
+            indicators = rows[:, encoding.feature_of == j]
+            numbers = np.nan_to_num(indicators).argmax(1)
+            shown[:, j] = np.where(np.isnan(indicators).all(1), np.nan, numbers)
+        return shown
+
+    def _missing_effects(
+        self, rows: np.ndarray, feature_of: np.ndarray, game: Any, random: np.random.RandomState
+    ) -> np.ndarray:
+        """Standard deviation of the log-odds over draws of each missing value by itself, (n, F)."""
+        size = int(feature_of.max()) + 1
+        missing = np.stack([np.isnan(rows[:, feature_of == j]).all(1) for j in range(size)], 1)
+        effects = np.full(missing.shape, np.nan)
         samples, features = np.nonzero(missing)
         if not len(samples):
             return effects
         model: Any = self
-        draws = model.impute(torch.from_numpy(np.repeat(rows, DRAWS, 0)), "draw", random)
-        draws = as_array(draws).reshape(len(rows), DRAWS, -1)
-        completed = np.repeat(rows[samples], DRAWS, 0)
-        completed[np.arange(len(completed)), np.repeat(features, DRAWS)] = draws[samples, :, features].ravel()
+        draws = as_array(model.impute(torch.from_numpy(np.repeat(rows, DRAWS, 0)), "draw", random))
+        draws = draws.reshape(len(rows), DRAWS, -1)[samples].reshape(len(samples) * DRAWS, -1)
+        drawn = np.repeat(features[:, None] == feature_of, DRAWS, 0)
+        completed = np.where(drawn, draws, np.repeat(rows[samples], DRAWS, 0))
         odds = game(completed, np.repeat(samples, DRAWS)).reshape(-1, DRAWS)
         effects[samples, features] = odds.std(1)
         return effects
@@ -143,7 +174,7 @@ class ExplainedClassifier:
             In nats per sample; below zero for a feature that misleads.
         """
         loss = self._marginal_loss(X, y, sample_weight)
-        importances = marginal_importances(loss, self.mixture_.n_features)
+        importances = marginal_importances(loss, self.n_features_in_)
         if not is_frame(X):
             return importances
         import pandas as pd
@@ -156,9 +187,10 @@ class ExplainedClassifier:
         weights = checks.sample_weight(sample_weight, len(rows))
         weights = np.ones(len(rows)) if weights is None else weights.cpu().numpy()
         model: Any = self
+        feature_of = self._feature_of()
 
         def loss(kept: np.ndarray) -> float:
-            log_proba = as_array(model.predict_log_proba(torch.from_numpy(np.where(kept, rows, np.nan))))
+            log_proba = as_array(model.predict_log_proba(torch.from_numpy(np.where(kept[feature_of], rows, np.nan))))
             return float(-(weights @ log_proba[np.arange(len(rows)), numbers]) / weights.sum())
 
         return loss

@@ -25,7 +25,8 @@ from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
 from mixtura.reading.class_priors import checked_costs
 from mixtura.reading.graphs import ClassifierGraph, GaussianScores
-from mixtura.reading.tables import ModelSummary, Table
+from mixtura.reading.summaries import feature_names
+from mixtura.reading.tables import ModelSummary, Table, data_frame
 
 
 class ClassPredictions(ClassReading, ClassifierMixin):
@@ -203,6 +204,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         return Temperature(self.temperature_, log_prior - torch.from_numpy(self.training_prior_).log().to(log_prior))
 
     def _graph(self) -> Any:
+        checks.no_categories("to_onnx", self.encoding_)
         scores = GaussianScores(self.mixture_, self.warp_)
         return ClassifierGraph(scores, self.mixture_.class_sizes, self._temperature())
 
@@ -245,9 +247,16 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
                 raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
             mixture = mixture.select(mixture.class_slices[int(matches[0])])
             rows, _ = self._draw(mixture, n_samples)
-            return rows.numpy(), np.repeat(self.classes_[matches], len(rows))
+            return self._drawn_samples(rows), np.repeat(self.classes_[matches], len(rows))
         rows, components = self._draw(mixture, n_samples)
-        return rows.numpy(), self.classes_[mixture.class_of.cpu()[components].numpy()]
+        return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
+
+    def _drawn_samples(self, rows: Tensor) -> Any:
+        """Samples as an array, or as a data frame where features are categorical."""
+        if self.encoding_ is None:
+            return rows.numpy()
+        columns = self.encoding_.decoded(rows.numpy())
+        return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
 
     def _take_class_prior(self, prior: np.ndarray) -> None:
         if self.training_prior_ is None:

@@ -93,8 +93,8 @@ class ExplanationDisplay:
         explanation, ax = self.explanation, self.ax_
         values, names = [float(explanation.base_values[0])], ["class prior"]
         for j in shown:
-            data = explanation.data[0, j]
-            names.append(f"{explanation.feature_names[j]} " + ("missing" if np.isnan(data) else f"= {data:.4g}"))
+            text = explanation.text_of_value(0, int(j))
+            names.append(f"{explanation.feature_names[j]} {'' if text == 'missing' else '= '}{text}")
             values.append(float(explanation.values[0, j]))
         if len(others):
             names.append(f"{len(others)} other features")

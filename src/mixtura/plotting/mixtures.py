@@ -346,6 +346,12 @@ def prepared(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
         names = None if known is None else [str(name) for name in known]
     else:
         names = None
+    encoding = vars(model).get("encoding_")
+    if encoding is not None:
+        known = names or names_of(model, encoding.n_features)
+        pairs = zip(encoding.categorical, encoding.categories, strict=True)
+        indicators = [f"{known[j]} = {value}" for j, values in pairs for value in values]
+        return model, encoding.encoded(X), [*(known[j] for j in encoding.numeric), *indicators]
     rows = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
     rows = rows.astype(float)
     return model, rows, names or names_of(model, rows.shape[1])

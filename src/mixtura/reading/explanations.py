@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.reading.tables import data_frame, text_of
+from mixtura.reading.tables import data_frame
 
 # Up to so many features all subsets are evaluated: 2^9 = 512 evaluations of a sample, as many as 32 orders of 16.
 MOST_EXACT = 9
@@ -29,28 +29,39 @@ Game = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows (m, D) with NaN, s
 
 
 def shapley_values(
-    rows: np.ndarray, game: Game, n_orders: int | None, random_state: np.random.RandomState
+    rows: np.ndarray,
+    feature_of: np.ndarray,
+    game: Game,
+    n_orders: int | None,
+    random_state: np.random.RandomState,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shapley values (n, D) and the value of each sample without any feature, (n,).
+    """Shapley values (n, F) and the value of each sample without any feature, (n,).
 
     Parameters
     ----------
     rows : ndarray of shape (n, D)
         NaN means missing.
+    feature_of : ndarray of shape (D,)
+        The feature that each column belongs to: a categorical feature has several.
     game : callable
         v of rows whose other features are NaN.
     n_orders : int or None
         Number of sampled orders, used in pairs of an order and its reverse; None takes all subsets if there are few.
     random_state : RandomState
     """
-    n_features = rows.shape[1]
-    if n_orders is None and n_features <= MOST_EXACT:
-        return _by_subsets(rows, game)
-    return _by_orders(rows, game, ORDERS if n_orders is None else n_orders, random_state)
+    size = int(feature_of.max()) + 1
+    missing = np.stack([np.isnan(rows[:, feature_of == j]).all(1) for j in range(size)], 1)  # (n, F)
+
+    def evaluate(masks: np.ndarray) -> np.ndarray:
+        return _evaluated(rows, game, masks[:, feature_of])
+
+    if n_orders is None and size <= MOST_EXACT:
+        return _by_subsets(missing, evaluate)
+    return _by_orders(missing, evaluate, ORDERS if n_orders is None else n_orders, random_state)
 
 
 def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
-    """v of every sample with every mask (M, D) of kept features: (n, M)."""
+    """v of every sample with every mask (M, D) of kept columns: (n, M)."""
     values = np.empty((len(rows), len(masks)))
     step = max(1, EVALUATED_ROWS // len(masks))
     for first in range(0, len(rows), step):
@@ -61,43 +72,48 @@ def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
     return values
 
 
-def _by_subsets(rows: np.ndarray, game: Game) -> tuple[np.ndarray, np.ndarray]:
-    size = rows.shape[1]
+Evaluate = Callable[[np.ndarray], np.ndarray]  # masks of kept features (M, F) -> v (n, M)
+
+
+def _by_subsets(missing: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np.ndarray]:
+    size = missing.shape[1]
     masks = np.array(list(itertools.product((False, True), repeat=size)), bool).reshape(-1, size)
-    values = _evaluated(rows, game, masks)  # (n, 2^D), the first of them without any feature
+    values = evaluate(masks)  # (n, 2^F), the first of them without any feature
     codes = masks @ (1 << np.arange(size)[::-1])
     places = np.argsort(codes)
-    shares = np.zeros((len(rows), size))
+    shares = np.zeros(missing.shape)
     for j in range(size):
         without = np.flatnonzero(~masks[:, j])
         with_feature = places[codes[without] + (1 << (size - 1 - j))]
         counts = masks[without].sum(1)
         weights = 1 / (size * np.array([math.comb(size - 1, int(count)) for count in counts]))
         shares[:, j] = (values[:, with_feature] - values[:, without]) @ weights
-    return _closed(rows, shares, values[:, 0], values[:, -1])
+    return _closed(missing, shares, values[:, 0], values[:, -1])
 
 
 def _by_orders(
-    rows: np.ndarray, game: Game, n_orders: int, random_state: np.random.RandomState
+    missing: np.ndarray, evaluate: Evaluate, n_orders: int, random_state: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    size, total = rows.shape[1], np.zeros(rows.shape)
+    size, total = missing.shape[1], np.zeros(missing.shape)
     orders = [random_state.permutation(size) for _ in range(-(-n_orders // 2))]
     orders = [order for pair in orders for order in (pair, pair[::-1])][: max(n_orders, 1)]
-    ends = _evaluated(rows, game, np.stack((np.zeros(size, bool), np.ones(size, bool))))
+    ends = evaluate(np.stack((np.zeros(size, bool), np.ones(size, bool))))
     for order in orders:
         masks = np.argsort(order) < np.arange(1, size)[:, None]  # (D - 1, D): the first 1, 2, ... features of the order
-        inner = _evaluated(rows, game, masks)
+        inner = evaluate(masks)
         values = np.concatenate((ends[:, :1], inner, ends[:, 1:]), 1)
         total[:, order] += np.diff(values, axis=1)
-    return _closed(rows, total / len(orders), ends[:, 0], ends[:, 1])
+    return _closed(missing, total / len(orders), ends[:, 0], ends[:, 1])
 
 
-def _closed(rows: np.ndarray, shares: np.ndarray, base: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _closed(
+    missing: np.ndarray, shares: np.ndarray, base: np.ndarray, whole: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Values that are zero for missing features; the rounding that these had goes to the largest value."""
-    shares = np.where(np.isnan(rows), 0.0, shares)
+    shares = np.where(missing, 0.0, shares)
     largest = np.abs(shares).argmax(1)
-    shares[np.arange(len(rows)), largest] += (whole - base) - shares.sum(1)
-    shares[np.isnan(rows).all(1)] = 0.0
+    shares[np.arange(len(shares)), largest] += (whole - base) - shares.sum(1)
+    shares[missing.all(1)] = 0.0
     return shares, base
 
 
@@ -115,7 +131,7 @@ class Explanation:
     probabilities : ndarray of shape (n_samples,)
         Of the explained class.
     data : ndarray of shape (n_samples, n_features)
-        The samples; NaN means missing.
+        The samples; NaN means missing. A categorical feature has the number of its category in `categories`.
     feature_names : list of str
     classes : ndarray of shape (n_samples,)
         The class that each sample's values speak for.
@@ -141,6 +157,7 @@ class Explanation:
     outlier_scores: np.ndarray
     missing_effects: np.ndarray
     index: Any = field(default=None, repr=False)  # of the frame that was explained
+    categories: dict[int, list[Any]] = field(default_factory=dict)  # of categorical features, by their positions
 
     def __len__(self) -> int:
         return len(self.values)
@@ -155,6 +172,13 @@ class Explanation:
         if self.index is not None:
             parts["index"] = self.index[chosen]
         return Explanation(**parts)
+
+    def text_of_value(self, sample: int, feature: int) -> str:
+        """A value as people write it: a number of few digits, or the name of a category."""
+        value = float(self.data[sample, feature])
+        if np.isnan(value):
+            return "missing"
+        return str(self.categories[feature][int(value)]) if feature in self.categories else f"{value:.4g}"
 
     def __str__(self) -> str:
         if len(self) != 1:
@@ -174,7 +198,7 @@ class Explanation:
                 note = f"  (missing; knowing it would change the log-odds by about {effect:.2f})"
                 lines.append(f"{self.feature_names[j].ljust(width)}  {'missing':>10}  {0.0:+9.3f}{note}")
             else:
-                value = text_of(float(self.data[0, j]))
+                value = self.text_of_value(0, int(j))
                 lines.append(f"{self.feature_names[j].ljust(width)}  {value:>10}  {self.values[0, j]:+9.3f}")
         return "\n".join(lines)
 

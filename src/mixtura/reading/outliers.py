@@ -17,27 +17,28 @@ from mixtura.reading.tables import data_frame
 MOST_REFERENCES = 5_000
 
 
-def outlier_scores(log_joint: Tensor, distances: Tensor, n_observed: Tensor) -> Tensor:
+def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variances: Tensor) -> Tensor:
     """How far samples lie from the components they belong to, (n,) (outlier-score).
 
-    The squared distance of a Gaussian sample with m observed features has mean m and variance 2 m. The cube root
-    ((d^2 / m)^(1/3) - 1 + 2 / (9 m)) / sqrt(2 / (9 m)) has mean 0 and variance 1 whatever m is (Wilson and Hilferty
-    1931); the score averages it over the components by their responsibilities. It only makes samples comparable: the
-    threshold comes from held-out samples.
+    The squared distance of a Gaussian sample with m observed features has mean m and variance 2 m. Divided by its mean,
+    its cube root is nearly normal with mean 1 - s and variance s, where s = variance / (9 mean^2) (Wilson and Hilferty
+    1931), whatever values are missing; the score averages the standardised roots over the components by their
+    responsibilities. It only makes samples comparable: the threshold comes from held-out samples.
 
     Parameters
     ----------
     log_joint : Tensor of shape (K, n)
     distances : Tensor of shape (K, n)
         Squared Mahalanobis distances of the observed features.
-    n_observed : Tensor of shape (n,)
-        Number of observed features.
+    means, variances : Tensor of shape (n,) or (K, n)
+        Of the distances of a component's own samples.
     """
-    spread = 2 / (9 * n_observed.clamp_min(1))
-    roots = (distances.clamp_min(0) / n_observed.clamp_min(1)).pow(1 / 3)
-    scores = (roots - 1 + spread) / spread.sqrt()
-    average = (posteriors(log_joint)[1] * scores).sum(0)
-    return torch.where(n_observed > 0, average, 0.0)
+    known = means > 0
+    means = means.clamp_min(1e-300)
+    spread = (variances / (9 * means.square())).clamp_min(1e-12)
+    roots = (distances.clamp_min(0) / means).pow(1 / 3)
+    scores = torch.where(known, (roots - 1 + spread) / spread.sqrt(), 0.0)
+    return (posteriors(log_joint)[1] * scores).sum(0)
 
 
 def reference_of(scores: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.reading.tables import Spread, Table
+from mixtura.reading.tables import Share, Spread, Table
 
 # Features that a printed summary shows; more do not fit on a line.
 SHOWN_FEATURES = 6
@@ -51,7 +51,13 @@ def separating_features(mixture: Mixture, n_features: int) -> list[int]:
 
 
 def component_table(
-    mixture: Mixture, warp: Warp | None, names: Sequence[str], classes: Sequence[Any] | None, weight: float | None
+    mixture: Mixture,
+    warp: Warp | None,
+    names: Sequence[str],
+    classes: Sequence[Any] | None,
+    weight: float | None,
+    feature_of: np.ndarray,
+    categories: Mapping[int, Sequence[Any]],
 ) -> tuple[Table, str]:
     """One line per component, and a note on what the numbers are.
 
@@ -65,6 +71,10 @@ def component_table(
         Labels of the classes; None for a density.
     weight : float or None
         Total weight of the training samples; None leaves the sizes out.
+    feature_of : ndarray
+        The feature that each column of the mixture belongs to.
+    categories : mapping of int to sequence
+        The categories of categorical features, by their positions.
     """
     weights, centres = mixture.to("cpu").weights.numpy(), typical_values(mixture, warp)
     columns: dict[str, list[Any]] = {}
@@ -78,16 +88,24 @@ def component_table(
     for j, name in enumerate(names):
         # A feature may be called like a column of the table.
         column = name if name not in columns else f"{name} (feature)"
-        pairs = zip(centres[0][:, j].tolist(), centres[1][:, j].tolist(), strict=True)
-        columns[column] = [Spread(*pair) for pair in pairs]
+        own = np.flatnonzero(feature_of == j)
+        if j in categories:
+            frequencies = mixture.to("cpu").means.numpy()[:, own]
+            columns[column] = [Share(categories[j][int(row.argmax())], float(row.max())) for row in frequencies]
+        else:
+            pairs = zip(centres[0][:, own[0]].tolist(), centres[1][:, own[0]].tolist(), strict=True)
+            columns[column] = [Spread(*pair) for pair in pairs]
     features = [name for name in columns if name not in shown]
-    chosen = separating_features(mixture, SHOWN_FEATURES)
+    if categories or len(features) <= SHOWN_FEATURES:
+        chosen = list(range(min(len(features), 2 * SHOWN_FEATURES)))
+    else:
+        chosen = separating_features(mixture, SHOWN_FEATURES)
     words = "means ± standard deviations"
     if warp is not None:
         words = "medians ± half the width of the central 68 % (features are transformed, see warp_)"
-    note = f"Features: {words}."
+    note = f"Features: {words}{'; the most frequent category and its share' if categories else ''}."
     if len(features) > len(chosen):
-        note += f" The {len(chosen)} that differ most of {len(features)} are shown; to_frame() has all."
+        note += f" {len(chosen)} of {len(features)} are shown, those that differ most; to_frame() has all."
     return Table(columns, [*shown, *(features[j] for j in chosen)]), note
 
 

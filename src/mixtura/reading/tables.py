@@ -81,6 +81,17 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Share:
+    """The most frequent category, shown as "male 72 %"."""
+
+    category: Any
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.category} {100 * self.share:.0f} %"
+
+
+@dataclass(frozen=True)
 class ModelSummary:
     """What a fitted model is, for people: printed as text, shown as HTML in a notebook.
 
@@ -132,6 +143,9 @@ class ModelSummary:
             if values and all(isinstance(value, Spread) for value in values):
                 columns[f"{name} mean"] = [value.value for value in values]
                 columns[f"{name} scale"] = [value.scale for value in values]
+            elif values and all(isinstance(value, Share) for value in values):
+                columns[f"{name} category"] = [value.category for value in values]
+                columns[f"{name} share"] = [value.share for value in values]
             else:
                 columns[name] = values
         return data_frame(columns)

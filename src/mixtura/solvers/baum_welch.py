@@ -54,6 +54,8 @@ class BaumWelch:
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
         if _has_kinks(objective):
             return f'it needs a differentiable objective, and the margin in objective "{objective.name}" has kinks'
+        if not structure.is_gaussian:
+            return "categorical features are learned by EM alone"
         if not structure.has_update:
             return f"covariance_type={structure.name!r} has no closed update"
         return needs_pseudo_moments(prior)

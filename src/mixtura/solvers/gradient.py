@@ -79,7 +79,7 @@ class Gradient:
     needs_fit = True
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        return None
+        return None if structure.is_gaussian else "categorical features are learned by EM alone"
 
     def init(self, problem: Problem, start: Mixture) -> GradientState:
         training = Training(self, problem, start)

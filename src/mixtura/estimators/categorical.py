@@ -1,0 +1,209 @@
+"""Categorical features of frames and arrays as indicator columns, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_feature_names, _check_n_features
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.estimators.input import Rows, read_rows
+from mixtura.values.storable import storable
+
+# Types of the columns of a frame that hold categories.
+CATEGORIES = ("category", "string", "str", "object", "bool")
+
+
+@storable("encoding")
+@dataclass(frozen=True)
+class Encoding:
+    """Which features are categorical, and their categories.
+
+    Encoded samples have the numeric features first, then one indicator column for every category.
+
+    Parameters
+    ----------
+    n_features : int
+    categorical : tuple of int
+        Positions of the categorical features.
+    categories : tuple of ndarray
+        The categories of each of them, sorted.
+    """
+
+    n_features: int
+    categorical: tuple[int, ...]
+    categories: tuple[Any, ...]
+
+    @property
+    def numeric(self) -> list[int]:
+        return [j for j in range(self.n_features) if j not in self.categorical]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(values) for values in self.categories)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.numeric) + sum(self.sizes)
+
+    @property
+    def feature_of(self) -> np.ndarray:
+        """The feature that each encoded column belongs to, (n_columns,)."""
+        return np.concatenate((self.numeric, np.repeat(self.categorical, self.sizes))).astype(np.int64)
+
+    def encoded(self, X: Any) -> np.ndarray:
+        """Samples as numbers; NaN in all indicators of a missing or unknown category."""
+        columns = columns_of(X)
+        parts = [np.asarray(as_numbers(columns[j]), dtype=float)[:, None] for j in self.numeric]
+        for j, values in zip(self.categorical, self.categories, strict=True):
+            known = np.asarray(columns[j], dtype=object)
+            places = {value: place for place, value in enumerate(values.tolist())}
+            numbers = np.array([-1 if is_missing(value) else places.get(plain(value), -1) for value in known])
+            indicators = np.where(numbers[:, None] < 0, np.nan, numbers[:, None] == np.arange(len(values)))
+            parts.append(indicators)
+        return np.concatenate(parts, 1)
+
+    def decoded(self, rows: np.ndarray) -> dict[int, np.ndarray]:
+        """The features of encoded samples, by their positions; a category is the one with the largest share."""
+        columns: dict[int, np.ndarray] = {j: rows[:, place] for place, j in enumerate(self.numeric)}
+        first = len(self.numeric)
+        for j, values in zip(self.categorical, self.categories, strict=True):
+            columns[j] = values[rows[:, first : first + len(values)].argmax(1)]
+            first += len(values)
+        return columns
+
+    def read(self, estimator: Any, X: Any, reset: bool) -> Rows:
+        """Checked rows of encoded samples; a tensor of encoded samples is taken as it is."""
+        if not isinstance(X, Tensor):
+            _check_feature_names(estimator, X, reset=reset)
+            _check_n_features(estimator, X, reset=reset)
+            X = self.encoded(X)
+        reader = EncodedReader(estimator.device, estimator.dtype)
+        reader.n_features_in_ = self.n_columns
+        return read_rows(reader, X, reset=False)
+
+
+class EncodedReader(BaseEstimator):
+    """What reads encoded samples: it knows how many columns they have."""
+
+    n_features_in_: int
+
+    def __init__(self, device: Any = None, dtype: Any = None):
+        self.device = device
+        self.dtype = dtype
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def find_encoding(X: Any, wanted: Any) -> Encoding | None:
+    """The encoding of samples; None where no feature is categorical.
+
+    Parameters
+    ----------
+    X : array-like
+    wanted : "from_dtype", None, or array-like
+        As `categorical_features` of scikit-learn's HistGradientBoostingClassifier.
+    """
+    if wanted is None or isinstance(X, Tensor) or np.ndim(X) != 2:
+        return None
+    names = list(X.columns) if hasattr(X, "columns") else None
+    n_features = len(names) if names is not None else np.shape(X)[1]
+    if isinstance(wanted, str):
+        checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
+        if names is None:
+            return None
+        positions = [j for j, kind in enumerate(X.dtypes) if str(kind).lower().startswith(CATEGORIES)]
+        positions = [j for j in positions if holds_text(X, names[j])]
+    else:
+        positions = chosen_positions(wanted, names, n_features)
+    if not positions:
+        return None
+    if len(positions) == n_features:
+        raise ValueError(
+            "At least one feature must be numeric; all of them are categorical. Use sklearn.naive_bayes.CategoricalNB."
+        )
+    columns = columns_of(X)
+    return Encoding(n_features, tuple(positions), tuple(categories_of(columns[j], j) for j in positions))
+
+
+def holds_text(X: Any, name: Any) -> bool:
+    """Whether a column holds categories: a column of objects may hold numbers and missing values alone."""
+    column = X[name]
+    if not str(column.dtype).lower().startswith("object"):
+        return True
+    return any(isinstance(value, str) for value in np.asarray(column, dtype=object))
+
+
+def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:
+    """Positions of features that were chosen by a mask, by positions or by names."""
+    values = np.asarray(wanted)
+    if values.dtype == bool:
+        if values.shape != (n_features,):
+            raise ValueError(
+                f"categorical_features is a mask of shape {values.shape}, but X has {n_features} features; give it one "
+                "value per feature."
+            )
+        return np.flatnonzero(values).tolist()
+    positions = [names.index(v) if names is not None and v in names else v for v in values.tolist()]
+    wrong = [v for v in positions if not isinstance(v, int) or not 0 <= v < n_features]
+    if wrong:
+        raise ValueError(f"categorical_features names {wrong[0]!r}, which is not a feature of X.")
+    return sorted(positions)
+
+
+def columns_of(X: Any) -> list[Any]:
+    """The columns of a frame or an array."""
+    if hasattr(X, "iloc"):
+        return [X.iloc[:, j] for j in range(X.shape[1])]
+    if hasattr(X, "columns"):
+        return [X[name].to_numpy() for name in X.columns]
+    array = np.asarray(X)
+    return [array[:, j] for j in range(array.shape[1])]
+
+
+def as_numbers(column: Any) -> np.ndarray:
+    """A numeric column, missing values as NaN."""
+    values = np.asarray(column, dtype=object)
+    try:
+        return np.array([np.nan if is_missing(value) else float(value) for value in values])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{error}. Name the feature in categorical_features, or leave it out.") from error
+
+
+def categories_of(column: Any, position: int) -> np.ndarray:
+    """The different values of a column, sorted."""
+    values = [plain(value) for value in np.asarray(column, dtype=object) if not is_missing(value)]
+    if not values:
+        raise ValueError(f"Feature {position} is categorical and has no observed value; leave it out.")
+    return checks.distinct(np.array(values))
+
+
+def plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pd.NA is neither true nor false
+        return type(value).__name__ == "NAType"
+
+
+def frame_of(X: Any, columns: dict[int, np.ndarray]) -> Any:
+    """Features by position as a frame like X, or as an array of objects."""
+    ordered = [columns[j] for j in range(len(columns))]
+    if hasattr(X, "iloc"):
+        frame = X.copy()
+        for name, values in zip(X.columns, ordered, strict=True):
+            whole = X[name].astype(object)
+            filled = whole.where(whole.notna().to_numpy(), values)
+            frame[name] = filled.astype(X[name].dtype) if str(X[name].dtype) == "category" else filled.infer_objects()
+        return frame
+    return np.stack([np.asarray(values, dtype=object) for values in ordered], 1)
