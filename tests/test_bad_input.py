@@ -226,7 +226,7 @@ def test_rows(rows, text):
 )
 def test_columns_that_are_not_numbers_are_named(column):
     frame = pd.DataFrame({"size": X[:, 0], "kind": column})
-    for estimator in (MixtureClassifier(1), GaussianMixture()):
+    for estimator in (MixtureClassifier(1, categorical_features=None), GaussianMixture()):
         refused(lambda e=estimator: e.fit(frame, Y), f"...X has columns that are not numeric: ['kind']. {ENCODE}")
 
 

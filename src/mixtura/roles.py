@@ -297,6 +297,10 @@ class Covariance(Structured):
         """Without matrices that no component has."""
         return self
 
+    def at(self, means: Tensor) -> Covariance:
+        """The covariance for components with these means (K, D), on which those of categorical features depend."""
+        return self
+
     def to(self, device: torch.device | str) -> Covariance:
         """The same covariances on another device."""
         return self.structure.from_tensors({name: part.to(device) for name, part in self.tensors().items()})

@@ -21,6 +21,8 @@ from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.storable import storable
 
+# Of a category that the mean of a component does not know, such as that of a component made by merging two.
+SMALLEST_FREQUENCY = 1e-3
 LOG_TWO_PI = math.log(2 * math.pi)
 EM_ALONE = "categorical features are learned by solver='em' with objective='joint' alone"
 
@@ -227,6 +229,20 @@ class ProductCovariance(Covariance):
             centres=self.centres.to(device),
             targets=self.targets.to(device),
         )
+
+    def at(self, means: Tensor) -> ProductCovariance:
+        """With the frequencies that the means of the indicators say, unless these are the means it was made for."""
+        centres = means[:, self.n_numeric :]
+        if centres.shape != self.centres.shape or torch.equal(centres, self.centres):
+            return self
+        parts = centres.clamp(0, 1).split(list(self.kind.sizes), 1)
+        smooth = [part + SMALLEST_FREQUENCY for part in parts]
+        frequencies = torch.cat([part / part.sum(1, keepdim=True) for part in smooth], 1)
+        return replace(self, log_frequencies=frequencies.log(), centres=centres)
+
+    def matched(self, scatter: Tensor) -> ProductCovariance:
+        n = self.n_numeric
+        return replace(self, inner=self.inner.matched(scatter[..., :n, :n] if scatter.ndim == 3 else scatter[..., :n]))
 
     def compacted(self) -> ProductCovariance:
         return replace(self, inner=self.inner.compacted())

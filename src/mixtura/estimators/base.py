@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, Product
+from mixtura.covariances import COVARIANCES, Full, Product
 from mixtura.engine.conditionals import draw_missing
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
@@ -54,7 +54,8 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
 
     def _product(self, encoding: Encoding) -> Structure:
         """The structure of numeric features, and frequencies of the categorical ones."""
-        inner = self._gaussian(len(encoding.numeric))
+        automatic = isinstance(self.covariance_type, str) and self.covariance_type == "auto"
+        inner = Full() if automatic else self._gaussian(len(encoding.numeric))
         if inner.name not in ("full", "tied", "diag", "spherical"):
             raise ValueError(
                 f"covariance_type={self.covariance_type!r} does not take categorical features; use 'full', 'tied', "

@@ -25,6 +25,7 @@ from mixtura.estimators.base import (
     warn_of_prior,
     warn_of_repairs,
 )
+from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.conversion import SklearnConversion
 from mixtura.estimators.input import (
     Labels,
@@ -33,6 +34,7 @@ from mixtura.estimators.input import (
     is_dask,
     read_labels,
 )
+from mixtura.estimators.mixed_search import fit_chosen
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
@@ -234,6 +236,9 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             sample_weight: one non-negative weight per row.
         """
         objective = self._checked_objective()
+        if is_auto(self.n_components) and find_encoding(X, self.categorical_features) is not None:
+            self.search_ = fit_chosen(self, X, y, sample_weight)
+            return self
         self._fit_source(*self._read_problem(X, y, sample_weight, objective), objective)
         return self
 

@@ -30,6 +30,9 @@ class Mixture:
     covariance: Covariance
     class_of: Tensor  # (K,), sorted
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "covariance", self.covariance.at(self.means))
+
     @property
     def n_components(self) -> int:
         return self.means.shape[0]

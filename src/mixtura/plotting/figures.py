@@ -476,16 +476,16 @@ def _draw_images(
     place.suptitle(title, fontsize=10)
     n_columns = 12
     axes = place.subplots(-(-len(images) // n_columns), n_columns, squeeze=False).ravel()
-    limit = float(np.quantile(np.abs(images), 0.995)) or 1.0
     shown = None
     for number, ax in enumerate(axes):
         ax.set(xticks=[], yticks=[])
         ax.set_visible(number < len(images))
         if number < len(images):
-            own = limit if centred else np.abs(images[number]).max() or 1.0
+            own = np.abs(images[number]).max() or 1.0
             shown = ax.imshow(images[number].reshape(shape), cmap=colours, vmin=-own if centred else 0, vmax=own)
             if names is not None:
                 ax.set_title(names[number], fontsize=7)
     if centred and shown is not None:
-        bar = place.colorbar(shown, ax=axes, ticks=[-limit, 0, limit], shrink=0.8)
+        low, high = shown.get_clim()  # every image has its own scale
+        bar = place.colorbar(shown, ax=axes, ticks=[low, 0, high], shrink=0.8)
         bar.ax.set_yticklabels(["against", "neutral", "for"], fontsize=8)

@@ -1,0 +1,231 @@
+"""Categorical features: one likelihood with numeric ones, missing values in both, and everything that reads a model."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import multivariate_normal
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss
+from sklearn.naive_bayes import CategoricalNB, GaussianNB
+
+from mixtura import AveragedMixtureClassifier, MixtureClassifier, RejectOption, load
+
+COVARIANCES = ["full", "tied", "diag", "spherical"]
+two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
+
+
+def mixed_samples(n_classes=2, n_samples=400, missing=0.15, seed=0):
+    """Two numeric and two categorical features, text labels; within a class sex and income depend on each other."""
+    rng = np.random.default_rng(seed)
+    law = np.random.default_rng(5)
+    centres, tables = law.normal(size=(n_classes, 2, 2)), law.dirichlet([0.7] * 3, size=(n_classes, 2))
+    numbers, hidden = rng.integers(n_classes, size=n_samples), rng.integers(2, size=n_samples)
+    numeric = 1.5 * centres[numbers, hidden] + rng.normal(size=(n_samples, 2))
+    towns = [rng.choice(3, p=tables[c, h]) for c, h in zip(numbers, hidden, strict=True)]
+    frame = pd.DataFrame(
+        {
+            "income": numeric[:, 0],
+            "sex": pd.Categorical(np.where(rng.random(n_samples) < 0.2 + 0.6 * hidden, "f", "m")),
+            "debt": numeric[:, 1],
+            "town": np.array(["Rome", "Oslo", "Bern"], dtype=object)[towns],
+        },
+        index=np.arange(n_samples) + 100,
+    )
+    for name in frame:
+        frame.loc[rng.random(n_samples) < missing, name] = None
+    return frame, np.array([f"kind {c}" for c in range(n_classes)])[numbers]
+
+
+def slow_log_joint(model, row):
+    """Log joints of a row of a frame, component by component and feature by feature."""
+    mixture, encoding = model.mixture_, model.encoding_
+    frequencies = np.exp(mixture.covariance.log_frequencies.numpy())
+    numeric = np.array([row.iloc[j] for j in encoding.numeric], float)
+    seen = ~np.isnan(numeric)
+    totals = []
+    for k in range(mixture.n_components):
+        total = float(mixture.log_weights[k])
+        if seen.any():
+            matrix = mixture.covariance.inner.dense()[k].numpy()[np.ix_(seen, seen)]
+            total += multivariate_normal(mixture.means[k, : len(seen)].numpy()[seen], matrix).logpdf(numeric[seen])
+        first = 0
+        for j, values in zip(encoding.categorical, encoding.categories, strict=True):
+            if isinstance(row.iloc[j], str):
+                total += np.log(frequencies[k, first + values.tolist().index(row.iloc[j])])
+            first += len(values)
+        totals.append(total)
+    return np.array(totals)
+
+
+@two_and_ten
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_the_likelihood_is_that_of_a_slow_twin(covariance_type, n_classes):
+    X, y = mixed_samples(n_classes)
+    model = MixtureClassifier(2, covariance_type=covariance_type, random_state=0, max_iter=500).fit(X, y)
+    rows = X[:25]
+    expected = np.array([slow_log_joint(model, row) for _, row in rows.iterrows()])
+    assert_allclose(model.score_samples(rows), np.logaddexp.reduce(expected, axis=1), atol=1e-8)
+    shares = np.exp(expected - np.logaddexp.reduce(expected, axis=1, keepdims=True))
+    assert_allclose(model.responsibilities(rows), shares, atol=1e-8)
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_em_never_lowers_the_objective(covariance_type, missing):
+    X, y = mixed_samples(missing=missing)
+    model = MixtureClassifier(3, covariance_type=covariance_type, random_state=0, max_iter=500).fit(X, y)
+    assert np.diff([record.objective for record in model.history_]).min() > -1e-6
+    assert model.converged_
+
+
+def test_the_densities_of_all_samples_sum_to_one():
+    X, y = mixed_samples(missing=0.0)
+    model = MixtureClassifier(2, random_state=0).fit(X[["sex", "town"]].assign(x=X["income"]), y)
+    grid = np.linspace(-30, 30, 2001)
+    combinations = itertools.product(("f", "m"), ("Rome", "Oslo", "Bern"))
+    total = sum(
+        np.exp(model.score_samples(pd.DataFrame({"sex": sex, "town": town, "x": grid}))).sum() * (grid[1] - grid[0])
+        for sex, town in combinations
+    )
+    assert_allclose(total, 1, rtol=1e-6)
+
+
+def test_one_component_is_naive_bayes_of_both_kinds_of_features():
+    X, y = mixed_samples(missing=0.0, n_samples=2000)
+    model = MixtureClassifier(1, covariance_type="diag", prior=None).fit(X, y)
+    numeric = GaussianNB().fit(X[["income", "debt"]], y)
+    codes = np.stack([pd.Categorical(X[name]).codes for name in ("sex", "town")], 1)
+    counted = CategoricalNB(alpha=1e-9).fit(codes, y)
+    joint = numeric.predict_joint_log_proba(X[["income", "debt"]]) + counted.predict_joint_log_proba(codes)
+    joint -= np.log(numeric.class_prior_)
+    expected = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+    assert_allclose(model.predict_proba(X), expected, atol=0.01)  # smoothing differs
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["from_dtype", ["sex", "town"], [1, 3], [False, True, False, True]],
+    ids=["dtype", "names", "places", "mask"],
+)
+def test_features_are_chosen_as_in_boosting(wanted):
+    X, y = mixed_samples()
+    model = MixtureClassifier(1, categorical_features=wanted).fit(X, y)
+    assert model.encoding_.categorical == (1, 3)
+    assert [v.tolist() for v in model.encoding_.categories] == [["f", "m"], ["Bern", "Oslo", "Rome"]]
+    assert_allclose(model.predict_proba(X), MixtureClassifier(1).fit(X, y).predict_proba(X))
+
+
+def test_arrays_take_numbers_as_categories():
+    X, y = mixed_samples(missing=0.1)
+    codes = X.assign(sex=X["sex"].cat.codes.replace(-1, np.nan), town=X["town"].map({"Bern": 0, "Oslo": 1, "Rome": 2}))
+    named, coded = (
+        MixtureClassifier(2, random_state=0, **options).fit(samples, y)
+        for samples, options in ((X, {}), (codes.to_numpy(float), {"categorical_features": [1, 3]}))
+    )
+    assert_allclose(coded.predict_proba(codes.to_numpy(float)), named.predict_proba(X), atol=1e-8)
+
+
+def test_unknown_and_missing_categories_are_marginalised():
+    X, y = mixed_samples(missing=0.0)
+    model = MixtureClassifier(2, random_state=0).fit(X, y)
+    strange, without = X.assign(town="Paris"), X.assign(town=None)
+    assert_allclose(model.predict_proba(strange), model.predict_proba(without))
+    assert not np.allclose(model.predict_proba(X), model.predict_proba(without))
+    nothing = X.assign(town=None, sex=None, income=np.nan, debt=np.nan)
+    assert_allclose(model.predict_proba(nothing)[0], model.class_prior_, atol=1e-9)
+
+
+@two_and_ten
+def test_everything_that_reads_a_model_takes_categories(n_classes, tmp_path):
+    X, y = mixed_samples(n_classes)
+    model = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
+    model.calibrate_outliers(X, y)
+    assert model.is_outlier(X, 0.1).mean() < 0.15
+    explanation = model.explain(X[:40])
+    assert explanation.feature_names == ["income", "sex", "debt", "town"]
+    assert_allclose(explanation.base_values + explanation.values.sum(1), explanation.log_odds, atol=1e-10)
+    assert (explanation.values[X[:40].isna().to_numpy()] == 0).all()
+    assert "Rome" in str([str(explanation[n]) for n in range(40)])
+    importances = model.feature_importances(X, y)
+    assert importances.index.tolist() == X.columns.tolist()
+    frame = model.summary(X, y).to_frame()
+    assert set(frame["town category"]) <= {"Rome", "Oslo", "Bern"}
+    model.save(tmp_path / "model")
+    assert_allclose(load(tmp_path / "model").predict_proba(X), model.predict_proba(X), atol=1e-12)
+    changed = model.with_class_prior("uniform")
+    assert_allclose(changed.class_prior_, 1 / n_classes)
+    assert set(model.suspicious_labels(X, y, cv=2).suggestions) <= set(model.classes_)
+    assert (RejectOption(MixtureClassifier(1)).fit(X, y).predict(X) == "rejected").any()
+
+
+def test_imputed_and_drawn_samples_have_categories():
+    X, y = mixed_samples(n_samples=1000)
+    model = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
+    for completed in (model.impute(X), model.impute(X, "draw", 0)):
+        assert completed.index.equals(X.index)
+        assert completed.dtypes["sex"] == X.dtypes["sex"]
+        assert not completed.isna().any(axis=None)
+        known = X["town"].notna()
+        assert (completed["town"][known] == X["town"][known]).all()
+        assert set(completed["town"]) == {"Rome", "Oslo", "Bern"}
+    drawn, labels = model.sample(20_000)
+    for label in model.classes_:
+        shares = drawn[labels == label]["town"].value_counts(normalize=True)
+        observed = X[y == label]["town"].value_counts(normalize=True)
+        assert_allclose(shares[observed.index], observed, atol=0.03)
+
+
+def test_averages_and_searches_take_categories():
+    X, y = mixed_samples(n_samples=600)
+    test, labels = mixed_samples(n_samples=2000, seed=1)
+    single = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
+    averaged = AveragedMixtureClassifier(MixtureClassifier(2, max_iter=500), n_estimators=4, random_state=0).fit(X, y)
+    chosen = MixtureClassifier("auto", random_state=0, max_iter=500).fit(X, y)
+    for model in (averaged, averaged.to_mixture(), averaged.reduce(2), chosen):
+        assert model.score(test, labels) > single.score(test, labels) - 0.04
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"solver": "gradient"}, "categorical features are learned by EM alone. Use one of 'em'"),
+        ({"objective": "conditional"}, "No solver can fit this model"),
+        ({"covariance_type": "low_rank"}, "covariance_type='low_rank' does not take categorical features"),
+        ({"categorical_features": ["sex", "town", "x"]}, "categorical_features names 'x', which is not a feature of X"),
+        ({"categorical_features": [True]}, r"categorical_features is a mask of shape \(1,\), but X has 4 features"),
+        ({"categorical_features": "all"}, "categorical_features must be one of 'from_dtype', None, a mask"),
+        ({"categorical_features": [0, 1, 2, 3]}, "At least one feature must be numeric"),
+        ({"categorical_features": None}, "X has columns that are not numeric"),
+        ({"categorical_features": ["sex"]}, "Name the feature in categorical_features, or leave it out"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_words(options, message):
+    X, y = mixed_samples()
+    with pytest.raises(ValueError, match=message):
+        MixtureClassifier(1, **options).fit(X, y)
+
+
+def test_models_with_categories_are_not_exported():
+    X, y = mixed_samples()
+    with pytest.raises(ValueError, match="to_onnx does not take models with categorical features"):
+        MixtureClassifier(1).fit(X, y).to_onnx("model.onnx")
+
+
+def test_mixed_features_are_predicted_better_than_by_boosting_and_by_numbers_alone():
+    X, y = mixed_samples(n_samples=800, missing=0.2)
+    test, labels = mixed_samples(n_samples=4000, missing=0.2, seed=1)
+    ours = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
+    boosting = HistGradientBoostingClassifier(random_state=0).fit(X.astype({"town": "category"}), y)
+    numbers = MixtureClassifier(2, random_state=0, max_iter=500).fit(X[["income", "debt"]], y)
+    losses = [
+        log_loss(labels, model.predict_proba(samples))
+        for model, samples in (
+            (ours, test),
+            (boosting, test.astype({"town": "category"})),
+            (numbers, test[["income", "debt"]]),
+        )
+    ]
+    assert losses[0] < min(losses[1:])
