@@ -12,7 +12,7 @@ from torch import Tensor
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.reading.tables import Share, Spread, Table
+from mixtura.reading.tables import CategoryShare, Spread, Table
 
 # Features that a printed summary shows; more do not fit on a line.
 SHOWN_FEATURES = 6
@@ -91,7 +91,7 @@ def component_table(
         own = np.flatnonzero(feature_of == j)
         if j in categories:
             frequencies = mixture.to("cpu").means.numpy()[:, own]
-            columns[column] = [Share(categories[j][int(row.argmax())], float(row.max())) for row in frequencies]
+            columns[column] = [CategoryShare(categories[j][int(row.argmax())], float(row.max())) for row in frequencies]
         else:
             pairs = zip(centres[0][:, own[0]].tolist(), centres[1][:, own[0]].tolist(), strict=True)
             columns[column] = [Spread(*pair) for pair in pairs]

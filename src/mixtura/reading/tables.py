@@ -81,7 +81,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Share:
+class CategoryShare:
     """The most frequent category, shown as "male 72 %"."""
 
     category: Any
@@ -143,7 +143,7 @@ class ModelSummary:
             if values and all(isinstance(value, Spread) for value in values):
                 columns[f"{name} mean"] = [value.value for value in values]
                 columns[f"{name} scale"] = [value.scale for value in values]
-            elif values and all(isinstance(value, Share) for value in values):
+            elif values and all(isinstance(value, CategoryShare) for value in values):
                 columns[f"{name} category"] = [value.category for value in values]
                 columns[f"{name} share"] = [value.share for value in values]
             else:
