@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import Rows, read_rows
+from mixtura.estimators.input import FrameLike, PandasLike, Rows, read_rows
 from mixtura.values.storable import storable
 
 # Types of the columns of a frame that hold categories.
@@ -113,7 +113,7 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     """
     if wanted is None or isinstance(X, Tensor) or np.ndim(X) != 2:
         return None
-    names = list(X.columns) if hasattr(X, "columns") else None
+    names = list(X.columns) if isinstance(X, FrameLike) else None
     n_features = len(names) if names is not None else np.shape(X)[1]
     if isinstance(wanted, str):
         checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
@@ -160,9 +160,9 @@ def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> l
 
 def columns_of(X: Any) -> list[Any]:
     """The columns of a frame or an array."""
-    if hasattr(X, "iloc"):
+    if isinstance(X, PandasLike):
         return [X.iloc[:, j] for j in range(X.shape[1])]
-    if hasattr(X, "columns"):
+    if isinstance(X, FrameLike):
         return [X[name].to_numpy() for name in X.columns]
     array = np.asarray(X)
     return [array[:, j] for j in range(array.shape[1])]
@@ -199,7 +199,7 @@ def is_missing(value: Any) -> bool:
 def frame_of(X: Any, columns: dict[int, np.ndarray]) -> Any:
     """Features by position as a frame like X, or as an array of objects."""
     ordered = [columns[j] for j in range(len(columns))]
-    if hasattr(X, "iloc"):
+    if isinstance(X, PandasLike):
         frame = X.copy()
         for name, values in zip(X.columns, ordered, strict=True):
             whole = X[name].astype(object)

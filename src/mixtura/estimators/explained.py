@@ -10,8 +10,8 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import PandasLike
 from mixtura.estimators.categorical import Encoding
+from mixtura.estimators.input import PandasLike
 from mixtura.estimators.trust import as_array
 from mixtura.model.mixture import Mixture
 from mixtura.reading.explanations import Explanation, shapley_values
