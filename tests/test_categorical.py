@@ -183,9 +183,11 @@ def test_averages_and_searches_take_categories():
     test, labels = mixed_samples(n_samples=2000, seed=1)
     single = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
     averaged = AveragedMixtureClassifier(MixtureClassifier(2, max_iter=500), n_estimators=4, random_state=0).fit(X, y)
-    chosen = MixtureClassifier("auto", random_state=0, max_iter=500).fit(X, y)
+    chosen = MixtureClassifier(random_state=0, max_iter=500).fit(X, y)
     for model in (averaged, averaged.to_mixture(), averaged.reduce(2), chosen):
         assert model.score(test, labels) > single.score(test, labels) - 0.04
+    assert len(chosen.search_) == 8
+    assert "chosen by" in str(chosen.summary())
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     """
     if wanted is None or isinstance(X, Tensor) or np.ndim(X) != 2:
         return None
-    names = list(X.columns) if isinstance(X, FrameLike) else None
+    names = list(X.columns) if is_table(X) else None
     n_features = len(names) if names is not None else np.shape(X)[1]
     if isinstance(wanted, str):
         checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
@@ -158,11 +158,19 @@ def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> l
     return sorted(positions)
 
 
+def is_pandas(X: Any) -> bool:
+    return isinstance(X, PandasLike)
+
+
+def is_table(X: Any) -> bool:
+    return isinstance(X, FrameLike)
+
+
 def columns_of(X: Any) -> list[Any]:
     """The columns of a frame or an array."""
-    if isinstance(X, PandasLike):
+    if is_pandas(X):
         return [X.iloc[:, j] for j in range(X.shape[1])]
-    if isinstance(X, FrameLike):
+    if is_table(X):
         return [X[name].to_numpy() for name in X.columns]
     array = np.asarray(X)
     return [array[:, j] for j in range(array.shape[1])]
@@ -199,7 +207,7 @@ def is_missing(value: Any) -> bool:
 def frame_of(X: Any, columns: dict[int, np.ndarray]) -> Any:
     """Features by position as a frame like X, or as an array of objects."""
     ordered = [columns[j] for j in range(len(columns))]
-    if isinstance(X, PandasLike):
+    if is_pandas(X):
         frame = X.copy()
         for name, values in zip(X.columns, ordered, strict=True):
             whole = X[name].astype(object)

@@ -14,7 +14,6 @@ from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.reading.summaries import component_entropies, component_table, feature_names
 from mixtura.reading.tables import ModelSummary
-from mixtura.selection.table import SearchTable
 
 
 class DescribedMixture(ExportableMixture, OutlierDetection):

@@ -29,7 +29,7 @@ def fit_chosen(model: Any, X: Any, y: Any, sample_weight: Any) -> SearchTable:
     """
     labels = as_array(y)
     classes = checks.distinct(labels)
-    parts = folds(clone(model), X, labels, model.cv)
+    parts = folds(model, X, labels, model.cv)
     weights = None if sample_weight is None else np.asarray(sample_weight)
     warps = (None, "johnson") if isinstance(model.warp, str) and model.warp == "auto" else (model.warp,)
     candidates = []
@@ -39,14 +39,16 @@ def fit_chosen(model: Any, X: Any, y: Any, sample_weight: Any) -> SearchTable:
             known = {} if weights is None else {"sample_weight": weights[train]}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                fitted = fitted_clone(clone(model).set_params(**settings), X, labels, train, **known)
+                copy: Any = clone(model)
+                fitted = fitted_clone(copy.set_params(**settings), X, labels, train, **known)
             log_proba = as_array(fitted.predict_log_proba(_safe_indexing(X, test)))
             numbers = np.searchsorted(classes, labels[test])
             losses[test] = -log_proba[np.arange(len(test)), numbers]
         error = float(losses.std(ddof=1) / np.sqrt(len(losses)))
         candidates.append(ScoredCandidate(settings, float(losses.mean()), error, time.perf_counter() - start))
     best = min(range(len(candidates)), key=lambda number: candidates[number].score)
-    chosen: Any = clone(model).set_params(**candidates[best].what)
+    chosen: Any = clone(model)
+    chosen.set_params(**candidates[best].what)
     known = {} if sample_weight is None else {"sample_weight": sample_weight}
     chosen.fit(X, y, **known)
     for name, value in vars(chosen).items():

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
@@ -113,7 +113,7 @@ class OutlierDetection:
 
 def folds(model: Any, X: Any, y: Any, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Positions of training and test samples; stratified for classifiers, shuffled for a number of folds."""
-    splitter: Any = check_cv(cv, y, classifier="classes_" in vars(model))
+    splitter: Any = check_cv(cv, y, classifier=is_classifier(model))
     if isinstance(cv, int):
         splitter = type(splitter)(cv, shuffle=True, random_state=0)
     positions = np.zeros((_num_samples(X), 1))
