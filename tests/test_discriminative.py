@@ -12,7 +12,7 @@ from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Found, Grid, Search
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, Optimum, Search
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -167,10 +167,10 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
 
         def _tried(self, step, starts, found):
             more = [*starts, step]
-            return more, Found(found.place, found.score + gains[len(starts)] / self.weight, more, 0)
+            return more, Optimum(found.place, found.score + gains[len(starts)] / self.weight, more, 0)
 
     search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
-    found, steps = search.growth([], Found((0, 0, 0), 0.0, [], 0))
+    found, steps = search.growth([], Optimum((0, 0, 0), 0.0, [], 0))
     assert len(steps) == len(found.mixtures) == kept
 
 

@@ -186,16 +186,21 @@ class HybridMixtureClassifier(MixtureClassifier):
 
         Parameters
         ----------
-        X, y, sample_weight
-            As in `MixtureClassifier.fit`; all samples are held in memory.
-        X_val, y_val : array-like, optional
-            Samples that only choose the trade-off and the number of epochs, instead of `validation_fraction`. The
-            mixture is then not fitted again.
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing. All samples are held in memory.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels or soft labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+        X_val : array-like of shape (n_validation, n_features), optional
+            Validation set to select the trade-off and the number of epochs, instead of `validation_fraction`. The
+            model is then not refitted.
+        y_val : array-like of shape (n_validation,), optional
+            Labels of the validation set.
 
         Returns
         -------
-        HybridMixtureClassifier
-            The fitted estimator.
+        self : HybridMixtureClassifier
         """
         self._check_arguments()
         source, classes = self._read_problem(X, y, sample_weight, self._objective())

@@ -29,26 +29,34 @@ def tune(
     X_val: Any = None,
     y_val: Any = None,
 ) -> HybridMixtureClassifier:
-    """Fit a `HybridMixtureClassifier` with the settings that predict held-out samples best.
+    """Search the parameters of a `HybridMixtureClassifier` with Optuna, and fit it with the best ones.
 
-    Searches the trade-off, the learning rate, the margin (of `discriminative="margin"`) and the rank (of low-rank
-    covariances) by Optuna. All trials hold out the same samples.
+    The search covers the trade-off, the learning rate, the margin (for `discriminative="margin"`) and the rank (for
+    low-rank covariances). All trials hold out the same samples.
 
     Parameters
     ----------
     estimator : HybridMixtureClassifier
-        Its other settings are kept. It is not changed.
-    X, y, sample_weight, X_val, y_val
-        As in `HybridMixtureClassifier.fit`.
+        Estimator whose other parameters are used; it is not changed.
+    X : array-like of shape (n_samples, n_features)
+        Samples.
+    y : array-like of shape (n_samples,)
+        Labels.
     n_trials : int, default=50
-        Number of settings to compare.
+        Number of trials.
     study : optuna.Study, optional
-        A study to go on with; None makes one from the `random_state` of the estimator.
+        A study to continue; None creates one from the `random_state` of the estimator.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative sample weights.
+    X_val : array-like of shape (n_validation, n_features), optional
+        Validation samples; held-out samples if None.
+    y_val : array-like of shape (n_validation,), optional
+        Labels of the validation samples.
 
     Returns
     -------
-    HybridMixtureClassifier
-        Fitted with the best settings, which its parameters show; `search_` has every trial.
+    model : HybridMixtureClassifier
+        Fitted with the best parameters; `search_` holds all trials.
     """
     checks.count("n_trials", n_trials)
     study = _new_study(estimator) if study is None else study

@@ -134,17 +134,17 @@ def _squares(
             share = (
                 tl.load(row_weights + rows, mask=valid, other=0.0).to(tl.float32) if WEIGHTS else valid.to(tl.float32)
             )
-            found, every = _shares(s, rest, share)
-            found = every_weight * found
+            log_sums, every = _shares(s, rest, share)
+            log_sums = every_weight * log_sums
             signed = every_weight * every
             if LABELS:
                 label = tl.load(labels + rows, mask=valid, other=-1)
                 own = (label < 0)[:, None] | (label[:, None] == owner[None, :])
-                own_found, own_shares = _shares(tl.where(own, s, -float("inf")), rest, share)
-                found += own_weight * own_found
+                own_log_sums, own_shares = _shares(tl.where(own, s, -float("inf")), rest, share)
+                log_sums += own_weight * own_log_sums
                 signed += own_weight * own_shares
                 denominator += tl.sum(every, 0)
-            value += tl.where(share != 0, found * share, 0.0).to(tl.float64)
+            value += tl.where(share != 0, log_sums * share, 0.0).to(tl.float64)
             count += tl.sum(signed, 0)
             turned = tl.trans(signed)
             first = tl.dot(turned, z, first, input_precision="tf32x3")
@@ -174,21 +174,33 @@ def squares_pass(
     """A whole pass of scores bias_k + weights_k . (z, z^2), z = x - centre, over float32 rows.
 
     Products are split into three of reduced precision, which together have the accuracy of single precision; sums are
-    double. Nothing of size rows x components is stored.
+    in double precision. No array of size rows x components is stored.
 
-    Arguments:
-        rows: (N, D), float32, the features of a row contiguous.
-        index: of the rows to take, (n,); None for all.
-        centre: (D,).
-        weights: (K, 2 D).
-        bias: (K,), float64.
-        targets: labels (N,), -1 for unlabeled, and the class of each component (K,); None if no label is known.
-        row_weights: (N,).
-        log_sums: factors of log p(x, c) and of log p(x) in the objective.
+    Parameters
+    ----------
+    rows : Tensor of shape (N, D)
+        Rows in float32, with contiguous features.
+    index : Tensor of shape (n,) or None
+        Indices of the rows to use; None for all.
+    centre : Tensor of shape (D,)
+    weights : Tensor of shape (K, 2 D)
+    bias : Tensor of shape (K,)
+        In float64.
+    targets : tuple of Tensor or None
+        Labels (N,), -1 for unlabeled, and the class of each component (K,); None without labels.
+    row_weights : Tensor of shape (N,) or None
+    log_sums : tuple of float
+        Factors of log p(x, c) and of log p(x) in the objective.
 
-    Returns:
-        The value (), counts (K,) and sums of (z, z^2) with signed responsibilities (K, 2 D), and the counts of the
-        posteriors over all components (K,), which are zero without targets.
+    Returns
+    -------
+    value : Tensor of shape ()
+    counts : Tensor of shape (K,)
+        Sums of the signed responsibilities.
+    sums : Tensor of shape (K, 2 D)
+        Sums of (z, z^2) weighted by signed responsibilities.
+    denominators : Tensor of shape (K,)
+        Sums of the posteriors over all components; zero without targets.
     """
     n_components, size = len(bias), rows.shape[1]
     k, d = (max(16, triton.next_power_of_2(length)) for length in (n_components, size))

@@ -75,8 +75,8 @@ def hold_outs(
     else:
         parts = _given(strata, cv)
     device = next(part.device for part in (labels, shares, weights) if part is not None)
-    found = [HoldOut(kept.to(device), held_out.to(device)) for kept, held_out in parts]
-    return [part for part in found if int(part.held_out.sum()) >= smallest]
+    splits = [HoldOut(kept.to(device), held_out.to(device)) for kept, held_out in parts]
+    return [part for part in splits if int(part.held_out.sum()) >= smallest]
 
 
 def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | None) -> Tensor | None:

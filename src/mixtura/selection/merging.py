@@ -43,12 +43,12 @@ class _Parts:
 
         1/2 [(w_i + w_j) log |Sigma_ij| - w_i log |Sigma_i| - w_j log |Sigma_j|].
         """
-        found = []
+        pair_losses = []
         for part in others.split(max(1, PAIR_NUMBERS // self.spreads[0].numel())):
             total, _, spreads = self.unions(first, part)
             kept = self.weights[first] * known[first] + self.weights[part] * known[part]
-            found.append(0.5 * (total * self.log_determinants(spreads) - kept))
-        return torch.cat(found)
+            pair_losses.append(0.5 * (total * self.log_determinants(spreads) - kept))
+        return torch.cat(pair_losses)
 
     def all_losses(self) -> Tensor:
         """(K, K), infinite on and below the diagonal."""
@@ -123,9 +123,9 @@ def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
     others = torch.tensor([j for j in range(n) if j != i], dtype=torch.int64, device=table.device)
     if not len(others):
         return
-    found = parts.losses(i, others, parts.log_determinants(parts.spreads))
-    table[i, i + 1 :] = found[i:]
-    table[:i, i] = found[:i]
+    pair_losses = parts.losses(i, others, parts.log_determinants(parts.spreads))
+    table[i, i + 1 :] = pair_losses[i:]
+    table[:i, i] = pair_losses[:i]
 
 
 def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:

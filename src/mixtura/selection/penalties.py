@@ -103,14 +103,14 @@ class Fold:
 
     def score(self, mixture: Mixture) -> tuple[float, float]:
         """Log posteriors of the labels kept out, and their weight."""
-        found = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
-        return found.value, found.weight
+        summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
+        return summary.value, summary.weight
 
 
 def with_prior(plan: Plan, prior: Any, n_components: list[int]) -> Plan:
     """The plan for these numbers of components, under a prior as `MixtureClassifier` takes it."""
-    made = make_prior(prior, plan.description, n_components)
-    return replace(plan, n_components=n_components, prior=made)
+    chosen = make_prior(prior, plan.description, n_components)
+    return replace(plan, n_components=n_components, prior=chosen)
 
 
 def counts_of(mixture: Mixture) -> list[int]:
@@ -166,7 +166,7 @@ def cut(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) 
     return generative(plan, start, limits)
 
 
-def grown(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
+def grow(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
     """A generative start with the components that a search found worth having."""
     for step in steps:
         fit = refitted(plan, step.setting, described(plan, step.setting, start), limits)
@@ -253,7 +253,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Found:
+class Optimum:
     """The best place of a search, its score, and the mixtures of the folds there."""
 
     place: Place
@@ -276,16 +276,16 @@ class Search:
         """Choose the setting that predicts best, and the classes that are worth more components."""
         starts = [fold.start for fold in self.folds]
         grid = self.grid
-        found = self.climbed(starts, [grid.middle], grid.corners)
+        optimum = self.climbed(starts, [grid.middle], grid.corners)
         steps: list[Growth] = []
         if grows:
-            found, steps = self.growth(starts, found)
-        table = SearchTable("log_loss", tuple(self.candidates), found.number)
-        return SettingChoice(grid[found.place], tuple(steps), table)
+            optimum, steps = self.growth(starts, optimum)
+        table = SearchTable("log_loss", tuple(self.candidates), optimum.number)
+        return SettingChoice(grid[optimum.place], tuple(steps), table)
 
-    def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Found:
+    def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
         """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
-        seen: dict[Place, Found] = {}
+        seen: dict[Place, Optimum] = {}
 
         def look(place: Place) -> float:
             if place not in self.grid:
@@ -296,14 +296,14 @@ class Search:
 
         return seen[max((uphill(look, max(group, key=look)) for group in groups), key=look)]
 
-    def compared(self, place: Place, starts: list[Mixture]) -> Found:
+    def compared(self, place: Place, starts: list[Mixture]) -> Optimum:
         """What a setting comes to from generative starts, one a fold."""
         setting, start = self.grid[place], time.perf_counter()
         mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
         score, error = self.score(mixtures)
         what = setting.what | {"n_components": tuple(counts_of(mixtures[0]))}
         self.candidates.append(ScoredCandidate(what, -score, error, time.perf_counter() - start))
-        return Found(place, score, mixtures, len(self.candidates) - 1)
+        return Optimum(place, score, mixtures, len(self.candidates) - 1)
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
         start = described(fold.plan, setting, start)
@@ -311,40 +311,40 @@ class Search:
             return stopped(fold, setting, start, self.limits).mixture
         return refitted(fold.plan, setting, start, self.limits)
 
-    def growth(self, starts: list[Mixture], found: Found) -> tuple[Found, list[Growth]]:
+    def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
         """What gains by growing, in order, and where that leads: all components first, then one at a time (growing)."""
-        starts, found, steps = self._doubled(starts, found)
+        starts, optimum, steps = self._doubled(starts, optimum)
         failed: list[int] = []
-        while len(failed) < PATIENCE and (able := self._able(found.mixtures, False, failed)):
-            step = Growth((able[0],), False, self.grid[found.place])
-            more, tried = self._tried(step, starts, found)
-            if self._gains(tried, found):
-                starts, found, failed = more, tried, []
+        while len(failed) < PATIENCE and (able := self._able(optimum.mixtures, False, failed)):
+            step = Growth((able[0],), False, self.grid[optimum.place])
+            more, tried = self._tried(step, starts, optimum)
+            if self._gains(tried, optimum):
+                starts, optimum, failed = more, tried, []
                 steps.append(step)
             else:
                 failed.append(able[0])
-        return found, steps
+        return optimum, steps
 
-    def _doubled(self, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found, list[Growth]]:
+    def _doubled(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
         """All components cut in two, again and again; cuts that gain nothing stay where the next one gains."""
-        best, best_starts, kept = found, starts, 0
+        best, best_starts, kept = optimum, starts, 0
         steps: list[Growth] = []
-        while len(steps) < kept + PATIENCE and (able := self._able(found.mixtures, True, [])):
-            steps.append(Growth(tuple(able), True, self.grid[found.place]))
-            starts, found = self._tried(steps[-1], starts, found)
-            if self._gains(found, best):
-                best, best_starts, kept = found, starts, len(steps)
+        while len(steps) < kept + PATIENCE and (able := self._able(optimum.mixtures, True, [])):
+            steps.append(Growth(tuple(able), True, self.grid[optimum.place]))
+            starts, optimum = self._tried(steps[-1], starts, optimum)
+            if self._gains(optimum, best):
+                best, best_starts, kept = optimum, starts, len(steps)
         return best_starts, best, steps[:kept]
 
-    def _gains(self, tried: Found, found: Found) -> bool:
-        return tried.score > found.score + SMALLEST_GAIN / self.weight
+    def _gains(self, tried: Optimum, optimum: Optimum) -> bool:
+        return tried.score > optimum.score + SMALLEST_GAIN / self.weight
 
-    def _tried(self, step: Growth, starts: list[Mixture], found: Found) -> tuple[list[Mixture], Found]:
+    def _tried(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
         more = [
             cut(fold.plan, start, fit, step, self.limits)
-            for fold, start, fit in zip(self.folds, starts, found.mixtures, strict=True)
+            for fold, start, fit in zip(self.folds, starts, optimum.mixtures, strict=True)
         ]
-        return more, self.climbed(more, self.grid.near(found.place))
+        return more, self.climbed(more, self.grid.near(optimum.place))
 
     def _able(self, mixtures: list[Mixture], every: bool, left_out: list[int]) -> list[int]:
         """Classes that may have twice their components, or one more; that of the least explained one first."""
@@ -442,7 +442,7 @@ class PenaltySearch:
         if given is not None and not choice.growth:
             return given
         start = self._generative(plan, self.new_start) if given is None else given
-        return described(plan, choice.setting, grown(plan, start, choice.growth, self.limits))
+        return described(plan, choice.setting, grow(plan, start, choice.growth, self.limits))
 
     def fit(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult:
         """Train with all samples; the scores of the result are those of the held-out samples that set its length."""

@@ -225,19 +225,19 @@ def _scored(
     assert block.counts is not None
     n_columns = block.counts.shape[1]
     fits = [stack.member(b) for b in range((n_columns - 1) * n_priors, n_columns * n_priors)]
-    found = []
+    scored = []
     for part in torch.arange(len(block.rows), device=block.rows.device).split(SCORED_ROWS):
         if criterion in ("bic", "icl"):
             chunk = Stack.of(ground.structure, fits)
             scores = _mapped(ground, chunk, block.rows[part], with_entropies=True)  # (2, C, P, n)
-            found.append(scores.transpose(1, 2))
+            scored.append(scores.transpose(1, 2))
         else:
             scores = _mapped(ground, stack, block.rows[part], with_entropies=False)[0]  # (C, F * P, n)
             scores = scores.unflatten(1, (n_columns, n_priors))[:, :-1]  # (C, F, P, n)
             unseen = (block.counts[part, :-1] == 0).T  # (F, n)
             sums = scores.masked_fill(~unseen.unsqueeze(1), -torch.inf).logsumexp(1)  # (C, P, n)
-            found.append((sums - unseen.sum(0).log()).transpose(0, 1))
-    whole = torch.cat(found, -1)
+            scored.append((sums - unseen.sum(0).log()).transpose(0, 1))
+    whole = torch.cat(scored, -1)
     held_out = criterion not in ("bic", "icl")
     return _Level(n_components, whole if held_out else None, None if held_out else whole, fits)
 
