@@ -287,7 +287,7 @@ class Strange:
 
 
 REFUSED = [
-    ({"random_state": np.random.RandomState(0)}, r"random_state is a RandomState, .*; pass a whole number, or set it"),
+    ({"random_state": np.random.RandomState(0)}, r"random_state is a RandomState, .*; pass an integer, or set it"),
     (
         {"prior": Strange()},
         r"prior is a Strange, .*; set it with model.set_params\(prior=...\) .*or register its class",

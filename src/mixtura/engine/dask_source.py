@@ -32,8 +32,7 @@ class DaskPartitions:
     def total(self, compute: Callable[..., T], name: str) -> T:
         """The sum of compute(number, *part) over all parts, computed and added on the workers.
 
-        Arguments:
-            name: of the tasks, on Dask's dashboard.
+        `name` is the name of the tasks on the dashboard of Dask.
         """
         token, shared = uuid.uuid4().hex, dask.delayed(compute, traverse=False)  # pyright: ignore[reportPrivateImportUsage]
         work, add = dask.delayed(_alone), dask.delayed(_added)  # pyright: ignore[reportPrivateImportUsage]

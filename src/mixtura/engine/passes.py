@@ -157,9 +157,7 @@ def summarise(
 ) -> Summary:
     """Value and moments of an objective over all rows.
 
-    Arguments:
-        frame: where the rows lie; all of them are inside.
-        buffers: to use again from pass to pass, for the first thread.
+    All rows lie within `frame`. `buffers` are those of the first thread, reused from pass to pass.
     """
     if isinstance(source, LocalSource):
         return _summarise(mixture, objective, frame, memory_limit, buffers, source)
@@ -260,8 +258,7 @@ def map_rows(
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order.
 
-    Arguments:
-        frame: where rows are expected; that of the mixture unless given.
+    `frame` is the expected range of the rows, by default that of the mixture.
     """
     frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
     evaluator = evaluator_for(mixture, source, frame)

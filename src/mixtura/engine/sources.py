@@ -233,9 +233,8 @@ class BatchSource(LocalSource):
 
     Batches are read ahead, and small ones are joined: a pass over a block of few rows has little to share out.
 
-    Arguments:
-        watch: called with the number of rows of every block once they are used.
-        start: position of the first row, where these rows are a part of others.
+    `watch` is called with the number of rows of every block after use. `start` is the position of the first row if
+    these rows are a part of others.
     """
 
     def __init__(

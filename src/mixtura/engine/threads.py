@@ -141,9 +141,8 @@ class PassTask(Protocol):
 def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
     """work(task, thread) for all tasks; on the calling thread, as number 0, where they are few or small.
 
-    Arguments:
-        in_order: thread t does tasks t, t + T, ..., so that what it adds up comes in a fixed order; otherwise each
-            takes the next task when it is ready, since cores are not equally fast, nor always their own.
+    With `in_order`, thread t does tasks t, t + T, ..., so that sums have a fixed order. Otherwise each thread takes the
+    next task when it is ready, since cores may be unequally fast or shared with other programs.
     """
     if n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
         with one_thread():

@@ -227,13 +227,21 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureClassifier:
-        """Fit the mixture.
+        """Fit the classifier.
 
-        Arguments:
-            X: rows; NaN means missing. An array, a frame, a torch tensor, a memory map, or a re-iterable of (X, y) or
-                (X, y, sample_weight) batches, in which case y stays None.
-            y: one label per row, or a matrix of soft labels (rows x classes, summing to 1; NaN rows are unlabeled).
-            sample_weight: one non-negative weight per row.
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing. An array, a data frame, a tensor, a memory map, or an iterable of batches
+            `(X, y)` or `(X, y, sample_weight)` that can be iterated repeatedly; then `y` is None.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels, or soft labels whose rows sum to 1; a row of NaN is unlabeled.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : MixtureClassifier
         """
         objective = self._checked_objective()
         if is_auto(self.n_components) and find_encoding(X, self.categorical_features) is not None:
@@ -365,8 +373,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if not self._goes_on:
             self.search_ = None
         counts = self._n_components(wanted, classes, description)
-        made = make_prior("default" if is_auto(prior) else prior, plan.description, counts)
-        return replace(plan, n_components=counts, prior=made)
+        chosen = make_prior("default" if is_auto(prior) else prior, plan.description, counts)
+        return replace(plan, n_components=counts, prior=chosen)
 
     def _check_choice(self) -> None:
         """Check the arguments of the automatic choice."""
@@ -431,8 +439,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             return replace(plan, prior=make_prior("default" if is_auto(prior) else prior, plan.description, counts))
         plan = replace(plan.with_warp(choice.warp), n_components=choice.n_components, selection=choice)
         structure = choice.structure if is_auto(self.covariance_type) else plan.structure
-        made = make_prior(choice.prior, plan.description, choice.n_components)
-        return replace(plan, structure=structure, prior=made)
+        chosen = make_prior(choice.prior, plan.description, choice.n_components)
+        return replace(plan, structure=structure, prior=chosen)
 
     def _structures(self, plan: Plan) -> dict[str, Structure]:
         """Covariance structures to compare, by their names."""

@@ -446,7 +446,7 @@ class Fitted:
 
 
 def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
-    """The fit of all rows that takes as many steps as were best for the rows kept out."""
+    """Refit all rows with the number of iterations that was best for the held-out rows."""
     again = run(solver, rows, best.start, best.result.best_iteration, 0.0)
     if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
         return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))

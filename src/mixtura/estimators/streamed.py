@@ -51,9 +51,7 @@ class Look:
 class Reader:
     """Checks batches as arrays are checked, and turns them into blocks.
 
-    Arguments:
-        labeled: whether batches must have labels.
-        classes: in their order; None before they are known.
+    `labeled` says whether batches must have labels. `classes` are in their order, or None before they are known.
     """
 
     estimator: Any
@@ -150,9 +148,7 @@ def read_stream(
 ) -> Streamed:
     """Check rows in parts; sets features on the estimator.
 
-    Arguments:
-        labeled: whether the rows must have labels.
-        watch: called with the numbers of rows that were read.
+    `labeled` says whether the rows must have labels. `watch` is called with the numbers of rows read.
     """
     if is_dask(X):
         return _read_dask(estimator, X, y, sample_weight, labeled, unlabeled)

@@ -264,7 +264,7 @@ class Optimum:
 
 @dataclass
 class Search:
-    """Compares settings, and numbers of components, by the rows kept out of every fold."""
+    """Compares settings and numbers of components by cross-validation."""
 
     folds: list[Fold]
     grid: Grid

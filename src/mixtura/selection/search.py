@@ -50,7 +50,7 @@ REGULAR = 2.0
 def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
     """The ten priors that "auto" compares, from weak to strong.
 
-    The default prior weaker and stronger; one pseudo-row that is wide, the penalty of OT95; and strong ones towards the
+    The default prior weaker and stronger; one wide pseudo-observation, the penalty of OT95; and strong ones towards the
     covariance of the classes, which pull the means as well. Where structures do not follow a whole covariance
     (dense=False), its variances take its place.
     """
@@ -110,10 +110,14 @@ class _Level:
 def choose(ground: Ground, priors: Sequence[Any], n_components: Sequence[int] | None, criterion: str) -> Selection:
     """The best of all combinations of priors and numbers of components.
 
-    Arguments:
-        priors: Shrinkage, prior objects, or None.
-        n_components: of each class; None walks down from many to one.
-        criterion: "held_out" and "out_of_bag", minus the log density of held-out samples; "bic", "icl".
+    Parameters
+    ----------
+    priors : sequence of Shrinkage, Prior or None
+        Priors to compare.
+    n_components : list of int or None
+        Number of components of each class; None compares from many down to one.
+    criterion : {"held_out", "out_of_bag", "bic", "icl"}
+        Selection criterion; the first two are minus the log density of held-out or out-of-bag samples.
     """
     checks.one_of("criterion", criterion, CRITERIA)
     began = time.perf_counter()

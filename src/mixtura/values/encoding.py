@@ -1,6 +1,6 @@
 """Values as JSON and tensors, and back: one encoder and one decoder for everything that an estimator shows.
 
-JSON has None, truth values, whole numbers, finite numbers, text and lists; everything else is an object with a tag:
+JSON has None, booleans, integers, finite numbers, text and lists; everything else is an object with a tag:
 
     {"float": "nan"}                                     a number that JSON lacks
     {"tuple": [...]}, {"dict": [[key, value], ...]}
@@ -167,7 +167,7 @@ def refusal(value: Any, place: str) -> str:
     if isinstance(value, np.ndarray | np.generic | Tensor):
         what, advice = f"{what} of type {value.dtype}", "arrays must be dense, and hold numbers or text"
     elif isinstance(value, np.random.RandomState | np.random.Generator | torch.Generator):
-        advice = f"pass a whole number, or set it with model.set_params({name}=0) before saving"
+        advice = f"pass an integer, or set it with model.set_params({name}=0) before saving"
     elif name.endswith("_"):
         advice = f"remove it with `del model.{name}` before saving"
     elif callable(value):
