@@ -202,13 +202,13 @@ def make_density(rng):
 
 
 def make_joint(rng):
-    return MixtureClassifier(1, random_state=0, **classifier(rng)), True, "unlabeled", True, None
+    return MixtureClassifier(random_state=0, **classifier(rng)), True, "unlabeled", True, None
 
 
 def make_conditional(rng):
     objective, solver = [("conditional", "auto"), ("conditional", "gradient"), ("margin", "gradient")][rng.integers(3)]
     options = classifier(rng) | {"max_iter": int(rng.choice([0, 1, 5])), "n_init": 1}
-    return MixtureClassifier(1, objective=objective, solver=solver, random_state=0, **options), True, "", True, None
+    return MixtureClassifier(objective=objective, solver=solver, random_state=0, **options), True, "", True, None
 
 
 def make_automatic(rng):
@@ -216,7 +216,7 @@ def make_automatic(rng):
     if rng.random() < 0.5:
         options["prior"] = "auto"
     options["covariance_type"] = str(rng.choice(["full", "diag"]))
-    return MixtureClassifier(1, random_state=0, **options), True, "unlabeled", True, None
+    return MixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
 
 
 def make_discriminative(rng):
@@ -227,7 +227,8 @@ def make_discriminative(rng):
 
 
 def make_hybrid(rng):
-    options = classifier(rng) | {"max_iter": 5, "n_init": 1, "n_epochs": int(rng.integers(1, 3))}
+    options = classifier(rng) | {"max_iter": 5, "n_epochs": int(rng.integers(1, 3))}
+    del options["n_init"]
     options |= {"tradeoff": ["auto", 0.5, 0.0, 1.0][rng.integers(4)]}
     options |= {"discriminative": str(rng.choice(["margin", "conditional"]))}
     options["batch_size"] = int(rng.choice([10, 100]))
