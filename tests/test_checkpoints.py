@@ -170,7 +170,7 @@ def test_a_damaged_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("random_state", [None, np.random.RandomState(0)])
 def test_random_numbers_must_repeat(random_state, tmp_path):
-    with pytest.raises(ValueError, match="checkpoint needs a random_state that is a whole number, so that"):
+    with pytest.raises(ValueError, match="checkpoint needs a random_state that is an integer, so that"):
         MixtureClassifier(random_state=random_state, checkpoint=tmp_path / "fit").fit(ROWS, LABELS)
 
 

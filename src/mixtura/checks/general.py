@@ -168,7 +168,7 @@ def repeatable(random_state: object) -> None:
     """Check that a fit draws the same random numbers when it is repeated."""
     if isinstance(random_state, bool) or not isinstance(random_state, Integral):
         raise ValueError(
-            "checkpoint needs a random_state that is a whole number, so that a fit that is continued draws the same "
+            "checkpoint needs a random_state that is an integer, so that a fit that is continued draws the same "
             f"random numbers; got random_state={random_state!r}."
         )
 

@@ -270,8 +270,8 @@ def map_rows(
 
         def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
             loaded = chunk.load(evaluator.loaded_dtype)
-            found = compute(evaluator.log_joint(loaded, buffers[thread], inside))
-            output[loaded.index] = found.to(evaluator.dtype)
+            values = compute(evaluator.log_joint(loaded, buffers[thread], inside))
+            output[loaded.index] = values.to(evaluator.dtype)
 
         share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
     return answers.joined()

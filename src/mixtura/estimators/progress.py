@@ -41,14 +41,16 @@ def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iter
 
 
 def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, str]:
-    """What a checkpoint knows its fit by."""
+    """Settings that identify a fit in a checkpoint."""
     arguments = {n: v for n, v in estimator.get_params().items() if n.rpartition("__")[2] not in FREE}
-    found = {"estimator class": type(estimator).__name__} | {name: digest(value) for name, value in arguments.items()}
+    settings = {"estimator class": type(estimator).__name__} | {
+        name: digest(value) for name, value in arguments.items()
+    }
     for word, source in samples.items():
-        found |= samples_digests(source, "" if word == "training" else f"{word.replace('_', '-')} ")
+        settings |= samples_digests(source, "" if word == "training" else f"{word.replace('_', '-')} ")
     if arguments.get("warm_start"):
-        found["last fit"] = digest(vars(estimator).get("mixture_"))
-    return found
+        settings["last fit"] = digest(vars(estimator).get("mixture_"))
+    return settings
 
 
 @contextmanager
