@@ -93,7 +93,7 @@ def resident_memory() -> Iterator[dict[str, float]]:
         thread.join()
 
 
-def parquet(n_rows: int, n_iterations: int = 3, n_compared: int = 4_000_000) -> dict[str, Any]:
+def parquet(n_rows: int, n_iterations: int = 2, n_compared: int = 4_000_000) -> dict[str, Any]:
     """Memory of a fit of many rows in files; speed beside memory on a part that fits."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -109,12 +109,12 @@ def same_widths(n_features: tuple[int, ...]) -> None:
             raise ValueError(f"Process {rank} has rows of {n} features, but process 0 has rows of {n_features[0]}.")
 
 
-def not_over_time(covariance_type: str) -> ValueError:
+def not_over_time(covariance_type: str) -> str:
     """Covariances whose moments are projections that change from step to step."""
-    return ValueError(
+    return (
         f"partial_fit cannot be used with covariance_type={covariance_type!r}: its moments are projections of the "
-        "samples, and projections of samples that are gone do not add to those of later ones. Use 'full', 'tied', "
-        "'diag' or 'spherical'."
+        "samples, and projections of samples that are gone do not add to those of later ones; use 'full', 'tied', "
+        "'diag' or 'spherical'"
     )
 
 

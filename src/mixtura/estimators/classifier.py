@@ -243,29 +243,40 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         -------
         self : MixtureClassifier
         """
-        objective = self._checked_objective()
-        if is_auto(self.n_components) and find_encoding(X, self.categorical_features) is not None:
-            self.search_ = fit_chosen(self, X, y, sample_weight)
-            return self
-        self._fit_source(*self._read_problem(X, y, sample_weight, objective), objective)
-        return self
-
-    def _checked_objective(self) -> Objective:
-        """Check arguments that do not depend on the samples; return the objective."""
         checks.switch("warm_start", self.warm_start)
         self._check_choice()
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+        objective = self._objective()
         self._asked_solver()
-        return self._objective()
-
-    def _fit_source(self, source: Source, classes: np.ndarray, objective: Objective) -> Problem:
+        if is_auto(self.n_components) and find_encoding(X, self.categorical_features) is not None:
+            self.search_ = fit_chosen(self, X, y, sample_weight)
+            return self
+        source, classes = self._read_problem(X, y, sample_weight, objective)
         self.running_ = None
         n_starts = self._n_starts()
         with computing(), recorded(self, training=source):
             plan = self._settled(self._plan(source, classes, objective))
             best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
         self._keep(best, plan)
-        return plan.problem
+        return self
+
+    def _problem_of(self, source: Source, objective: Objective) -> Problem:
+        """The problem of the fitted model for other samples, with the prior that was chosen."""
+        _, generator = self._generator()
+        description, counts = describe(source, len(self.classes_), generator), self.n_components_.tolist()
+        prior = self.selection_.best.prior if "selection_" in vars(self) else self.prior
+        return Plan(
+            source,
+            self.classes_,
+            description,
+            self._structure(source.n_features),
+            counts,
+            objective,
+            make_prior(prior, description, counts),
+            checks.class_prior(self.class_prior, description.class_weights),
+            generator,
+            checks.memory_limit(self.memory_limit),
+        ).problem
 
     def _settled(self, plan: Plan) -> Plan:
         """The plan with what the rows are to decide; a preset may look at them for that."""

@@ -18,6 +18,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -37,7 +38,7 @@ from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklea
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.online import OnlineFit
+from mixtura.estimators.online import OnlineFit, learns_online
 from mixtura.estimators.progress import recorded
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
@@ -46,7 +47,7 @@ from mixtura.init.starts import clusters_of, starting_mixture, weighted_deviatio
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
-from mixtura.roles import Covariance, Prior, Structure
+from mixtura.roles import Covariance, Objective, Prior, Structure
 from mixtura.selection.plan import is_auto, make_prior
 from mixtura.selection.search import Ground, Selection, choose, wanted_criterion, wanted_priors
 from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
@@ -233,21 +234,18 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        self._fit(X, sample_weight)
-        return self
-
-    def _fit(self, X: Any, sample_weight: Any) -> Problem:
         self._check_arguments()
         rows, source = self._read_source(X, sample_weight)
         self.running_ = None
         searches = is_auto(self.n_components) or is_auto(self.prior)
         with computing(), recorded(self, bar=searches, training=source):  # otherwise verbose prints, as scikit-learn's
             best, problem, description = self._best_fit(rows, source)
-        keep_unobserved(self, description, stacklevel=4)
+        keep_unobserved(self, description, stacklevel=3)
         self._keep(best)
         warn_of_prior(self.prior, problem.prior, best.mixture, description)
-        return problem
+        return self
 
+    @available_if(learns_online)
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, step: float | str = "decaying"
     ) -> GaussianMixture:
@@ -271,22 +269,28 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        self._check_online(step)
-        if "mixture_" not in vars(self):
-            self._begin(lambda: self._fit(X, sample_weight))
-            return self
+        self._check_step(step)
+        first = "mixture_" not in vars(self)
+        if first:
+            self._begin(X, None, sample_weight)
         self._check_arguments()
         rows = read_rows(self, X, reset=False)
         source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
-        if source.n_rows:
+        if first:
+            self._remember_first(self._problem_of(source, Marginal()))
+        elif source.n_rows:
             self._step(source, step)
         return self
 
+    def _problem_of(self, source: Source, objective: Objective) -> Problem:
+        """The problem of the fitted model for other samples, with the prior that was chosen."""
+        description = describe(source, 1, torch.Generator().manual_seed(0))
+        check_described(self, description)
+        return replace(self._last_problem(source, description), objective=objective)
+
     def _step(self, source: Source, step: float | str) -> None:
         if self.running_ is None:
-            description = describe(source, 1, torch.Generator().manual_seed(0))
-            check_described(self, description)
-            self._resume(source, self._last_problem(source, description))
+            self._resume(self._problem_of(source, Marginal()))
         assert self.running_ is not None
         alone = self.running_.prior is None
         record = self._advance(source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)

@@ -23,14 +23,34 @@ from mixtura.estimators.streamed import number_labels
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
-from mixtura.selection.plan import SMALLEST_VARIANCE
 from mixtura.solvers import EM, Problem, Record
 from mixtura.solvers.stepwise import RunningMoments, adds_over_time, kept
-from mixtura.values.moments import Moments
+from mixtura.values.moments import Moments, Summary
 from mixtura.values.storable import as_loaded
 
 # Of a sample that a class without samples may start from; no more than rounding for the other classes.
 TRACE = 1e-6
+
+
+def learns_online(estimator: Any) -> bool:
+    """Whether moments of these covariances add over time; otherwise the reason, as an AttributeError."""
+    if isinstance(estimator.covariance_type, str) and estimator.covariance_type.startswith("low_rank"):
+        raise AttributeError(checks.not_over_time(estimator.covariance_type))
+    return True
+
+
+def classifies_online(estimator: Any) -> bool:
+    """The same for classifiers, which need the joint likelihood. Presets fix another and have no such argument."""
+    arguments = estimator.get_params(deep=False)
+    objective, class_weight = arguments.get("objective"), arguments.get("class_weight")
+    if not isinstance(objective, Joint) and objective != "joint":
+        raise AttributeError(
+            "only the joint likelihood is learned from samples that are seen once; use MixtureClassifier with "
+            "objective='joint'"
+        )
+    if class_weight is not None and not isinstance(class_weight, dict):
+        raise AttributeError(f"class_weight={class_weight!r} needs all labels at once; pass None or a dict")
+    return learns_online(estimator)
 
 
 class OnlineFit:
@@ -41,35 +61,35 @@ class OnlineFit:
     covariance_type: Any
     memory_limit: Any
 
-    def _check_online(self, step: Any) -> None:
-        if isinstance(self.covariance_type, str) and self.covariance_type.startswith("low_rank"):
-            raise checks.not_over_time(self.covariance_type)
+    def _check_step(self, step: Any) -> None:
         decays = isinstance(step, str) and step == "decaying"
         if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
             raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
 
-    def _begin(self, fit: Callable[[], Problem]) -> None:
-        """Fit the first batch, and keep its moments."""
+    def _begin(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit the first batch."""
+        estimator: Any = self
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
-            problem = fit()
+            estimator.fit(X, y, sample_weight)
         if not adds_over_time(self.mixture_):
-            raise checks.not_over_time(self.mixture_.covariance.structure.name)
-        with computing():
-            mixture = self.mixture_.to(problem.source.device)
-            self._remember(_moments(mixture, problem), problem, n_steps=1)
+            raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
 
-    def _resume(self, source: Source, problem: Problem) -> None:
+    def _remember_first(self, problem: Problem) -> None:
+        with computing():
+            self._remember(_summary(self.mixture_, problem).moments, problem, n_steps=1)
+
+    def _resume(self, problem: Problem) -> None:
         """Take a mixture that was fitted otherwise as the first batch, with the weight of this one."""
         with computing():
-            mixture = self.mixture_.to(source.device)
-            summary = summarise(mixture, source, problem.objective, problem.frame, problem.memory_limit)
-            counts = mixture.weights * summary.weight
+            mixture = self.mixture_.to(problem.source.device)
+            counts = mixture.weights * _summary(mixture, problem).weight
             seconds = tuple(
                 part * counts.reshape(-1, *[1] * (part.ndim - 1)) for part in mixture.covariance.own_moments()
             )
             firsts = torch.zeros_like(mixture.means)
-            self._remember(Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means), problem, n_steps=1)
+            moments = Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means)
+            self._remember(moments, problem, n_steps=1)
 
     def _advance(self, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
         """One step (stepwise-em); a step that fails changes nothing."""
@@ -96,17 +116,6 @@ class OnlineFit:
         self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
 
 
-def _learns_online(estimator: Any) -> bool:
-    """Presets fix another objective, and have no such argument."""
-    objective = estimator.get_params(deep=False).get("objective")
-    if isinstance(objective, Joint) or (isinstance(objective, str) and objective == "joint"):
-        return True
-    raise AttributeError(
-        f"{type(estimator).__name__!r} object has no attribute 'partial_fit': only the joint likelihood is learned "
-        "from samples that are seen once; use MixtureClassifier with objective='joint'"
-    )
-
-
 class OnlineClassifier(OnlineFit):
     """`partial_fit` of a classifier."""
 
@@ -114,11 +123,10 @@ class OnlineClassifier(OnlineFit):
     class_weight: Any
     unlabeled: Any
     warp_: Any
-    # What MixtureClassifier has.
-    _checked_objective: Callable[[], Objective]
-    _fit_source: Callable[..., Problem]
+    _objective: Callable[[], Objective]  # of MixtureClassifier
+    _problem_of: Callable[[Source, Objective], Problem]
 
-    @available_if(_learns_online)
+    @available_if(classifies_online)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
     ) -> Any:
@@ -144,38 +152,31 @@ class OnlineClassifier(OnlineFit):
         -------
         self : MixtureClassifier
         """
-        self._check_online(step)
-        objective, first = self._checked_objective(), "mixture_" not in vars(self)
+        self._check_step(step)
+        objective, first = self._objective(), "mixture_" not in vars(self)
         known = _classes(classes, None if first else self.classes_)
         rows = read_rows(self, X, reset=first)
         weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
         numbers = self._numbers(y, len(rows), weights, known)
         weights = self._weighted(weights, numbers, known)
+        shares = _shares_of(numbers, weights, len(known)) if first else None
         if first:
-            shares = _shares_of(numbers, weights, len(known))
-            source = rows.source(None if shares is not None else numbers, shares, weights)
-            self._begin(lambda: self._fit_source(source, known, objective))
-            return self
-        source = replace(rows, warp=self.warp_).source(numbers, None, weights)
-        if source.n_rows:
+            self._begin(X, y if shares is None else _SoftLabels(shares.numpy(), known), sample_weight)
+        source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
+        if first:
+            self._remember_first(self._problem_of(source, objective))
+        elif source.n_rows:
             self._step(source, objective, step)
         return self
 
     def _step(self, source: Source, objective: Objective, step: float | str) -> None:
         if self.running_ is None:
-            self._resume(source, self._problem_of(source, objective))
+            self._resume(self._problem_of(source, objective))
         record = self._advance(source, objective, step, ridge=0.0, strict=False)
         estimator: Any = self
         estimator.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
         estimator.n_iter_ += 1
         estimator.history_ = [*estimator.history_, record]
-
-    def _problem_of(self, source: Source, objective: Objective) -> Problem:
-        """The problem of a model that was fitted without `partial_fit`: its own variances say how small one may be."""
-        estimator: Any = self
-        floor = SMALLEST_VARIANCE * self.mixture_.covariance.variances().mean(0).to(source.device)
-        class_prior = None if estimator.class_prior == "empirical" else self.mixture_.log_class_prior.exp()
-        return Problem(source, objective, locate(source), floor, None, class_prior)
 
     def _numbers(self, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
         if y is None:
@@ -190,10 +191,6 @@ class OnlineClassifier(OnlineFit):
     def _weighted(self, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:
         if self.class_weight is None:
             return weights
-        if not isinstance(self.class_weight, dict):
-            raise ValueError(
-                f"partial_fit needs class_weight=None or a dict; got {self.class_weight!r}, which needs all labels."
-            )
         table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
         factors = table.double()[numbers]  # unlabeled samples, -1, have the last one
         return factors if weights is None else weights * factors
@@ -214,6 +211,16 @@ def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
     return wanted
 
 
+class _SoftLabels:
+    """Soft labels whose columns are named, as those of a data frame are."""
+
+    def __init__(self, shares: np.ndarray, columns: np.ndarray):
+        self.shares, self.columns = shares, columns
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.shares
+
+
 def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tensor | None:
     """Soft labels that let classes without samples start from a trace of every sample; None if there are none."""
     counted = numbers if weights is None else numbers[weights > 0]
@@ -226,5 +233,6 @@ def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tenso
     return torch.where((numbers < 0).unsqueeze(-1), torch.nan, shares)
 
 
-def _moments(mixture: Mixture, problem: Problem) -> Moments:
-    return summarise(mixture, problem.source, problem.objective, problem.frame, problem.memory_limit).moments
+def _summary(mixture: Mixture, problem: Problem) -> Summary:
+    device = problem.source.device
+    return summarise(mixture.to(device), problem.source, problem.objective, problem.frame, problem.memory_limit)
