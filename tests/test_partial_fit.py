@@ -130,6 +130,14 @@ def test_class_weights_as_a_dict_and_a_fixed_class_prior(rng):
     assert np.allclose(fixed.class_prior_, [0.3, 0.7])
 
 
+def test_the_first_batch_decides_what_is_automatic():
+    X, y = make_ripley(400, random_state=0)
+    model = streamed(MixtureClassifier(random_state=0), X, y, 2)
+    assert model.search_ is not None
+    assert model.running_.n_steps == 2
+    assert model.score(X, y) > 0.85
+
+
 # ---- life of a model -----------------------------------------------------------------------------------------------
 
 
@@ -204,9 +212,15 @@ def test_refusals():
     [
         (DiscriminativeMixtureClassifier(), "only the joint likelihood is learned from samples that are seen once"),
         (HybridMixtureClassifier(), "only the joint likelihood is learned from samples that are seen once"),
-        (MixtureClassifier(objective="margin"), "only the joint likelihood is learned from samples"),
-        (MixtureClassifier(class_weight="balanced"), "class_weight='balanced' needs all labels at once; pass None or"),
-        (MixtureClassifier(covariance_type="low_rank"), "partial_fit cannot be used with covariance_type='low_rank': "),
+        (MixtureClassifier(1, objective="margin"), "only the joint likelihood is learned from samples"),
+        (
+            MixtureClassifier(1, class_weight="balanced"),
+            "class_weight='balanced' needs all labels at once; pass None or",
+        ),
+        (
+            MixtureClassifier(1, covariance_type="low_rank"),
+            "partial_fit cannot be used with covariance_type='low_rank': ",
+        ),
         (GaussianMixture(covariance_type="low_rank"), "its moments are projections of the samples, and projections of"),
     ],
 )

@@ -264,15 +264,15 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         """The problem of the fitted model for other samples, with the prior that was chosen."""
         _, generator = self._generator()
         description, counts = describe(source, len(self.classes_), generator), self.n_components_.tolist()
-        prior = self.selection_.best.prior if "selection_" in vars(self) else self.prior
+        prior = "default" if is_auto(self.prior) else self.prior
         return Plan(
             source,
             self.classes_,
             description,
-            self._structure(source.n_features),
+            self.mixture_.covariance.structure,
             counts,
             objective,
-            make_prior(prior, description, counts),
+            make_prior(prior if self.search_ is None else self.search_.best.what["prior"], description, counts),
             checks.class_prior(self.class_prior, description.class_weights),
             generator,
             checks.memory_limit(self.memory_limit),
