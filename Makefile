@@ -18,7 +18,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test lint format bench fuzz oldest newest sdist clean
+.PHONY: demo test lint format docs bench fuzz oldest newest sdist clean
 .NOTPARALLEL:
 
 demo: .venv/installed-plot
@@ -39,6 +39,10 @@ format: .venv/installed-dev
 # Random estimators on random data; no case begins after MINUTES.
 fuzz: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases $(CASES) --minutes $(MINUTES)
+
+# The documentation site, in build/docs; warnings are errors.
+docs: .venv/installed-docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks

@@ -262,12 +262,12 @@ class Covariance(Structured):
 
     @property
     def log_determinants(self) -> Tensor:
-        """log |Sigma_k|, (K,)."""
+        """``log |Sigma_k|``, (K,)."""
         return self._log_determinants
 
     @property
     def distinct_log_determinants(self) -> Tensor:
-        """log |Sigma_g| of every distinct matrix, (G,)."""
+        """``log |Sigma_g|`` of every distinct matrix, (G,)."""
         return self.log_determinants
 
     def variances(self) -> Tensor:
@@ -486,12 +486,12 @@ class Parameters(Protocol):
 
     @property
     def log_determinants(self) -> Tensor:
-        """log |Sigma_k|, (K,)"""
+        """``log |Sigma_k|``, (K,)."""
         ...
 
     @property
     def distinct_log_determinants(self) -> Tensor:
-        """log |Sigma_g| of every distinct matrix, (G,): fewer than K where components share one."""
+        """``log |Sigma_g|`` of every distinct matrix, (G,): fewer than K where components share one."""
         ...
 
     def traces(self, scatter: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def _details(evidence: ReportedRows) -> list[str]:
             f"Row {sample}: {evidence.names[evidence.numbers[sample]]}; predicted {evidence.names[best]} "
             f"({evidence.probabilities[sample, best]:.0%}), component {explanation.nearest_components[place]}, "
             f"outlier score {evidence.outlier_scores[sample]:.1f}\n"
-            f"Reasons for {explanation.classes[place]} (log-odds): {reasons}\nValues: {values}"
+            f"Reasons for {explanation.classes[place]}, in log-odds: {reasons}\nValues: {values}"
         )
     return texts
 

@@ -148,7 +148,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
     degree : int, default=2
         Degree of the polynomial kernel, (gamma x'z + coef0)^degree, or of the monomials.
     gamma : float, default=1.0
-        Coefficient of the polynomial kernel and of the RBF kernel, exp(-gamma |x - z|^2). It applies to scaled samples.
+        Coefficient of the polynomial kernel and of the RBF kernel, ``exp(-gamma |x - z|^2)``. It applies to scaled
+        samples.
     coef0 : float, default=1.0
         Constant of the polynomial kernel.
     scaling : bool, default=True
@@ -588,7 +589,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     degree : int, default=2
         Degree of the polynomial kernel or of the monomials.
     gamma : float, default=1.0
-        Coefficient of the RBF kernel, exp(-gamma |x - z|^2), and of the polynomial kernel.
+        Coefficient of the RBF kernel, ``exp(-gamma |x - z|^2)``, and of the polynomial kernel.
     coef0 : float, default=1.0
         Constant of the polynomial kernel.
     scaling : bool, default=True

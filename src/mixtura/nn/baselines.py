@@ -62,6 +62,8 @@ class LinearHead(nn.Linear):
 class LargeMarginSoftmax(nn.Module):
     """Linear head without bias, trained with an angular margin (large-margin softmax [1]_).
 
+    ::
+
         logit_c = |w_c| |x| cos(angle_c);  in training with labels, that of the label is
         |w| |x| [psi(angle) + blend cos(angle)] / (1 + blend),  psi(t) = (-1)^k cos(m t) - 2 k,  k = floor(m t / pi)
 

@@ -183,6 +183,8 @@ class Conjugate:
 def log_terms(pseudo: PseudoMoments, parameters: Parameters) -> tuple[Tensor, Tensor]:
     """Compute the terms of the log density of a conjugate prior, up to a constant (conjugate-prior).
 
+    ::
+
         of components (K,)  weight_count log w_k - 1/2 [log |Sigma_k| + mean_count (mean_k - mean)' Sigma_k^-1 (.)],
         of matrices (G,)    -1/2 [covariance_count log |Sigma_g| + tr Sigma_g^-1 scatter],
 
