@@ -52,7 +52,7 @@ class Savable:
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a model: an interrupted first fit may have left none."""
-        return not {"mixture_", "model_"}.isdisjoint(vars(self))
+        return not {"mixture_", "model_", "estimator_"}.isdisjoint(vars(self))
 
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
