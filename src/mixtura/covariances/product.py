@@ -73,8 +73,9 @@ class Product(Structure):
     Parameters
     ----------
     inner : Structure
-        Of the numeric features, which are the first columns.
+        Structure of the numeric features, which are the first columns.
     n_numeric : int
+        Number of numeric features.
     sizes : tuple of int
         Number of categories of each categorical feature.
     strength : float, default=2.0
@@ -132,6 +133,7 @@ class ProductCovariance(Covariance):
     Parameters
     ----------
     inner : Covariance
+        Covariances of the numeric features.
     log_frequencies : Tensor of shape (K, V)
         Of the V categories of all categorical features; those of a feature sum to one.
     centres : Tensor of shape (K, V)

@@ -104,6 +104,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     unlabeled : object, default=None
         The label of unlabeled samples, such as -1; np.nan means every missing label (NaN, None, pd.NA or masked); None
         means that every label is a class. In soft labels a row of NaN is unlabeled.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Categorical features, by name, index or mask; "from_dtype" means those of categorical or text type.
     init : str or fitted mixture, default="kmeans"
         "kmeans" (on standardised features), "k-means++", "random", "spread" (for few labels among unlabeled samples),
         or a fitted mixture to start from. A selection brings its own initialisation.
