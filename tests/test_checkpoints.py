@@ -210,3 +210,24 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
         except NotFittedError:
             continue
         assert np.isfinite(found).all()
+
+
+# ---- progress on the screen ------------------------------------------------------------------------------------------
+
+
+@every_model
+def test_verbose_counts_the_iterations_of_all_loops(name, monkeypatch, capsys):
+    n_steps, next_loop = [0], loop.next_loop
+
+    def counting(solver):
+        journal = next_loop(solver)
+        show = journal.show
+        monkeypatch.setattr(journal, "show", lambda *values: (n_steps.__setitem__(0, n_steps[0] + 1), show(*values)))
+        return journal
+
+    monkeypatch.setattr(loop, "next_loop", counting)
+    clone(MODELS[name]).set_params(verbose=1).fit(rows_of(name), LABELS)
+    if name == "density":  # prints what scikit-learn prints
+        assert "Initialization 0" in capsys.readouterr().out
+    else:
+        assert f"{n_steps[0]} iterations" in capsys.readouterr().err
