@@ -4,6 +4,8 @@ import csv
 import json
 import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ pd = pytest.importorskip("pandas", reason="pandas is not installed: pip install 
 from sklearn.datasets import load_iris  # noqa: E402
 
 import mixtura  # noqa: E402
+from conftest import ROOT  # noqa: E402
 from mixtura.cli import commands, comparing, main  # noqa: E402
 from mixtura.cli.columns import read_problem  # noqa: E402
 from mixtura.cli.files import read_table  # noqa: E402
@@ -404,3 +407,12 @@ def test_hostile_names_stay_text(capsys):
     frame.to_csv("t.csv", index=False, quoting=csv.QUOTE_ALL)
     assert run(capsys, "fit", "t.csv", "--target", "survived", "--budget", "1s")[0] == 0
     assert run(capsys, "predict", "model.mixtura", "t.csv")[0] == 0
+
+
+def test_a_model_file_is_read_where_the_command_line_was_not_used(capsys):
+    passengers().to_csv("t.csv", index=False)
+    run(capsys, "fit", "t.csv", "--target", "survived", "--budget", "1s")
+    code = "import mixtura; print(type(mixtura.load('model.mixtura')).__name__)"
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=known).stdout
+    assert shown == "TableClassifier\n"

@@ -10,6 +10,7 @@ from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_no
 from mixtura.estimators.reject_option import RejectOption
 from mixtura.estimators.scoring import LabeledScorer
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
+from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 
 __all__ = [
     "AveragedMixture",
@@ -25,5 +26,7 @@ __all__ = [
     "RejectOption",
     "RelevanceVectorClassifier",
     "SparseMixtureClassifier",
+    "TableClassifier",
+    "TableColumn",
     "make_nonnegative_pipeline",
 ]
