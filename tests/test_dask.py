@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 from mixtura import GaussianMixture, MixtureClassifier, SparseMixtureClassifier
 from mixtura.checks import SourceError
@@ -235,33 +234,3 @@ def test_a_worker_that_is_killed_costs_time_alone(cluster, data):
     with pytest.warns(Warning, match="max_iter"):
         other = MixtureClassifier(2, tol=0, max_iter=30, random_state=0).fit(X, y)
     assert_same(model, other, X)
-
-
-@lossy
-@pytest.mark.slow
-def test_a_scheduler_that_goes_away(cluster, data):
-    X, y, _ = data
-    rows, labels = arrays((X, y), 50)
-    slow = rows.map_blocks(slowly, dtype=rows.dtype, meta=np.empty((0, 2)))
-    threading.Timer(3.0, lambda: cluster.cluster.scheduler_comm.close_rpc() or cluster.shutdown()).start()
-    model = MixtureClassifier(2, tol=0, max_iter=1000, random_state=0)
-    refused(lambda: model.fit(slow, labels), "The Dask scheduler or its workers were lost during a pass", SourceError)
-    assert model.n_iter_ > 1
-    assert np.isfinite(model.predict_proba(X)).all()
-
-
-@lossy
-@pytest.mark.slow
-def test_moments_travel_and_rows_do_not(cluster, data):
-    rows = da.random.default_rng(0).normal(size=(400_000, 8), chunks=(100_000, 8)).persist()
-    model = GaussianMixture(2, max_iter=5, tol=0, random_state=0)
-    before = sum(cluster.run(transferred).values())
-    with pytest.warns(Warning, match="did not converge"):
-        model.fit(rows)
-    n_bytes = sum(cluster.run(transferred).values()) - before
-    assert n_bytes < 0.5 * rows.nbytes
-    assert torch.isfinite(model.mixture_.means).all()
-
-
-def transferred(dask_worker):
-    return dask_worker.transfer_outgoing_bytes_total
