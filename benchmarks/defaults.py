@@ -68,7 +68,7 @@ PEERS: dict[str, Callable[[], Any]] = {
     "histogram gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
     "LightGBM": lightgbm,
     "CatBoost, 500 trees": catboost,
-    "QDA": lambda: filled(QuadraticDiscriminantAnalysis(reg_param=1e-6)),
+    "QDA, reg_param=0.001": lambda: filled(QuadraticDiscriminantAnalysis(reg_param=1e-3)),
     "logistic regression": lambda: filled(LogisticRegression(max_iter=1000)),
 }
 MIXTURES: dict[str, Callable[[], Any]] = {
