@@ -145,11 +145,11 @@ def test_a_class_grows_where_it_needs_components():
 
 def test_penalties_are_compared_again_when_a_class_has_grown():
     """Ripley's classes have two parts each: what holds one Gaussian for both is not what holds two."""
-    model = DiscriminativeMixtureClassifier("auto", **QUICK).fit(*make_ripley(100, random_state=4))
+    model = DiscriminativeMixtureClassifier("auto", **QUICK).fit(*make_ripley(100, random_state=9))
     scores = {sum(record.what["n_components"]): [] for record in model.search_}
     for record in model.search_:
         scores[sum(record.what["n_components"])].append(record.score)
-    assert min(scores[model.n_components_.sum()]) < min(scores[2]) - 0.02
+    assert min(scores[model.n_components_.sum()]) < min(scores[2]) - 0.03
     assert model.growth_[0].setting.prior != model.prior_
 
 

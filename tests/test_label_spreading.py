@@ -77,7 +77,7 @@ def test_one_label_of_a_ring_finds_the_ring(rng):
     labels[:2] = truth[:2]
     found = MixtureClassifier({0: 1, 1: 6}, init="spread", unlabeled=-1, random_state=0).fit(rows, labels)
     assert found.score(rows, truth) > 0.98
-    with pytest.warns(RepairWarning, match="has 1 rows for 6 components"):  # the start sees the labeled rows alone
+    with pytest.warns(RepairWarning, match="has 1 samples for 6 components"):  # the start sees the labeled rows alone
         other = MixtureClassifier({0: 1, 1: 6}, unlabeled=-1, random_state=0).fit(rows, labels)
     assert other.score(rows, truth) < 0.98
 

@@ -723,12 +723,12 @@ def test_wrong_features_are_named(make):
         (lambda: LinearHead(5, 1), "n_classes must be an integer of at least 2; got 1."),
         (lambda: LargeMarginSoftmax(5, 3, 0), "margin must be an integer of at least 1; got 0."),
         (lambda: LargeMarginSoftmax(5, 3, decay=1), "decay must be a number above 0 and below 1; got 1."),
-        (lambda: MixtureHead(5, 3, 1, "cubic"), "quadratic must be one of 'full', 'diagonal', 'low_rank', 'none'; got"),
+        (lambda: MixtureHead(5, 3, 1, "cubic"), "quadratic must be one of 'full', 'diag', 'low_rank', 'none'; got"),
         (lambda: MixtureHead(5, 3, 1, "low_rank", rank=6), "rank must not exceed the number of features, 5; got 6."),
         (lambda: MixtureHead(5, 3, density=1), "density must be True or False; got 1."),
         (lambda: SparseMixtureHead(5, 3, threshold=-1), "threshold must be a number of at least 0; got -1."),
         (lambda: WarmUp(0), "n_rows must be an integer of at least 1; got 0."),
-        (lambda: MixtureHead(5, 3).to_estimator(["a", "b"]), "classes must be 3 different labels; got ['a', 'b']."),
+        (lambda: MixtureHead(5, 3).to_estimator(["a", "b"]), "classes must be 3 different labels, one per class"),
     ],
 )
 def test_wrong_arguments_are_named(make, message):

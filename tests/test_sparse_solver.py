@@ -218,11 +218,11 @@ class TestBases:
     def test_a_kernel_that_is_not_positive_definite(self, rng):
         rows = tensor(rng.normal(size=(10, 2)))
         distances = Custom(lambda a, b: np.linalg.norm(a[:, None] - b, axis=-1))
-        with pytest.raises(ValueError, match=r"not positive definite: the smallest eigenvalue .* is -[0-9.]+;"):
+        with pytest.raises(ValueError, match=r"not positive definite: the smallest eigenvalue .* is -[0-9.]+"):
             gram_factor(distances.gram(rows, rows))
-        with pytest.raises(ValueError, match=r"not symmetric: k\(x, z\) and k\(z, x\) differ by up to [0-9.]+; use"):
+        with pytest.raises(ValueError, match=r"not symmetric: k\(x, z\) and k\(z, x\) differ by up to [0-9.]+"):
             gram_factor(tensor(rng.normal(size=(5, 5))))
-        with pytest.raises(ValueError, match=r"gave an array of shape \(10,\) for 10 and 3 rows; .* shape \(10, 3\)"):
+        with pytest.raises(ValueError, match=r"must return an array of shape \(10, 3\) for 10 and 3 rows.* got shape \(10,\)"):
             Custom(lambda a, b: a[:, 0]).gram(rows, rows[:3])
 
     def test_monomials(self):

@@ -137,7 +137,7 @@ def test_checkpoints_are_written_so_too(tmp_path, monkeypatch):
 
     calls, sync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: calls.append(file) or sync(file))
-    settings = {"tradeoff": 0.5, "n_epochs": 2, "refit": False, "random_state": 0}
+    settings = {"tradeoff": 0.5, "n_epochs": 2, "validation_fraction": None, "random_state": 0}
     HybridMixtureClassifier(**settings, checkpoint=tmp_path / "fit").fit(*make_ripley(125, random_state=0))
     assert list(read_tensors(tmp_path / "fit", CHECKPOINT)[0]["loops"]) == ["0", "1"]  # EM, and the epochs
     assert len(calls) >= 2

@@ -285,7 +285,7 @@ def test_rows_without_an_observed_value_are_refused(model):
 def test_a_column_without_an_observed_value_is_named_and_stays_missing(model, tmp_path):
     frame = pd.DataFrame({"a": ROWS[:, 0], "empty": np.nan, "b": HOLES[:, 1]})
     with pytest.warns(
-        RepairWarning, match=r"^X has no observed value in columns \['empty'\]: nothing is learned"
+        RepairWarning, match=r"^X has no observed value in columns \['empty'\]: they have no effect"
     ) as caught:
         found = fitted(model, frame, LABELS)
     assert len(caught) == 1

@@ -111,14 +111,14 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     wanted : "from_dtype", None, or array-like
         As `categorical_features` of scikit-learn's HistGradientBoostingClassifier.
     """
-    if wanted is None or isinstance(X, Tensor) or np.ndim(X) != 2:
-        return None
     names = list(X.columns) if is_table(X) else None
-    n_features = len(names) if names is not None else np.shape(X)[1]
     if isinstance(wanted, str):
         checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
-        if names is None:
-            return None
+    if wanted is None or isinstance(X, Tensor) or (names is None and (isinstance(wanted, str) or np.ndim(X) != 2)):
+        return None
+    n_features = len(names) if names is not None else np.shape(X)[1]
+    if isinstance(wanted, str):
+        assert names is not None
         positions = [j for j, kind in enumerate(X.dtypes) if str(kind).lower().startswith(CATEGORIES)]
         positions = [j for j in positions if holds_text(X, names[j])]
     else:

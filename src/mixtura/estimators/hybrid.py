@@ -209,10 +209,11 @@ class HybridMixtureClassifier(MixtureClassifier):
             plan = self._plan(kept, classes, self._objective())
             start = self._generative(plan)
             search = self._search(plan, start.mixture)
-            best, self.search_ = search.choose(plan, start, held_out)
+            best, table = search.choose(plan, start, held_out)
             if held_out is not None and X_val is None and not best.interrupted:
                 plan = self._plan(source, classes, self._objective())
                 best = search.again(plan, self._generative(plan), best)
+        self.search_ = table
         self.margin_, self.tradeoff_, self.n_epochs_ = search.margin, best.tradeoff, best.epoch
         self.validation_scores_ = list(best.result.scores)
         self._keep(replace(best.result, outcome=_outcome(best)), plan)
