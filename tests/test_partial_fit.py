@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
@@ -180,7 +181,9 @@ def test_batches_of_one_sample_and_of_weight_zero(rng):
 def test_no_warning_of_few_iterations_at_the_first_batch(rng):
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        GaussianMixture(3, max_iter=1, random_state=0).partial_fit(clusters(rng, 100))
+        model = GaussianMixture(3, max_iter=1, random_state=0).partial_fit(clusters(rng, 100))
+    with pytest.warns(ConvergenceWarning):  # as a fit would
+        clone(model).fit(clusters(rng, 100))
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture as SklearnMixture
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -229,3 +230,10 @@ def test_selected_features_are_those_that_tell_the_classes():
     assert pipeline.score(X, y) > 0.8
     with pytest.raises(TypeError, match="estimator must be a classifier with a density; got SparseMixtureClassifier"):
         MarginalFeatureSelector(SparseMixtureClassifier()).fit(X, y)
+
+
+def test_a_mixture_prints_as_one_sentence():
+    model = MixtureClassifier({0: 1, 1: 2, 2: 1}, random_state=0).fit(*load_iris(return_X_y=True))
+    text = str(model.mixture_)
+    assert text.startswith("Mixture of 4 components (full) of 4 features, [1, 2, 1] per class; weights 0.333, ")
+    assert "tensor" not in text

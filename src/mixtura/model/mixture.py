@@ -33,6 +33,13 @@ class Mixture:
     def __post_init__(self) -> None:
         object.__setattr__(self, "covariance", self.covariance.at(self.means))
 
+    def __str__(self) -> str:
+        weights = ", ".join(f"{weight:.3g}" for weight in self.weights.tolist())
+        return (
+            f"Mixture of {self.n_components} components ({self.covariance.structure.name}) of {self.n_features} "
+            f"features, {self.class_sizes} per class; weights {weights}"
+        )
+
     @property
     def n_components(self) -> int:
         return self.means.shape[0]
