@@ -181,7 +181,6 @@ def gaussian(rng):
         "prior": [None, "default", "default", Shrinkage(4.0, 2.0)][rng.integers(4)],
         "max_iter": int(rng.choice([0, 1, 5, 30])),
         "n_init": int(rng.choice([1, 1, 2])),
-        "dtype": [None, None, "float32", "float64"][rng.integers(4)],
     }
 
 
@@ -325,7 +324,7 @@ def attempt_laws(case: Case, model: Any) -> list[str]:
     answers = attempt(lambda: answers_of(model, case.test_rows))
     if isinstance(answers, Exception):
         return unlike_ours(answers, "predict")
-    tolerance = 1e-5 if case.is_single or getattr(model, "dtype", None) == "float32" else 1e-9
+    tolerance = 1e-5 if case.is_single else 1e-9
     found += bad_answers(answers, tolerance)
     found += unequal("batches", attempt(lambda: in_batches(model, case.test_rows)), answers, tolerance)
     found += unequal("seed", attempt(lambda: answers_of(fit(case), case.test_rows)), answers, None)

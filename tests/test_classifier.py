@@ -716,22 +716,6 @@ class TestSources:
         with pytest.raises(ValueError, match="only one class: 0"):
             MixtureClassifier(1).fit([(IRIS[:10], SPECIES[:10]), (IRIS[10:20], SPECIES[10:20])])
 
-    @pytest.mark.parametrize("dtype", ["float32", "float64", torch.float32, np.float64, "double"])
-    def test_dtype(self, dtype, ripley):
-        X, y = ripley
-        if dtype == "double":
-            with pytest.raises(ValueError, match=r'dtype must be None, "float32" or "float64"; got \'double\'\.'):
-                MixtureClassifier(1, dtype=dtype).fit(X, y)
-        else:
-            MixtureClassifier(1, dtype=dtype).fit(X, y)
-
-    def test_dtype_of_a_memory_map(self, tmp_path):
-        np.save(tmp_path / "rows.npy", IRIS + 1e-9)
-        mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
-        rounded = MixtureClassifier(1, dtype="float32").fit(mapped, SPECIES)
-        expected = MixtureClassifier(1).fit(IRIS.astype(np.float32), SPECIES).predict_proba(IRIS.astype(np.float32))
-        np.testing.assert_allclose(rounded.predict_proba(mapped), expected, atol=1e-12)
-
 
 # ---- going on, stopping, watching ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 import sklearn
 import sklearn.ensemble
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
@@ -20,6 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import mixtura
 from mixtura import (
     AveragedMixture,
     AveragedMixtureClassifier,
@@ -38,7 +39,7 @@ WITHOUT_CHANCE = [
     MixtureClassifier(1, covariance_type="spherical", memory_limit="2 MB"),
     MixtureClassifier(1, covariance_type="low_rank"),
     MixtureClassifier(1, covariance_type=Tied(Diagonal(), per_class=True), class_weight="balanced"),
-    MixtureClassifier(1, dtype="float64", device="cpu", unlabeled=None),
+    MixtureClassifier(1, device="cpu", unlabeled=None),
     MixtureClassifier(1, objective="conditional", solver="gradient", max_iter=30),
     MixtureClassifier(1, warp="johnson"),
     GaussianMixture(),
@@ -189,6 +190,14 @@ class TestEveryEstimator:
 
     def test_repr_names_only_what_was_set(self, estimator):
         assert repr(estimator) == f"{type(estimator).__name__}(n_components={estimator.n_components}, random_state=0)"
+
+
+PUBLIC = [part for part in vars(mixtura).values() if isinstance(part, type) and issubclass(part, BaseEstimator)]
+
+
+@pytest.mark.parametrize("kind", PUBLIC, ids=lambda kind: kind.__name__)
+def test_no_constructor_has_more_than_24_arguments(kind):
+    assert len(kind._get_param_names()) <= 24
 
 
 def test_kinds_of_estimators():

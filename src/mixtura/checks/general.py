@@ -173,22 +173,6 @@ def repeatable(random_state: object) -> None:
         )
 
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def dtype(value: object) -> torch.dtype | None:
-    """Check that a dtype is None, float32 or float64, as a torch or NumPy type or its name."""
-    if value is None:
-        return None
-    try:
-        name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype | str) else np.dtype(value).name  # pyright: ignore[reportArgumentType, reportCallIssue]
-    except TypeError:
-        name = ""
-    if name not in DTYPES:
-        raise ValueError(f'dtype must be None, "float32" or "float64"; got {value!r}.')
-    return DTYPES[name]
-
-
 MEMORY_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 

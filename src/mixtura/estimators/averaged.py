@@ -63,11 +63,6 @@ class _Averaged(MixtureEstimator):
         return self._base.device
 
     @property
-    def dtype(self) -> Any:
-        """Precision of X: that of the members."""
-        return self._base.dtype
-
-    @property
     def memory_limit(self) -> Any:
         """Limit of temporary arrays: that of the members."""
         return self._base.memory_limit

@@ -82,7 +82,7 @@ class Encoding:
             _check_feature_names(estimator, X, reset=reset)
             _check_n_features(estimator, X, reset=reset)
             X = self.encoded(X)
-        reader = EncodedReader(estimator.device, estimator.dtype)
+        reader = EncodedReader(estimator.device)
         reader.n_features_in_ = self.n_columns
         return read_rows(reader, X, reset=False)
 
@@ -92,9 +92,8 @@ class EncodedReader(BaseEstimator):
 
     n_features_in_: int
 
-    def __init__(self, device: Any = None, dtype: Any = None):
+    def __init__(self, device: Any = None):
         self.device = device
-        self.dtype = dtype
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -117,10 +117,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         Stop when the objective per sample changes by less.
     device : str or torch.device, default=None
         Where samples are held; by default where the input is.
-    dtype : str or dtype, default=None
-        Precision of the samples; by default that of the input.
     memory_limit : int or str, default=None
-        Bytes of scratch memory, or text like "256 MB".
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
     warm_start : bool, default=False
         Continue from the last fit, with what it selected.
     random_state : int, RandomState or None, default=None
@@ -195,7 +193,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         max_iter: int = 200,
         tol: float = 1e-4,
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         warm_start: bool = False,
         random_state: Any = None,
@@ -221,7 +218,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.memory_limit = memory_limit
         self.warm_start = warm_start
         self.random_state = random_state

@@ -108,8 +108,6 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         Rank of "low_rank"; "auto" means min(10, max(1, n_features // 2)).
     device : str, torch.device or None, default=None
         Device of the computation; None means that of X.
-    dtype : {"float32", "float64"} or None, default=None
-        Precision in which X is held; None means that of X.
     memory_limit : int, str or None, default=None
         Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
 
@@ -193,7 +191,6 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         criterion: str = "auto",
         rank: Any = "auto",
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
     ):
         self.n_components = n_components
@@ -215,7 +212,6 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         self.criterion = criterion
         self.rank = rank
         self.device = device
-        self.dtype = dtype
         self.memory_limit = memory_limit
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:

@@ -63,10 +63,10 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     tol : float or "auto", default="auto"
         Stop when the objective per sample changes by less; "auto" is 0.4 divided by the number of samples, from 1e-5
         to 1e-3.
-    device, dtype : optional
-        Where, and in which precision, samples are held; None follows the input.
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
     memory_limit : int, str or None, default=None
-        Bytes of scratch memory, or text like "256 MB".
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
     warm_start : bool, default=False
         Go on from the last fit.
     random_state : int, RandomState or None, default=None
@@ -124,7 +124,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         max_iter: int = 200,
         tol: Any = "auto",
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         warm_start: bool = False,
         random_state: Any = None,
@@ -146,7 +145,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             max_iter=max_iter,
             tol=tol,
             device=device,
-            dtype=dtype,
             memory_limit=memory_limit,
             warm_start=warm_start,
             random_state=random_state,

@@ -81,10 +81,10 @@ class HybridMixtureClassifier(MixtureClassifier):
         Of Adam, in units of standardised features.
     checkpoint : str or path-like, optional
         A file that keeps the progress of a fit, as in `MixtureClassifier`.
-    device, dtype : optional
-        Where, and in which precision, samples are held; None follows the input.
+    device : str, torch.device or None, default=None
+        Device of the computation; None means that of X.
     memory_limit : int, str or None, default=None
-        Bytes of scratch memory, or text like "256 MB".
+        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
     warm_start : bool, default=False
         Go on from the last fit.
     random_state : int, RandomState or None, default=None
@@ -144,7 +144,6 @@ class HybridMixtureClassifier(MixtureClassifier):
         learning_rate: float = 1e-3,
         checkpoint: Any = None,
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         warm_start: bool = False,
         random_state: Any = None,
@@ -163,7 +162,6 @@ class HybridMixtureClassifier(MixtureClassifier):
             init=init,
             max_iter=max_iter,
             device=device,
-            dtype=dtype,
             memory_limit=memory_limit,
             warm_start=warm_start,
             random_state=random_state,

@@ -91,17 +91,15 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         raise checks.not_in_memory(type(estimator).__name__, f"a {type(X).__module__}.{type(X).__name__}")
     # A model may have been fitted where there is a GPU, and predict where there is none.
     wanted_device = checks.device(estimator.device, required=reset)
-    wanted_dtype, takes_nan = checks.dtype(estimator.dtype), get_tags(estimator).input_tags.allow_nan
+    takes_nan = get_tags(estimator).input_tags.allow_nan
     if isinstance(X, Tensor):
         values = _checked_tensor(estimator, X, reset, smallest)
-        dtype = wanted_dtype or values.dtype
-        values = values.to(dtype)
         extents = extents_of(values)
-        if not extents.within(dtype):
+        if not extents.within(values.dtype):
             checks.no_infinity(values, takes_nan)
-        return Rows(values, wanted_device or values.device, dtype, as_tensor=True, extents=extents)
+        return Rows(values, wanted_device or values.device, values.dtype, as_tensor=True, extents=extents)
     array = _checked_array(estimator, _with_nan(X), reset, smallest)
-    dtype = wanted_dtype or (torch.float32 if array.dtype == np.float32 else torch.float64)
+    dtype = torch.float32 if array.dtype == np.float32 else torch.float64
     device = wanted_device or torch.device("cpu")
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
     extents = extents_of(values)

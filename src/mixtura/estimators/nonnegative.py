@@ -98,8 +98,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Convergence threshold of the change of the objective per sample.
     device : str, torch.device or None, default=None
         Device of the computation; None means that of X.
-    dtype : {"float32", "float64"} or None, default=None
-        Precision in which X is read; None means that of X.
     memory_limit : int, str or None, default=None
         Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB. Samples, their scaled copy,
         the model and the predictions come on top.
@@ -171,7 +169,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         max_iter: int = 1000,
         tol: float = 1e-6,
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -187,7 +184,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
-        self.dtype = dtype
         self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose

@@ -177,8 +177,6 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if all columns would take minutes, or not fit in `memory_limit`.
     device : str, torch.device or None, default=None
         Device of the computation; None means that of X.
-    dtype : {"float32", "float64"} or None, default=None
-        Precision in which X is held; the fit is in float64.
     memory_limit : int, str or None, default=None
         Limit of the temporary arrays of predictions and of the columns that `working_set="auto"` holds, in bytes or as
         text like "256 MB"; None means 256 MB. A fit holds its samples, responsibilities and Hessian on top.
@@ -256,7 +254,6 @@ class SparseMixtureClassifier(ConditionalClassifier):
         tol: float = 1e-5,
         working_set: Any = "auto",
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -277,7 +274,6 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.tol = tol
         self.working_set = working_set
         self.device = device
-        self.dtype = dtype
         self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
@@ -608,8 +604,6 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         Whether to add columns one by one while they raise the evidence, instead of starting with all.
     device : str, torch.device or None, default=None
         Device of the computation; None means that of X.
-    dtype : {"float32", "float64"} or None, default=None
-        Precision in which X is held; the fit is in float64.
     memory_limit : int, str or None, default=None
         Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
     random_state : int, RandomState or None, default=None
@@ -648,7 +642,6 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         tol: float = 1e-5,
         working_set: Any = "auto",
         device: Any = None,
-        dtype: Any = None,
         memory_limit: Any = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -657,6 +650,6 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         super().__init__(
             1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
             start_variance=start_variance, expected_variance=expected_variance, max_iter=max_iter, tol=tol,
-            working_set=working_set, device=device, dtype=dtype, memory_limit=memory_limit, random_state=random_state,
+            working_set=working_set, device=device, memory_limit=memory_limit, random_state=random_state,
             verbose=verbose, checkpoint=checkpoint,
         )  # fmt: skip
