@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -91,10 +90,10 @@ def by_hand(rows: Tensor, kind: str, means: Tensor) -> Callable[[], object]:
     return run
 
 
-def pomegranate(rows: Tensor, kind: str, mixture: Mixture) -> float:
-    """Milliseconds of its pass over the same rows; NaN where it is not installed."""
+def pomegranate(rows: Tensor, kind: str, mixture: Mixture) -> float | None:
+    """Milliseconds of its pass over the same rows; None where it is not installed."""
     if importlib.util.find_spec("pomegranate") is None or mixture.n_components > 100:
-        return math.nan
+        return None
     from pomegranate.distributions import Normal
     from pomegranate.gmm import GeneralMixtureModel
 
@@ -147,7 +146,7 @@ def measure(kind: str, n_rows: int, size: int, n_components: int, limit: float) 
         "pass": ours,
         "signed pass": signed,
         "iteration of fit": iterations[len(iterations) // 2],
-        "predict_proba": median_ms(lambda: model.predict_proba(rows), 5) if few else math.nan,
+        "predict_proba": median_ms(lambda: model.predict_proba(rows), 5) if few else None,
         "unfused": unfused,
         "plain torch": median_ms(by_hand(rows, kind, mixture.means.float()), 5),
         "pomegranate": pomegranate(rows, kind, mixture),
@@ -215,7 +214,7 @@ def main() -> None:
         torch.cuda.empty_cache()
     whole = fits()
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, mixtura {mixtura.__version__}"
-    out.write_text(json.dumps({"machine": machine, "passes": passes, "fits": whole}, indent=1) + "\n")
+    out.write_text(json.dumps({"machine": machine, "passes": passes, "fits": whole}, indent=1, allow_nan=False) + "\n")
     out.with_suffix(".md").write_text(table(machine, passes, whole))
 
 
@@ -226,7 +225,7 @@ def table(machine: str, passes: list[dict], whole: list[dict]) -> str:
         "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names),
     ]  # fmt: skip
     form = {"error": "{:.0e}", "workload": "{}", "scratch MB": "{:.0f}"}
-    cells = [[form.get(n, "{:.2f}").format(p[n]) if p[n] == p[n] else "" for n in names] for p in passes]
+    cells = [[form.get(n, "{:.2f}").format(p[n]) if p[n] is not None else "" for n in names] for p in passes]
     lines += ["| " + " | ".join(line) + " |" for line in cells]
     lines += [
         "",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import LOG_TWO_PI, Buffers, Evaluator, LoadedChunk, computing_dtype, frame_of
+from mixtura.engine.evaluator import LOG_TWO_PI, Buffers, Evaluator, LoadedChunk, evaluator_for, frame_of
 from mixtura.engine.passes import Chunk, chunks_of
 from mixtura.engine.sources import Source
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
@@ -22,7 +22,7 @@ def map_distances(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
     """compute(log joints (K, n), squared distances (K, n), their means and variances) -> (n, ...), in order."""
-    evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
+    evaluator = evaluator_for(mixture, source, frame_of(mixture))
     outputs = []
     for block in source.blocks():
         output: Tensor | None = None
@@ -55,7 +55,7 @@ def draw_missing(
     A component is drawn by its responsibility, then a sample z of it; with E the linear map that fills in conditional
     means, E(x) + z - E(z) has the right conditional distribution (Matheron's rule), whatever the covariance is.
     """
-    evaluator = Evaluator(mixture, frame_of(mixture), computing_dtype(source))
+    evaluator = evaluator_for(mixture, source, frame_of(mixture))
     outputs = []
     for block in source.blocks():
         output = block.rows.to(evaluator.dtype, copy=True)
