@@ -42,7 +42,7 @@ fuzz: .venv/installed-dev
 
 # The documentation site, in build/docs; warnings are errors.
 docs: .venv/installed-docs
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
 
 bench: .venv/installed-bench
 	$(BIN)/python -m benchmarks

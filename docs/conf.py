@@ -1,21 +1,97 @@
-"""Settings of the documentation site; `make docs` builds it."""
+"""Settings of the documentation site; `make docs` builds it.
+
+The source directory of sphinx is the root of the repository, so that a link between two pages is the same in the
+repository and on the site. `include_patterns` says which files become pages.
+"""
+
+import warnings
+from pathlib import Path
 
 import mixtura
 
 project = "mixtura"
 author = "The mixtura developers"
 release = version = mixtura.__version__
-extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "html_image"]
-myst_fence_as_directive = ["math"]
-myst_heading_anchors = 4
-exclude_patterns = ["package.md", "_build"]
+root_doc = "docs/index"
+include_patterns = [
+    "docs/**",
+    "benchmarks/results/*.md",
+    "reproduce/results/*.md",
+    "reproduce/*.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "CONVENTIONS.md",
+]
+exclude_patterns = [
+    "docs/package.md",
+    "docs/templates",
+]  # the page of the package index, which has links to no other page
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx-mathjax-offline",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+suppress_warnings = [
+    "myst.xref_missing",  # links to folders; tests/test_docs.py checks that they exist
+    "ref.ref",  # references in docstrings of scikit-learn, to its own guide
+    "config.cache",  # sphinx_gallery_conf holds functions
+]
+
+templates_path = [str(Path(__file__).parent / "templates")]  # autosummary looks in the source directory
 html_theme = "pydata_sphinx_theme"
 html_title = "mixtura"
-html_theme_options = {"navigation_with_keys": False, "show_prev_next": False}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_additional_pages = {"index": "forward.html"}
+html_show_sourcelink = False
+html_sidebars = {name: [] for name in ("docs/quick_start", "docs/which_estimator", "docs/theory")}  # no pages below
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_prev_next": False,
+    "navbar_align": "left",
+    "header_links_before_dropdown": 8,
+    "logo": {"text": "mixtura"},
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+copyright = f"{author}; BSD-3-Clause. mixtura {release}"
+
+myst_enable_extensions = ["colon_fence", "dollarmath", "html_image"]
+myst_fence_as_directive = ["math"]
+myst_heading_anchors = 4
+
 autosummary_generate = True
+toc_object_entries_show_parents = "hide"
+smartquotes = False  # "auto" is a value
 autodoc_typehints = "none"  # numpydoc sections have the types
+# Members of these classes, and what scikit-learn adds to every estimator, are described elsewhere.
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "BaseEstimator,ClassifierMixin,DensityMixin,MetaEstimatorMixin,Module,Enum,tuple",
+    "exclude-members": "get_metadata_routing, set_fit_request, set_partial_fit_request, set_predict_request, "
+    "set_score_request, set_transform_request",
+}
 numpydoc_show_class_members = False
-# Links from guides into the repository (README, results, source): tests/test_docs.py checks that they lead somewhere.
-# References in docstrings that come from scikit-learn lead to its own guide.
-suppress_warnings = ["myst.xref_missing", "ref.ref"]
+
+# Scripts of examples/ are run, and their output and figures become pages.
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "docs/gallery",
+    "filename_pattern": r"^((?!several_processes).)*\.py$",  # what torchrun starts is shown, not run
+    "ignore_pattern": "__init__",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "abort_on_example_error": True,
+    "image_scrapers": ("matplotlib",),
+    "reference_url": {},
+}
+warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")

@@ -1,6 +1,8 @@
-"""Numeric and categorical features in one model: passengers with missing ages and ports.
+"""
+Numeric and categorical features together
+=========================================
 
-python examples/mixed_features.py [folder for the picture]
+Passengers with ages, fares, sexes and classes of travel, some of them missing: one likelihood for all features.
 """
 
 import sys
@@ -34,26 +36,37 @@ def passengers(n_samples: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, np.where(rng.random(n_samples) < rates, "survived", "died")
 
 
-def main(folder: str) -> None:
-    X, y = passengers(800, 0)
-    X_test, y_test = passengers(2000, 1)
-    model = MixtureClassifier(3, warp="johnson", random_state=0, max_iter=500).fit(X, y)
-    print(model.summary(X_test, y_test))
-    print("\nlog-loss without each feature:", model.feature_importances(X_test, y_test).round(3).to_dict())
-    print("\nmissing values filled in:\n", model.impute(X_test[X_test["sex"].isna()]).head(3))
-    unknown = int(np.flatnonzero(X_test["sex"].isna())[0])
-    print("\n" + str(model.explain(X_test.iloc[unknown : unknown + 1], classes="survived")))
+X, y = passengers(800, 0)
+X_test, y_test = passengers(2000, 1)
+print(X.head())
 
-    figure, axes = plt.subplots(1, 4, figsize=(24, 5), layout="constrained")
-    model.explain(X_test.iloc[unknown : unknown + 1], classes="survived").plot(axes[0])
-    ExplanationDisplay.from_estimator(model, X_test[:400], classes="survived", ax=axes[1])
-    MixtureDisplay.from_estimator(model, X_test[:300], y_test[:300], features=("age", "fare"), ax=axes[2])
-    axes[2].set(title="age and fare, sex and class integrated out", ylim=(0, 150))
-    ReliabilityDisplay.from_estimator(model, X_test, y_test, ax=axes[3])
-    path = Path(folder) / "mixed_features.png"
-    figure.savefig(path, dpi=55)
-    print(path)
+# %%
+# Columns of text and categories are recognised by their types; ``categorical_features`` names others.
+model = MixtureClassifier(3, warp="johnson", random_state=0, max_iter=500).fit(X, y)
+print(model.summary(X_test, y_test))
 
+# %%
+# Which features matter: the log-loss without each of them.
+print(model.feature_importances(X_test, y_test).round(3))
 
-if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else ".")
+# %%
+# Missing values, numbers and categories alike, are estimated from the observed ones.
+unknown = X_test[X_test["sex"].isna()]
+print(model.impute(unknown).head(3))
+
+# %%
+# Why a passenger of unknown sex is predicted to survive, or not.
+explanation = model.explain(unknown.iloc[:1], classes="survived")
+print(explanation)
+
+# %%
+# Pictures, with the categories integrated out where two numeric features are drawn.
+figure, axes = plt.subplots(1, 4, figsize=(24, 5), layout="constrained")
+explanation.plot(axes[0])
+ExplanationDisplay.from_estimator(model, X_test[:400], classes="survived", ax=axes[1])
+MixtureDisplay.from_estimator(model, X_test[:300], y_test[:300], features=("age", "fare"), ax=axes[2])
+axes[2].set(title="age and fare, sex and class integrated out", ylim=(0, 150))
+ReliabilityDisplay.from_estimator(model, X_test, y_test, ax=axes[3])
+if len(sys.argv) > 1:  # a folder for the picture
+    figure.savefig(Path(sys.argv[1]) / "mixed_features.png", dpi=55)
+plt.show()

@@ -1,7 +1,10 @@
-"""A mixture in place of the last linear layer of a network, on scikit-learn's digits.
+"""
+A mixture as the last layer of a network
+========================================
 
-The network squeezes every image into two numbers, from which the head must tell ten classes. Two lines change: the last
-layer and, for the sparse head, the divergence in the loss. It takes some seconds.
+On scikit-learn's digits, in place of the last linear layer. The network squeezes every image into two numbers, from
+which the head must tell ten classes. Two lines change: the last layer and, for the sparse head, the divergence in the
+loss. It takes some seconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The same rows under generative and discriminative training: boundary, components, and how they move.
+"""
+Generative and discriminative training
+======================================
 
-    python examples/plot_discriminative.py docs/images
-
-One class has more clusters than components. Components that describe it go where most of its rows are, far from the
-other class; components that separate the classes move, and leave their rows, until the boundary is right. Arrows lead
-from the generative to the discriminative means.
+The same samples under both: boundary, components, and how they move. One class has more clusters than components.
+Components that describe it go where most of its samples are, far from the other class; components that separate the
+classes move, and leave their samples, until the boundary is right. Arrows lead from the generative to the
+discriminative means.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def log_posterior(model: MixtureClassifier, X: np.ndarray, y: np.ndarray) -> flo
     return float(model.predict_log_proba(X)[np.arange(len(y)), y].mean())
 
 
-def main(folder: str) -> None:
+def main() -> None:
     X, y = clusters(0)
     X_test, y_test = clusters(1)
     generative = fitted("joint", X, y)
@@ -68,10 +69,10 @@ def main(folder: str) -> None:
     axes[2].set(xlabel="steps of extended Baum-Welch", ylabel="log-loss", title="log-loss during training")
     axes[2].title.set_fontsize(10)
     axes[2].legend(frameon=False)
-    path = Path(folder) / "discriminative.png"
-    figure.savefig(path, dpi=80)
-    print(path)
+    if len(sys.argv) > 1:  # a folder for the picture
+        figure.savefig(Path(sys.argv[1]) / "discriminative.png", dpi=80)
+    plt.show()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else ".")
+    main()

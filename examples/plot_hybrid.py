@@ -1,21 +1,20 @@
-"""Likelihood, margin, error and samples against the slider between describing and separating (RPTP18, figures 1 and 2).
+"""
+From generative to discriminative training
+==========================================
 
-python examples/plot_hybrid.py [folder]: writes hybrid_tradeoff.png and hybrid_samples.png. Eight by eight digits of
-scikit-learn, two components a class, low rank; about two minutes on one core.
+Likelihood, margin, error and samples against the trade-off (RPTP18, figures 1 and 2), on scikit-learn's digits with
+two low-rank components per class; about two minutes on one core.
 """
 
 import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from mixtura import HybridMixtureClassifier
-
-matplotlib.use("agg")
-from matplotlib import pyplot as plt
 
 TRADEOFFS = (1.0, 0.9, 0.5, 0.1, 0.01, 0.001, 0.0)
 SHOWN = (1.0, 0.5, 0.01, 0.0)
@@ -48,12 +47,12 @@ def measured(model: HybridMixtureClassifier, X: np.ndarray, y: np.ndarray) -> tu
     return model.score_samples(X).mean(), lack.mean(), 100 * (1 - model.score(X, y))
 
 
-def plot_tradeoff(models: dict, parts: dict, path: Path) -> None:
+def plot_tradeoff(models: dict, parts: dict) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     places = np.arange(len(TRADEOFFS))
     for name, (X, y) in parts.items():
-        found = np.array([measured(models[t], X, y) for t in TRADEOFFS])
-        for axis, column in zip(axes, found.T, strict=True):
+        values = np.array([measured(models[t], X, y) for t in TRADEOFFS])
+        for axis, column in zip(axes, values.T, strict=True):
             axis.plot(places, column, marker="o", label=name)
     titles = ("mean log density", f"mean lack of a margin of {MARGIN:g}", "error, %")
     for axis, title in zip(axes, titles, strict=True):
@@ -61,10 +60,10 @@ def plot_tradeoff(models: dict, parts: dict, path: Path) -> None:
         axis.set_xticklabels([f"{t:g}" for t in TRADEOFFS])
         axis.grid(alpha=0.3)
     axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=90)
+    save(figure, "hybrid_tradeoff.png", 90)
 
 
-def plot_samples(models: dict, path: Path) -> None:
+def plot_samples(models: dict) -> None:
     figure, axes = plt.subplots(len(SHOWN), 10, figsize=(8, 3.6), layout="constrained")
     for row, tradeoff in zip(axes, SHOWN, strict=True):
         for digit, axis in enumerate(row):
@@ -73,17 +72,22 @@ def plot_samples(models: dict, path: Path) -> None:
             axis.set(xticks=[], yticks=[])
         row[0].set_ylabel(f"{tradeoff:g}", rotation=0, ha="right", va="center")
     figure.suptitle("one draw of every class; rows are trade-offs")
-    figure.savefig(path, dpi=80)
+    save(figure, "hybrid_samples.png", 80)
+
+
+def save(figure, name: str, dpi: int) -> None:
+    """Write a figure into the folder that was asked for."""
+    if len(sys.argv) > 1:
+        figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
     models = {tradeoff: fitted(tradeoff, X_train, y_train) for tradeoff in TRADEOFFS}
-    parts = {"training rows": (X_train, y_train), "test rows": (X_test, y_test)}
-    plot_tradeoff(models, parts, folder / "hybrid_tradeoff.png")
-    plot_samples(models, folder / "hybrid_samples.png")
+    parts = {"training samples": (X_train, y_train), "test samples": (X_test, y_test)}
+    plot_tradeoff(models, parts)
+    plot_samples(models)
     for tradeoff, model in models.items():
         print(f"{tradeoff:g}", *(f"{value:.2f}" for value in measured(model, X_test, y_test)))
 

@@ -1,9 +1,9 @@
-"""What is left of a sparse mixture: Figures 1, 3 and 6 of Hayashi & Uchida (2021) redrawn.
+"""
+Sparse mixtures
+===============
 
-    python examples/plot_sparse_mixture.py docs/images
-
-Black lines are class boundaries, dashed lines those between the components of a class in its colour, and circles the
-rows whose kernels are in use.
+Figures 1, 3 and 6 of Hayashi & Uchida (2021) redrawn. Black lines are class boundaries, dashed lines those between
+the components of a class in its colour, and circles the samples whose kernels are in use.
 """
 
 from __future__ import annotations
@@ -70,13 +70,17 @@ def tints() -> list[np.ndarray]:
     return [(1 - t) * ends[0] + t * ends[1] for t in np.linspace(0, 1, 10)]
 
 
-def save(figure, path: Path) -> None:
-    """With a palette: a third of the bytes."""
+def save(figure, name: str) -> None:
+    """Write a figure into the folder that was asked for, with a palette: a third of the bytes."""
+    if len(sys.argv) < 2:
+        return
+    path = Path(sys.argv[1]) / name
     figure.savefig(path, dpi=75)
     Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)
 
 
-def figure_1(path: Path) -> None:
+def figure_1() -> None:
+    """Boundaries of sparse mixtures and other classifiers."""
     X, y = make_ripley(125, random_state=0)
     models = {
         "logistic regression": LogisticRegression(),
@@ -88,33 +92,32 @@ def figure_1(path: Path) -> None:
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, (title, model) in zip(axes, models.items(), strict=True):
         draw(axis, model.fit(X, y), X, y, title)
-    save(figure, path)
+    save(figure, "sparse_boundaries.png")
 
 
-def figure_3(path: Path) -> None:
+def figure_3() -> None:
+    """A sparse mixture in training."""
     X, y = make_ripley(125, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, n_steps in zip(axes, (2, 10, 30, 100, 5000), strict=True):
         model = SparseMixtureClassifier(3, max_iter=n_steps, random_state=0, **PUBLISHED).fit(X, y)
         draw(axis, model, X, y, f"after {model.n_iter_} updates")
-    save(figure, path)
+    save(figure, "sparse_training.png")
 
 
-def figure_6(path: Path) -> None:
+def figure_6() -> None:
+    """What remains of several numbers of components."""
     X, y = make_checkerboard(20, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
         model = SparseMixtureClassifier(initial // 2, max_iter=1000, random_state=0, **PUBLISHED).fit(X, y)
         draw(axis, model, X, y, f"{initial} components at the start")
-    save(figure, path)
+    save(figure, "sparse_components.png")
 
 
-def main(folder: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # snapshots are stopped early on purpose
-        for name, page in {"boundaries": figure_1, "training": figure_3, "components": figure_6}.items():
-            page(Path(folder) / f"sparse_{name}.png")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else ".")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # snapshots are stopped early on purpose
+    figure_1()
+    figure_3()
+    figure_6()
+plt.show()

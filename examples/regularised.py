@@ -1,8 +1,9 @@
-"""Overfitted peaks, penalties, averages and automatic choices: figures 1 to 3 of Ormoneit & Tresp (1995) redrawn.
+"""
+Penalties, averages and automatic choices
+=========================================
 
-    python examples/regularised.py [folder]      # writes the pictures of docs/regularised.md, into docs/images
-
-Two classes of four blobs each, on one circle; 100 rows a class, 20 full components. Prints mean log densities.
+Figures 1 to 3 of Ormoneit & Tresp (1995) redrawn: two classes of four clusters each, on one circle, with 100 samples
+per class and 20 full components. Prints mean log densities.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from mixtura.datasets import make_rings
 from mixtura.plotting import MixtureDisplay, plot_classifier, plot_density, plot_search
 from mixtura.priors import Conjugate
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
 N_COMPONENTS = 20
-SCALE = 0.25  # of a blob
+SCALE = 0.25  # of a cluster
 
 
 def truth(rows: np.ndarray) -> GaussianMixture:
-    """The density that the rows of the first class came from."""
+    """The density that the samples of the first class came from."""
     angles = np.pi / 2 * np.arange(4)
     means = np.stack([np.cos(angles), np.sin(angles)], 1)
     spheres = {"covariance_type": "spherical", "precisions_init": np.full(4, SCALE**-2), "reg_covar": 0.0}
@@ -47,29 +47,29 @@ def densities(rows: np.ndarray) -> dict[str, GaussianMixture | AveragedMixture]:
     return {"truth": truth(rows)} | {name: model.fit(rows) for name, model in models.items()}
 
 
-def draw_densities(X: np.ndarray, new: np.ndarray, path: Path) -> None:
-    found = densities(X)
+def draw_densities(X: np.ndarray, new: np.ndarray) -> None:
+    estimates = densities(X)
     figure, axes = plt.subplots(2, 3, figsize=(10.5, 7), layout="constrained", sharex=True, sharey=True)
-    highest = 1.5 * np.exp(found["truth"].score_samples(X)).max()
-    for ax, (name, model) in zip(axes.ravel(), found.items(), strict=True):
+    highest = 1.5 * np.exp(estimates["truth"].score_samples(X)).max()
+    for ax, (name, model) in zip(axes.ravel(), estimates.items(), strict=True):
         plot_density(model, X, ax, highest)
-        ax.set(title=f"{name}\nnew rows: {model.score(new):.2f} a row", xlabel="", ylabel="")
-        print(f"{name:40s} training {model.score(X):6.2f}   new rows {model.score(new):6.2f}")
-    figure.savefig(path, dpi=70)
+        ax.set(title=f"{name}\nnew samples: {model.score(new):.2f} per sample", xlabel="", ylabel="")
+        print(f"{name:40s} training {model.score(X):6.2f}   new samples {model.score(new):6.2f}")
+    save(figure, "regularised_densities.png", 70)
 
 
-def draw_classes(X: np.ndarray, y: np.ndarray, path: Path) -> None:
+def draw_classes(X: np.ndarray, y: np.ndarray) -> None:
     model = MixtureClassifier(random_state=0, max_iter=500).fit(X, y)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     plot_classifier(model, X, y, left)
     left.set_title(f"automatic: {model.n_components_.tolist()} components")
     plot_search(model, right)
     right.set_title("candidates, by samples held out")
-    figure.savefig(path, dpi=68)
+    save(figure, "regularised_choice.png", 68)
 
 
-def draw_bent(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray, path: Path) -> None:
-    """The same classes with long tails, as they are and bent."""
+def draw_transformed(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray) -> None:
+    """The same classes with long tails, as they are and transformed."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     for ax, warp in zip(axes, (None, "johnson"), strict=True):
         model = MixtureClassifier(4, warp=warp, random_state=0, max_iter=500).fit(X, y)
@@ -77,19 +77,24 @@ def draw_bent(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.ndarray,
         loss = -model.predict_log_proba(new)[np.arange(len(labels)), labels].mean()
         name = "components in the original features" if warp is None else "components in transformed features"
         ax.set(title=f"{name} (warp={warp!r})\nlog-loss of new samples {loss:.2f}")
-        print(f"warp={warp!r:35} log-loss of new rows {loss:6.2f}")
-    figure.savefig(path, dpi=68)
+        print(f"warp={warp!r:35} log-loss of new samples {loss:6.2f}")
+    save(figure, "regularised_bent.png", 68)
+
+
+def save(figure, name: str, dpi: int) -> None:
+    """Write a figure into the folder that was asked for."""
+    if len(sys.argv) > 1:
+        figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     X, y = make_rings(100, scale=SCALE, random_state=0)
     new, labels = make_rings(2000, scale=SCALE, random_state=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draw_densities(X[y == 0], new[labels == 0], folder / "regularised_densities.png")
-        draw_classes(X, y, folder / "regularised_choice.png")
-        draw_bent(np.exp(1.2 * X), y, np.exp(1.2 * new), labels, folder / "regularised_bent.png")
+        draw_densities(X[y == 0], new[labels == 0])
+        draw_classes(X, y)
+        draw_transformed(np.exp(1.2 * X), y, np.exp(1.2 * new), labels)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""A mixture of rows that several processes share.
+"""
+A mixture of rows that several processes share
+==============================================
+
+Run with ::
 
     torchrun --nproc-per-node=2 examples/several_processes.py
 

@@ -1,12 +1,15 @@
 """The documents: equation names are those of the code, links lead somewhere, examples run."""
 
+import importlib
 import io
 import re
 import tokenize
+import types
 from pathlib import Path
 
 import pytest
 
+import mixtura
 from conftest import ROOT
 
 SOURCE = ROOT / "src" / "mixtura"
@@ -16,8 +19,11 @@ WITH_EXAMPLES = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/choosing.md",
+    "docs/deployment.md",
     "docs/gpu.md",
     "docs/heads.md",
+    "docs/quick_start.md",
+    "docs/reading.md",
     "docs/regularised.md",
 )
 
@@ -122,13 +128,49 @@ def test_examples_run_in_order(name, monkeypatch, tmp_path):
     text = (ROOT / name).read_text("utf-8")
     blocks = [code for language, code in FENCE.findall(text) if language == "python"]
     assert blocks
+    if "onnxruntime" in text:
+        pytest.importorskip("onnxruntime")
     for code in blocks:
         exec(compile(code, name, "exec"), namespace)
 
 
-def test_the_readme_names_every_public_estimator():
-    import mixtura
+# ---- the site ----------------------------------------------------------------------------------------------------
 
+
+PUBLIC = ("", ".covariances", ".datasets", ".nn", ".objectives", ".plotting", ".priors", ".solvers", ".streams")
+
+
+def test_the_api_reference_lists_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    listed = set()
+    for module, names in re.findall(r"currentmodule:: (\S+)\n(.*?)(?=\n\.\. currentmodule|\n```)", text, re.S):
+        listed |= {f"{module}.{name}" for name in re.findall(r"^   (\w[\w.]*)$", names, re.M)}
+    for name in listed:
+        module, _, last = name.rpartition(".")
+        assert last in vars(importlib.import_module(module)), name
+    for part in PUBLIC:
+        module = importlib.import_module(f"mixtura{part}")
+        public = [name for name in module.__all__ if isinstance(vars(module)[name], type | types.FunctionType)]
+        assert {f"mixtura{part}.{name}" for name in public} <= listed
+
+
+def test_figures_of_the_decision_table_are_those_of_their_sources():
+    page = ROOT / "docs" / "which_estimator.md"
+    rows = re.findall(r"^\| .* \| .* \| (.*) \| \[.*\]\((.*)\) \|$", page.read_text("utf-8"), re.M)
+    assert len(rows) > 10
+    for measured, source in rows:
+        known = re.findall(r"[\d.]+", (page.parent / source).read_text("utf-8"))
+        figures = re.findall(r"\d+\.\d+", measured)
+        assert figures, measured
+        assert not set(figures) - set(known), source
+
+
+def test_the_citation_has_the_version():
+    assert f"version: {mixtura.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"{{{mixtura.__version__}}}" in (ROOT / "docs" / "cite.md").read_text("utf-8")
+
+
+def test_the_readme_names_every_public_estimator():
     text = (ROOT / "README.md").read_text("utf-8")
     estimators = [name for name in mixtura.__all__ if name[0].isupper()]
     assert all(f"`{name}" in text for name in estimators), estimators

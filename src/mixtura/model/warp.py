@@ -104,9 +104,9 @@ class Warp:
         return torch.where(self.transformed, rows, values.double()).to(values.dtype)
 
     def log_slopes(self, rows: Tensor) -> Tensor:
-        """Compute the log derivative, log |dg/dx|, summed over the observed features of each sample.
+        """Compute the log derivative, `log |dg/dx|`, summed over the observed features of each sample.
 
-        The density of the original features is log p(x) = log p(g(x)) + log |dg/dx|.
+        The density of the original features is log p(x) = log p(g(x)) + `log |dg/dx|`.
 
         Parameters
         ----------
