@@ -26,7 +26,7 @@ from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint, Marginal
 from mixtura.priors import Conjugate
-from mixtura.selection.search import LARGEST, Ground, choose, penalties
+from mixtura.selection.clusters import LARGEST, choose_clusters, penalties
 from mixtura.solvers import EM, Problem, Task, first_update
 from mixtura.solvers.batched_em import BatchedEM, Together
 
@@ -101,7 +101,7 @@ def path(n_rows: int, n_features: int) -> dict[str, float]:
         generator = torch.Generator().manual_seed(0)
         frame = describe(source, 1, generator).frame
         problem = Problem(source, Marginal(), frame, torch.zeros(n_features, dtype=torch.float64))
-        choose(Ground(problem, 1, Full(), "kmeans", generator), priors, None, "bic")
+        choose_clusters(problem, Full(), priors, None, "bic", generator)
 
     def separate() -> None:
         for prior in priors:

@@ -12,7 +12,7 @@ from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, Optimum, Search
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Climb, Grid, Optimum
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -157,7 +157,7 @@ def test_penalties_are_compared_again_when_a_class_has_grown():
 def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
     """Gains of the log posterior of all labels kept out: two more than the best before are needed."""
 
-    class Scripted(Search):
+    class Scripted(Climb):
         @property
         def weight(self):
             return 100.0
@@ -167,10 +167,10 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
 
         def _tried(self, step, starts, found):
             more = [*starts, step]
-            return more, Optimum(found.place, found.score + gains[len(starts)] / self.weight, more, 0)
+            return more, Optimum(found.place, found.score + gains[len(starts)] / self.weight, more)
 
     search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
-    found, steps = search.growth([], Optimum((0, 0, 0), 0.0, [], 0))
+    found, steps = search.growth([], Optimum((0, 0, 0), 0.0, []))
     assert len(steps) == len(found.mixtures) == kept
 
 

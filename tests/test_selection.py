@@ -15,9 +15,10 @@ from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.priors import Conjugate, Shrinkage
-from mixtura.selection import search
+from mixtura.selection import clusters
+from mixtura.selection.clusters import Path, choose_clusters, penalties
 from mixtura.selection.merging import one_fewer, reduced
-from mixtura.selection.search import Ground, choose, penalties
+from mixtura.selection.search import Search
 from mixtura.solvers import Stack
 from test_bad_input import refused
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def short(monkeypatch):
     """A path of four levels, and few rows: long enough for what these tests ask."""
-    monkeypatch.setattr(search, "LARGEST", 4)
+    monkeypatch.setattr(clusters, "LARGEST", 4)
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,17 @@ def ripley():
     return make_ripley(40, random_state=0)
 
 
-def ground_of(X, y=None, structure=None, weights=None, seed=0) -> Ground:
-    labels = None if y is None else torch.from_numpy(y)
-    source = TensorSource(torch.from_numpy(X), labels, weights=None if weights is None else torch.from_numpy(weights))
-    generator, n_classes = torch.Generator().manual_seed(seed), 1 if y is None else int(y.max()) + 1
-    frame = describe(source, n_classes, generator).frame
-    problem = problem_of(source, frame=frame)
-    return Ground(problem, n_classes, structure or Full(), "kmeans", generator)
+def choose(X, priors, n_components, criterion):
+    return choose_clusters(problem_for(X), Full(), priors, n_components, criterion, torch.Generator().manual_seed(0))
+
+
+def path_of(X, priors, criterion) -> Path:
+    return Path(problem_for(X), Full(), priors, Search(criterion), torch.Generator().manual_seed(0))
+
+
+def problem_for(X):
+    source = TensorSource(torch.from_numpy(X))
+    return problem_of(source, frame=describe(source, 1, torch.Generator().manual_seed(0)).frame)
 
 
 def stripes(seed, n_stripes=4):
@@ -82,11 +87,9 @@ def test_bic_of_one_candidate_is_that_of_the_estimator(ripley, short):
 
 
 def test_large_data_is_compared_on_a_part(monkeypatch):
-    monkeypatch.setattr(search, "SELECTION_ROWS", 150)
+    monkeypatch.setattr(clusters, "SELECTION_ROWS", 150)
     X = stripes(1)
-    ground = ground_of(X)
-    rows, _ = search._prepared(ground, "bic")
-    assert len(next(rows.blocks()).rows) == 150
+    assert len(path_of(X, [None], "bic").counts) == 150
     batches = [X[i : i + 50] for i in range(0, len(X), 50)]
     model = GaussianMixture("auto", random_state=0).fit(batches)
     assert model.mixture_.n_components > 1
@@ -115,7 +118,7 @@ def test_penalties_are_ten_and_differ():
 @pytest.mark.parametrize("criterion", ["bic", "icl"])
 def test_information_criteria_equal_the_twin(criterion, ripley):
     X, _ = ripley
-    found = choose(ground_of(X), [Shrinkage(4.0)], [3], criterion)
+    found = choose(X, [Shrinkage(4.0)], 3, criterion)
     (candidate,) = found.table
     total = 0.0
     for own in reference.log_joint(X, reference.twin_of(found.start)):
@@ -129,17 +132,15 @@ def test_information_criteria_equal_the_twin(criterion, ripley):
 def test_rows_are_judged_by_members_that_did_not_see_them(ripley, monkeypatch):
     """Against separate fits of the folds, which the counts of the rows describe."""
     X, _ = ripley
-    monkeypatch.setattr(search, "PATH_TOL", 0.0)
-    monkeypatch.setattr(search, "PATH_ITERATIONS", 150)
+    monkeypatch.setattr(clusters, "PATH_TOL", 0.0)
+    monkeypatch.setattr(clusters, "PATH_ITERATIONS", 150)
     prior = Conjugate(5.0, X.var(0))
-    ground = ground_of(X)
-    rows, columns = search._prepared(ground, "held_out")
-    levels = search._walk(ground, rows, columns, [prior], [1], "held_out")
-    best = search._chosen(ground, rows, levels, [prior], "held_out", 0.0).table.best
-    counts = next(rows.blocks()).counts.numpy()
-    assert (counts[:, :-1].sum(1) == search.N_FOLDS - 1).all()
+    path = path_of(X, [prior], "held_out")
+    path.walk(1)
+    best, counts = path.search.best, path.counts.numpy()
+    assert (counts[:, :-1].sum(1) == clusters.N_FOLDS - 1).all()
     losses = np.empty(len(X))
-    for fold in range(search.N_FOLDS):
+    for fold in range(clusters.N_FOLDS):
         seen = counts[:, fold] > 0
         losses[~seen] = -GaussianMixture(1, prior=prior, tol=1e-12).fit(X[seen]).score_samples(X[~seen])
     assert_close(best.score, losses.mean(), 1e-6)
@@ -148,7 +149,7 @@ def test_rows_are_judged_by_members_that_did_not_see_them(ripley, monkeypatch):
 
 def test_out_of_bag_densities_are_those_of_several_members(ripley):
     X, _ = ripley
-    density = choose(ground_of(X), [Shrinkage(4.0)], [2], "out_of_bag").table.best
+    density = choose(X, [Shrinkage(4.0)], 2, "out_of_bag").table.best
     assert abs(density.score + GaussianMixture(2, prior="default").fit(X).score(X)) < 0.5
 
 
@@ -172,6 +173,6 @@ def test_averages_choose_once(ripley, short):
 def test_mistakes(ripley):
     X, _ = ripley
     refused(
-        lambda: choose(ground_of(X), [None], None, "aic"),
+        lambda: choose(X, [None], None, "aic"),
         "criterion must be one of 'held_out', 'out_of_bag', 'bic', 'icl'; got 'aic'.",
     )

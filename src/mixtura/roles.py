@@ -128,6 +128,10 @@ class Structure(ABC):
         """Whether all features are Gaussian; if not, EM alone can learn them."""
         return True
 
+    def n_gaussian(self, n_features: int) -> int:
+        """How many of the features are Gaussian; they come first."""
+        return n_features
+
     def for_em(self, n_features: int) -> Structure:
         """The structure that EM fits in place of this one."""
         return self

@@ -117,6 +117,9 @@ class Product(Structure):
     def is_gaussian(self) -> bool:
         return False
 
+    def n_gaussian(self, n_features: int) -> int:
+        return self.n_numeric
+
     def concatenated(self, covariances: Sequence[Covariance]) -> ProductCovariance:
         parts = [covariance for covariance in covariances if isinstance(covariance, ProductCovariance)]
         inner = self.inner.concatenated([part.inner for part in parts])

@@ -280,6 +280,8 @@ class AveragedMixture(DensityMixin, _Averaged):
             check_described(self, description)
             if is_auto(base.n_components) or is_auto(base.prior):
                 base, selection = base._chosen(source, description, random_state)
+                if selection.interrupted:
+                    raise KeyboardInterrupt
                 self.search_ = selection.table
             problem = base._problem(source, description)
             tasks = []
@@ -483,6 +485,8 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         with computing(), recorded(self, training=source):
             base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
             plan = base._plan(source, labels.classes, objective)
+            if plan.interrupted is not None:
+                raise KeyboardInterrupt
             self._check_solver(base, plan)
             rows, self.warp_ = replace(rows, warp=plan.warp), plan.warp
             tasks = []

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, Full, Product
+from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import draw_missing
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
@@ -48,20 +48,19 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     memory_limit: Any
 
     def _structure(self, n_features: int) -> Structure:
-        if self.encoding_ is not None:
-            return self._product(self.encoding_)
-        return self._gaussian(n_features)
+        encoding = self.encoding_
+        return self._with_categories(self._gaussian(n_features if encoding is None else len(encoding.numeric)))
 
-    def _product(self, encoding: Encoding) -> Structure:
-        """The structure of numeric features, and frequencies of the categorical ones."""
-        automatic = isinstance(self.covariance_type, str) and self.covariance_type == "auto"
-        inner = Full() if automatic else self._gaussian(len(encoding.numeric))
+    def _with_categories(self, inner: Structure) -> Structure:
+        """The structure of numeric features, and frequencies of the categorical ones where there are any."""
+        if self.encoding_ is None:
+            return inner
         if inner.name not in ("full", "tied", "diag", "spherical"):
             raise ValueError(
                 f"covariance_type={self.covariance_type!r} does not take categorical features; use 'full', 'tied', "
                 "'diag' or 'spherical'."
             )
-        return Product(inner, len(encoding.numeric), encoding.sizes)
+        return Product(inner, len(self.encoding_.numeric), self.encoding_.sizes)
 
     def _gaussian(self, n_features: int) -> Structure:
         if not isinstance(self.covariance_type, str):

@@ -25,7 +25,6 @@ from mixtura.estimators.base import (
     warn_of_prior,
     warn_of_repairs,
 )
-from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.conversion import SklearnConversion
 from mixtura.estimators.input import (
     Labels,
@@ -34,7 +33,6 @@ from mixtura.estimators.input import (
     is_dask,
     read_labels,
 )
-from mixtura.estimators.mixed_search import fit_chosen
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
@@ -246,15 +244,14 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
         self._asked_solver()
-        if is_auto(self.n_components) and find_encoding(X, self.categorical_features) is not None:
-            self.search_ = fit_chosen(self, X, y, sample_weight)
-            return self
         source, classes = self._read_problem(X, y, sample_weight, objective)
         self.running_ = None
         n_starts = self._n_starts()
         with computing(), recorded(self, training=source):
             plan = self._settled(self._plan(source, classes, objective))
-            best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
+            best = self._interrupted_fit(plan)
+            if best is None:
+                best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
         self._keep(best, plan)
         return self
 
@@ -393,10 +390,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if not is_auto(self.temperature):
             checks.positive("temperature", self.temperature, ' or "auto"')
 
-    def _structure(self, n_features: int) -> Structure:
+    def _gaussian(self, n_features: int) -> Structure:
         """The structure that is asked for; "auto" is full covariances until something else is chosen."""
-        if not is_auto(self.covariance_type) or self.encoding_ is not None:
-            return super()._structure(n_features)
+        if not is_auto(self.covariance_type):
+            return super()._gaussian(n_features)
         if self._goes_on and is_auto(self.n_components) and self.search_ is not None:
             return COVARIANCES[self.search_.best.what["covariance_type"]](checks.rank(self.rank, n_features))
         return Full()
@@ -416,9 +413,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             return self.warp
         checks.one_of("warp", self.warp, ("johnson", "auto"), ", None or a Warp")
         warp = fit_warp(description)
-        if self.encoding_ is not None:  # indicators stay as they are
-            numeric = torch.arange(len(warp.scales), device=warp.scales.device) < len(self.encoding_.numeric)
-            warp = Warp(warp.locations, torch.where(numeric, warp.scales, torch.inf))
         return warp if bool(warp.transformed.any()) else None
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
@@ -447,6 +441,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             counts = [1] * len(plan.classes)
             return replace(plan, prior=make_prior("default" if is_auto(prior) else prior, plan.description, counts))
         plan = replace(plan.with_warp(choice.warp), n_components=choice.n_components, selection=choice)
+        if choice.interrupted:
+            plan = replace(plan, interrupted=choice.start)
         structure = choice.structure if is_auto(self.covariance_type) else plan.structure
         chosen = make_prior(choice.prior, plan.description, choice.n_components)
         return replace(plan, structure=structure, prior=chosen)
@@ -456,9 +452,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if not is_auto(self.covariance_type):
             named = isinstance(self.covariance_type, str)
             return {self.covariance_type if named else plan.structure.name: plan.em_structure}
-        size = plan.source.n_features
-        names = ("full", "tied", "diag") if size <= LARGEST_DENSE else ("diag", "low_rank")
-        return {name: COVARIANCES[name](checks.rank(self.rank, size)) for name in names}
+        size = plan.n_numeric
+        many = size > LARGEST_DENSE and self.encoding_ is None
+        names = ("diag", "low_rank") if many else ("full", "tied", "diag")
+        return {name: self._with_categories(COVARIANCES[name](checks.rank(self.rank, size))) for name in names}
 
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
         wanted = checks.components_per_class(value, classes.tolist())
@@ -488,6 +485,15 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _run(self, solver: MixtureSolver, problem: Problem, start: Mixture) -> FitResult:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
         return run(solver, problem, start, max_iter, tol)
+
+    def _interrupted_fit(self, plan: Plan) -> FitResult | None:
+        """The best model of a selection that Ctrl-C ended; None where all went well."""
+        mixture = plan.interrupted
+        if mixture is None:
+            return None
+        if plan.class_prior is not None:
+            mixture = mixture.with_class_prior(plan.class_prior)
+        return FitResult(plan.converted(mixture), Outcome.INTERRUPTED, ())
 
     def _task(self, plan: Plan, seen: Source, column: int) -> Task:
         """Return the same plan for a part of its samples, or with other weights, to be fitted together with others."""

@@ -39,7 +39,7 @@ from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineFit, learns_online
-from mixtura.estimators.progress import recorded
+from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
@@ -48,8 +48,8 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
 from mixtura.roles import Covariance, Objective, Prior, Structure
+from mixtura.selection.clusters import Selection, choose_clusters, wanted_criterion, wanted_priors
 from mixtura.selection.plan import is_auto, make_prior
-from mixtura.selection.search import Ground, Selection, choose, wanted_criterion, wanted_priors
 from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
 from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import as_loaded, storable
@@ -342,6 +342,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
             chosen, selection = self._chosen(source, description, random_state)
             self.search_ = selection.table
             problem = chosen._problem(source, description)
+            if selection.interrupted:
+                return FitResult(selection.start, Outcome.INTERRUPTED, ()), problem, description
             result = run(chosen._em(problem), problem, selection.start, self.max_iter, self.tol)
             return result, problem, description
         problem = self._last_problem(source, description) if going_on else self._problem(source, description)
@@ -373,10 +375,11 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         priors = wanted_priors(self.prior, structure, source.n_features)
         generator = torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
         problem = replace(self._problem_with(None, source, description), ridge=0.0)
-        ground = Ground(problem, 1, structure, "kmeans", generator)
-        fixed = None if is_auto(self.n_components) else [self.n_components]
+        fixed = None if is_auto(self.n_components) else self.n_components
         usual = "held_out" if is_auto(self.prior) else "bic"
-        selection = choose(ground, priors, fixed, wanted_criterion(self.criterion, usual))
+        with trial_watcher(self.verbose, type(self).__name__) as watch:
+            criterion = wanted_criterion(self.criterion, usual)
+            selection = choose_clusters(problem, structure, priors, fixed, criterion, generator, watch)
         copy: Any = clone(self)
         return copy.set_params(**selection.table.best.what), selection
 

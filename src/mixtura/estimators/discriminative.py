@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.progress import trial_watcher
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, SettingChoice
@@ -192,9 +194,11 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         """Return the plan with the setting that predicts held-out samples best, where "auto" asks for a choice."""
         checks.has_update(plan.structure)
         if not self._goes_on:
-            choice = self._search(plan).choose(plan)
-            self.growth_, self.search_ = choice.growth, choice.table
+            with trial_watcher(self.verbose, type(self).__name__) as watch:
+                choice = self._search(plan).choose(plan, watch)
+            self.growth_, self.search_, self.validation_scores_ = choice.growth, choice.table, []
             self.prior_, self.tradeoff_ = choice.setting.prior, choice.setting.tradeoff
+            plan = replace(plan, interrupted=choice.mixture)
         return Setting(self.prior_, self.tradeoff_).of(plan, plan.n_components)
 
     def _fit_once(self, plan: Plan) -> FitResult:

@@ -15,7 +15,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.progress import recorded
+from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.roles import Objective
@@ -207,7 +207,8 @@ class HybridMixtureClassifier(MixtureClassifier):
             plan = self._plan(kept, classes, self._objective())
             start = self._generative(plan)
             search = self._search(plan, start.mixture)
-            best, table = search.choose(plan, start, held_out)
+            with trial_watcher(self.verbose, type(self).__name__) as watch:
+                best, table = search.choose(plan, start, held_out, watch)
             if held_out is not None and X_val is None and not best.interrupted:
                 plan = self._plan(source, classes, self._objective())
                 best = search.again(plan, self._generative(plan), best)

@@ -79,7 +79,7 @@ def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Any], None] | N
 
         def watch(trial: Any) -> None:
             best[0] = min(best[0], trial.score)
-            bar.set_postfix(log_loss=f"{trial.score:.4f}", best=f"{best[0]:.4f}", refresh=False)
+            bar.set_postfix(score=f"{trial.score:.4f}", best=f"{best[0]:.4f}", refresh=False)
             bar.update()
 
         yield watch

@@ -8,7 +8,6 @@ samples cannot tell apart, the one with the fewest parameters is chosen.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.covariances import Full, Tied
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
@@ -31,7 +29,9 @@ from mixtura.roles import Structure
 from mixtura.selection.folds import hold_outs, sample_of, strata_of
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
 from mixtura.selection.plan import Plan, is_auto, make_prior
-from mixtura.selection.table import ScoredCandidate, SearchTable
+from mixtura.selection.scores import mean_and_error
+from mixtura.selection.search import Search, Trial
+from mixtura.selection.table import SearchTable
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 
@@ -119,25 +119,23 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A candidate, the losses of the held-out samples at its temperature, and its fit to all samples."""
+class CandidateFit:
+    """What a candidate came to: the losses of the held-out samples at its temperature, and its fit to all samples."""
 
-    candidate: Settings
+    settings: Settings
     losses: Tensor  # (n,)
-    score: float  # mean loss
     temperature: float
-    fit: Mixture
+    mixture: Mixture
     warp: Warp | None
-    seconds: float
 
     @property
     def n_parameters(self) -> int:
-        return self.fit.n_parameters + (0 if self.warp is None else self.warp.n_parameters)
+        return self.mixture.n_parameters + (0 if self.warp is None else self.warp.n_parameters)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen settings, a fit with them to start from, and what was compared."""
+    """The chosen settings, a fit with them to start from, what was compared, and whether Ctrl-C ended the search."""
 
     structure: Structure
     n_components: list[int]
@@ -146,6 +144,7 @@ class Choice:
     temperature: float
     start: Mixture
     table: SearchTable = field(repr=False)
+    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +182,7 @@ class Comparison:
         every = torch.ones_like(self.strata, dtype=torch.bool)
         self.columns = [self._column(kept, self.rows) for kept in [*(fold.kept for fold in folds), every]]
         self.observed = (~self.rows.isnan()).double().mean(1)
+        self.n_numeric = plan.n_numeric
         self.missing = bool((self.observed < 1).any())
 
     def _has_all_classes(self, kept: Tensor) -> bool:
@@ -215,14 +215,14 @@ class Comparison:
 
     def components(self, level: int, structure: Structure) -> tuple[int, ...]:
         """Components of the classes where as many as `level` are wanted."""
-        needed = max(SAMPLES_PER_COMPONENT, self.rows.shape[1] if isinstance(structure, Full) else 0)
+        needed = max(SAMPLES_PER_COMPONENT, self.n_numeric if has_own_matrices(structure) else 0)
         most = (self.smallest_weights() / needed).floor().clamp_min(1)
         return tuple(min(level, int(count)) for count in most)
 
     def affordable(self, candidate: Settings) -> bool:
         """Whether a comparison stays within the bounds of work and memory."""
-        size, members = self.rows.shape[1], len(self.columns)
-        dense = isinstance(candidate.structure, Full | Tied)
+        size, members = self.n_numeric, len(self.columns)
+        dense = candidate.structure.is_unrestricted
         largest, total = max(candidate.n_components), sum(candidate.n_components)
         numbers = members * total * size * (size if dense else 1)
         features = size * size / 2 if dense else 2 * size
@@ -231,16 +231,18 @@ class Comparison:
         work = len(self.rows) * largest * features * 2 * members * MAX_ITER
         return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
 
-    def tried(self, candidate: Settings) -> Trial:
+    def tried(self, candidate: Settings) -> Trial[CandidateFit]:
         """Train a candidate on all columns, and score the held-out samples."""
-        began = time.perf_counter()
         fits, scores, warp = self._transformed(candidate) if candidate.transformed else self._plain(candidate)
         at_all = tempered_losses(scores, self.known_shares, self.observed[self.judged])
         weights = self.weights[self.judged]
         best = estimate_temperature(at_all, weights)
         losses = at_all[best]
-        score, temperature = float(losses @ weights / weights.sum()), float(grid(losses)[best])
-        return Trial(candidate, losses, score, temperature, fits[-1], warp, time.perf_counter() - began)
+        temperature = float(grid(losses)[best])
+        what = {**candidate.what, "temperature": round(temperature, 3)}
+        return Trial(
+            what, *mean_and_error(losses, weights), CandidateFit(candidate, losses, temperature, fits[-1], warp)
+        )
 
     def _plain(self, candidate: Settings) -> tuple[list[Mixture], Tensor, None]:
         """Fits to all columns, trained together, and the held-out scores (n, C)."""
@@ -303,7 +305,14 @@ def _trained(structure: Structure, tasks: list[Task], source: TensorSource) -> l
     return [result.mixture for result in results]
 
 
-def choose_automatically(plan: Plan, wanted: Wanted, watch: Callable[[Trial], None] | None = None) -> Choice | None:
+def has_own_matrices(structure: Structure) -> bool:
+    """Whether every component has a covariance matrix of its own."""
+    return structure.is_unrestricted and not structure.shares_across_classes
+
+
+def choose_automatically(
+    plan: Plan, wanted: Wanted, watch: Callable[[Trial[CandidateFit]], None] | None = None
+) -> Choice | None:
     """Compare candidates on held-out samples and choose one.
 
     Parameters
@@ -323,25 +332,23 @@ def choose_automatically(plan: Plan, wanted: Wanted, watch: Callable[[Trial], No
     comparison = Comparison(plan, wanted.cv)
     if not len(comparison.held_out):
         return None
-    search = _Search(comparison, wanted, watch)
-    search.run()
-    return search.choice()
+    search: Search[CandidateFit] = Search("log_loss", watch, wanted.time_budget)
+    search.run(_Candidates(comparison, wanted, search).all)
+    return _simplest(search, comparison.weights[comparison.judged])
 
 
-class _Search:
+class _Candidates:
     """The order in which candidates are tried."""
 
-    def __init__(self, comparison: Comparison, wanted: Wanted, watch: Callable[[Trial], None] | None):
-        self.comparison, self.wanted, self.watch = comparison, wanted, watch
-        self.trials: list[Trial] = []
-        self.began = time.perf_counter()
+    def __init__(self, comparison: Comparison, wanted: Wanted, search: Search[CandidateFit]):
+        self.comparison, self.wanted, self.search = comparison, wanted, search
 
-    def run(self) -> None:
+    def all(self) -> None:
         best = [self._grown(name, structure) for name, structure in self.wanted.structures.items()]
         if self.wanted.transforms and bool(self.comparison.views[-1].warp.transformed.any()):
             for trial in best:
                 if trial is not None:
-                    self._transformed(trial.candidate)
+                    self._transformed(trial.fit.settings)
 
     def _transformed(self, best: Settings) -> None:
         """Try one component, and the best number of a structure, with transformed features."""
@@ -349,11 +356,11 @@ class _Search:
             for prior in self._priors(best.structure, max(counts), transformed=True):
                 self._try(replace(best, n_components=counts, prior=prior, transformed=True))
 
-    def _grown(self, name: str, structure: Structure) -> Trial | None:
+    def _grown(self, name: str, structure: Structure) -> Trial[CandidateFit] | None:
         """The best trial of a structure with more and more components, until held-out samples stop gaining."""
-        best: Trial | None = None
+        best: Trial[CandidateFit] | None = None
         worse, last = 0, None
-        for level in LEVELS[: LEVELS.index(MOST_FULL) + 1] if isinstance(structure, Full) else LEVELS:
+        for level in LEVELS[: LEVELS.index(MOST_FULL) + 1] if has_own_matrices(structure) else LEVELS:
             counts = self.comparison.components(level, structure)
             if counts == last or worse >= PATIENCE:
                 break
@@ -366,26 +373,20 @@ class _Search:
                     best, worse = trial, 0
         return best
 
-    def _try(self, candidate: Settings) -> Trial | None:
-        """None where the comparison would cost too much, or there is no time left."""
-        budget = self.wanted.time_budget
-        late = budget is not None and time.perf_counter() - self.began > budget
-        if self.trials and (late or not self.comparison.affordable(candidate)):
+    def _try(self, candidate: Settings) -> Trial[CandidateFit] | None:
+        """None where the comparison would cost too much."""
+        if self.search.trials and not self.comparison.affordable(candidate):
             return None
-        trial = self.comparison.tried(candidate)
-        self.trials.append(trial)
-        if self.watch is not None:
-            self.watch(trial)
-        return trial
+        return self.search.tried(lambda: self.comparison.tried(candidate))
 
     def _priors(self, structure: Structure, level: int, transformed: bool = False) -> list[Any]:
         if not is_auto(self.wanted.prior):
             return [self.wanted.prior]
-        size = self.comparison.rows.shape[1]
-        if isinstance(structure, Full):
+        size = self.comparison.n_numeric
+        if has_own_matrices(structure):
             one = self._transformed_prior if transformed else self._plain_prior
             return [one] if level == 1 else [replace(one, strength=FULL_STRENGTH * size)]
-        if isinstance(structure, Tied):
+        if structure.is_unrestricted:
             return [Shrinkage(strength * size) for strength in TIED_STRENGTHS[: 2 if level == 1 else 1]]
         return [Shrinkage(DIAG_STRENGTH)]
 
@@ -400,8 +401,9 @@ class _Search:
 
     def _by_leave_one_out(self, description: Description, rows: Tensor) -> Shrinkage:
         """Target and strength for one Gaussian per class; a fixed one where there is no closed form."""
-        comparison, size = self.comparison, rows.shape[1]
-        if comparison.missing or comparison.shares is not None or size > LARGEST_DENSE:
+        comparison, size = self.comparison, self.comparison.n_numeric
+        is_gaussian = size == rows.shape[1]
+        if comparison.missing or comparison.shares is not None or not is_gaussian or size > LARGEST_DENSE:
             return Shrinkage(FULL_STRENGTH * size)
         known = comparison.strata >= 0
         labeled = (rows[known].double(), comparison.strata[known], comparison.weights[known])
@@ -426,40 +428,23 @@ class _Search:
         weights = classes.weights[judged]
         return float(at_all[estimate_temperature(at_all, weights)] @ weights / weights.sum())
 
-    def choice(self) -> Choice:
-        """The simplest trial that held-out samples cannot tell from the best one."""
-        weights = self.comparison.weights[self.comparison.judged]
-        best = min(self.trials, key=lambda trial: trial.score)
-        able = []
-        for trial in self.trials:
-            gain, error = _mean(trial.losses - best.losses, weights)
-            if trial is best or gain <= STANDARD_ERRORS * error:
-                able.append(trial)
-        chosen = min(able, key=lambda trial: (trial.n_parameters, trial.score))
-        rows = [
-            ScoredCandidate(
-                {**trial.candidate.what, "temperature": round(trial.temperature, 3)},
-                *_mean(trial.losses, weights),
-                trial.seconds,
-            )
-            for trial in self.trials
-        ]
-        table = SearchTable("log_loss", rows, self.trials.index(chosen))
-        settings = chosen.candidate
-        return Choice(
-            settings.structure,
-            list(settings.n_components),
-            settings.prior,
-            chosen.warp,
-            chosen.temperature,
-            chosen.fit,
-            table,
-        )
 
-
-def _mean(values: Tensor, weights: Tensor) -> tuple[float, float]:
-    """Weighted mean and its standard error, where a sample of weight 2 counts as two."""
-    total = weights.sum()
-    mean = values @ weights / total
-    variance = (values - mean).square() @ weights / total
-    return float(mean), float((variance / total).sqrt())
+def _simplest(search: Search[CandidateFit], weights: Tensor) -> Choice:
+    """The simplest trial that held-out samples cannot tell from the best one."""
+    best, able = search.best, []
+    for trial in search.trials:
+        gain, error = mean_and_error(trial.fit.losses - best.fit.losses, weights)
+        if trial is best or gain <= STANDARD_ERRORS * error:
+            able.append(trial)
+    chosen = min(able, key=lambda trial: (trial.fit.n_parameters, trial.score))
+    fit, settings = chosen.fit, chosen.fit.settings
+    return Choice(
+        settings.structure,
+        list(settings.n_components),
+        settings.prior,
+        fit.warp,
+        fit.temperature,
+        fit.mixture,
+        search.table(chosen),
+        search.interrupted,
+    )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -23,7 +22,8 @@ from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
 from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, is_auto, make_prior
-from mixtura.selection.table import ScoredCandidate, SearchTable
+from mixtura.selection.search import Search, Trial
+from mixtura.selection.table import SearchTable
 from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, run
 from mixtura.values.storable import storable
 
@@ -81,11 +81,15 @@ class Growth:
 
 @dataclass(frozen=True)
 class SettingChoice:
-    """What a search chose, and the table of what it compared; None where there was nothing to choose."""
+    """What a search chose, and the table of what it compared; None where there was nothing to choose.
+
+    Where Ctrl-C ended the search, `mixture` is that of the chosen setting for the samples of a fold.
+    """
 
     setting: Setting
     growth: tuple[Growth, ...] = ()
     table: SearchTable | None = None
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ def separating(tradeoff: float) -> Objective:
 
 def generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
     """A mixture that describes the classes, whatever the penalties: under strong ones components fall into one."""
-    return run(EM(), with_prior(plan, "default", counts_of(start)).generative, start, *limits).mixture
+    return complete(run(EM(), with_prior(plan, "default", counts_of(start)).generative, start, *limits)).mixture
 
 
 def described(plan: Plan, setting: Setting, start: Mixture) -> Mixture:
@@ -149,7 +153,7 @@ def stopped(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> Fit
 
 
 def complete(result: FitResult) -> FitResult:
-    """A fit, unless Ctrl-C broke it off: half a search has nothing to keep."""
+    """A fit, unless Ctrl-C broke it off: half a fit is no candidate."""
     if result.outcome is Outcome.INTERRUPTED:
         raise KeyboardInterrupt
     return result
@@ -254,34 +258,55 @@ class Grid:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best place of a search, its score, and the mixtures of the folds there."""
+    """The best place of a climb, its score, larger is better, and the mixtures of the folds there."""
 
     place: Place
     score: float
     mixtures: list[Mixture]
-    number: int  # of the candidate
 
 
-@dataclass
-class Search:
-    """Compares settings and numbers of components by cross-validation."""
+class Climb:
+    """Compares settings and numbers of components by cross-validation.
 
-    folds: list[Fold]
-    grid: Grid
-    limits: Limits
-    early_stopping: bool = False
-    candidates: list[ScoredCandidate] = field(default_factory=list)
+    Parameters
+    ----------
+    folds : list of Fold
+        Training parts with their starts, and held-out samples.
+    grid : Grid
+        Settings to compare.
+    limits : tuple
+        max_iter and tol.
+    early_stopping : bool, default=False
+        Whether held-out samples say when to stop.
+    watch : callable, optional
+        Called with every trial.
+    """
+
+    def __init__(
+        self,
+        folds: list[Fold],
+        grid: Grid,
+        limits: Limits,
+        early_stopping: bool = False,
+        watch: Callable[[Trial[Optimum]], None] | None = None,
+    ):
+        self.folds, self.grid, self.limits, self.early_stopping = folds, grid, limits, early_stopping
+        self.search: Search[Optimum] = Search("log_loss", watch)
 
     def run(self, grows: bool) -> SettingChoice:
         """Choose the setting that predicts best, and the classes that are worth more components."""
-        starts = [fold.start for fold in self.folds]
-        grid = self.grid
-        optimum = self.climbed(starts, [grid.middle], grid.corners)
-        steps: list[Growth] = []
-        if grows:
-            optimum, steps = self.growth(starts, optimum)
-        table = SearchTable("log_loss", tuple(self.candidates), optimum.number)
-        return SettingChoice(grid[optimum.place], tuple(steps), table)
+        choices: list[tuple[Optimum, list[Growth]]] = []
+
+        def climb() -> None:
+            starts = [fold.start for fold in self.folds]
+            optimum = self.climbed(starts, [self.grid.middle], self.grid.corners)
+            choices.append(self.growth(starts, optimum) if grows else (optimum, []))
+
+        self.search.run(climb)
+        best, steps = choices[0] if choices else (self.search.best.fit, [])
+        chosen = next(trial for trial in self.search.trials if trial.fit is best)
+        half = best.mixtures[0] if self.search.interrupted else None
+        return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half)
 
     def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
         """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
@@ -291,19 +316,18 @@ class Search:
             if place not in self.grid:
                 return -float("inf")
             if place not in seen:
-                seen[place] = self.compared(place, starts)
+                seen[place] = self.search.tried(lambda: self.compared(place, starts)).fit
             return seen[place].score
 
         return seen[max((uphill(look, max(group, key=look)) for group in groups), key=look)]
 
-    def compared(self, place: Place, starts: list[Mixture]) -> Optimum:
+    def compared(self, place: Place, starts: list[Mixture]) -> Trial[Optimum]:
         """What a setting comes to from generative starts, one a fold."""
-        setting, start = self.grid[place], time.perf_counter()
+        setting = self.grid[place]
         mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
         score, error = self.score(mixtures)
         what = setting.what | {"n_components": tuple(counts_of(mixtures[0]))}
-        self.candidates.append(ScoredCandidate(what, -score, error, time.perf_counter() - start))
-        return Optimum(place, score, mixtures, len(self.candidates) - 1)
+        return Trial(what, -score, error, Optimum(place, score, mixtures))
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
         start = described(fold.plan, setting, start)
@@ -424,14 +448,14 @@ class PenaltySearch:
     new_start: Callable[[Plan, Problem], Mixture]
     first_start: Callable[[Plan, Problem], Mixture]
 
-    def choose(self, plan: Plan) -> SettingChoice:
+    def choose(self, plan: Plan, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
         """Compare settings, if there is something to choose."""
         if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
             return SettingChoice(Setting(self.prior, self.tradeoff))
         folds = make_folds(plan, self.cv, lambda part: self._generative(part, self.first_start))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (self.tradeoff,))
-        return Search(folds, grid, self.limits, self.early_stopping).run(self.grows)
+        return Climb(folds, grid, self.limits, self.early_stopping, watch).run(self.grows)
 
     def _generative(self, plan: Plan, new_start: Callable[[Plan, Problem], Mixture]) -> Mixture:
         problem = with_prior(plan, "default", plan.n_components).generative

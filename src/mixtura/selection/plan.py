@@ -41,8 +41,14 @@ class Plan:
     generator: torch.Generator
     memory_limit: int
     selection: Any = None  # what a search compared, where there was one
+    interrupted: Mixture | None = None  # the best model of a search that Ctrl-C ended
     warp: Warp | None = None  # that source and description have gone through
     log_slope: float = 0.0  # what it adds to the log density of a sample, on average
+
+    @property
+    def n_numeric(self) -> int:
+        """Features that are numbers; the others are indicators of categories."""
+        return self.structure.n_gaussian(self.source.n_features)
 
     @property
     def em_structure(self) -> Structure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
@@ -13,6 +14,14 @@ from mixtura.objectives.likelihood import class_posteriors
 from mixtura.values.targets import Targets
 
 LOWEST = -1e6  # of the log posterior of a label that a mixture thinks impossible
+
+
+def mean_and_error(values: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Weighted mean and its standard error, where a sample of weight 2 counts as two."""
+    total = weights.sum()
+    mean = values @ weights / total
+    variance = (values - mean).square() @ weights / total
+    return float(mean), float((variance / total).sqrt())
 
 
 def classification_score(

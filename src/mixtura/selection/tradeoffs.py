@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ from mixtura.objectives.likelihood import class_posteriors
 from mixtura.priors import Scaled
 from mixtura.selection.plan import Plan
 from mixtura.selection.scores import classification_score
-from mixtura.selection.table import ScoredCandidate, SearchTable
+from mixtura.selection.search import Search, Trial
+from mixtura.selection.table import SearchTable
 from mixtura.solvers import FitResult, Gradient, HeldOut, Outcome, run
 from mixtura.values.targets import Targets
 
@@ -31,8 +32,7 @@ class Trained:
     tradeoff: float
     result: FitResult
     epoch: int
-    score: tuple[float, ...] = ()
-    seconds: float = 0.0
+    score: tuple[float, ...] = (-math.inf,)
 
     @property
     def interrupted(self) -> bool:
@@ -67,32 +67,42 @@ class TradeoffSearch:
         other = Conditional() if self.margin is None else Margin(self.margin)
         return Hybrid(tradeoff, other, self.unlabeled_weight)
 
-    def choose(self, plan: Plan, start: FitResult, held_out: TensorSource | None) -> tuple[Trained, SearchTable | None]:
+    def choose(
+        self,
+        plan: Plan,
+        start: FitResult,
+        held_out: TensorSource | None,
+        watch: Callable[[Trial[Trained]], None] | None = None,
+    ) -> tuple[Trained, SearchTable | None]:
         """Return the fit that the held-out samples prefer, the most generative of equals."""
         if start.outcome is Outcome.INTERRUPTED:
             return Trained(1.0, start, 0), None
         if held_out is None:
             return self.trained(plan, start.mixture, PATH[0] if self.tradeoff is None else self.tradeoff), None
-        fits: list[Trained] = []
+        search: Search[Trained] = Search("log_loss", watch)
+        search.run(lambda: self._all(search, plan, start, held_out))
+        best = max(search.trials, key=lambda trial: trial.fit.score)
+        ended = best.fit
+        if search.interrupted:
+            ended = replace(ended, result=replace(ended.result, outcome=Outcome.INTERRUPTED))
+        return ended, search.table(best)
+
+    def _all(self, search: Search[Trained], plan: Plan, start: FitResult, held_out: TensorSource) -> None:
+        """Try the trade-offs; the start is a candidate too where they are to be chosen."""
+        if self.tradeoff is None:
+            score = classification_score(held_out, self.margin is not None, plan.memory_limit)(start.mixture)
+            search.tried(lambda: _trial(Trained(1.0, start, 0, score)))
         for tradeoff in PATH if self.tradeoff is None else (self.tradeoff,):
-            fit = self.trained(plan, start.mixture, tradeoff, held_out)
-            if not fits and self.tradeoff is None:  # the start is a candidate too
-                fits.append(Trained(1.0, start, 0, fit.result.scores[0][1]))
-            fits.append(fit)
-            if fit.interrupted:
-                break
-        best = max(fits, key=lambda fit: fit.score)
-        if fits[-1].interrupted:
-            best = replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-        scores = [ScoredCandidate(_what(fit), -fit.score[-1], math.nan, fit.seconds) for fit in fits]
-        numbers = [fit.tradeoff for fit in fits]
-        return best, SearchTable("log_loss", tuple(scores), numbers.index(best.tradeoff))
+            trial = search.tried(
+                lambda tradeoff=tradeoff: _trial(self.trained(plan, start.mixture, tradeoff, held_out))
+            )
+            if trial.fit.interrupted:
+                raise KeyboardInterrupt
 
     def trained(
         self, plan: Plan, start: Mixture, tradeoff: float, held_out: TensorSource | None = None, n_epochs: Any = None
     ) -> Trained:
         """Train with one trade-off. The log prior counts with the likelihood."""
-        began = time.perf_counter()
         prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
         problem = replace(plan.problem, objective=self.objective(tradeoff), prior=prior, seed=self.seed)
         judge = None
@@ -103,7 +113,7 @@ class TradeoffSearch:
         result = run(self.solver, problem, start, limit, 0.0, held_out=judge)
         scores = dict(result.scores)
         best = result.best_iteration
-        return Trained(tradeoff, result, best, scores.get(best, ()), time.perf_counter() - began)
+        return Trained(tradeoff, result, best, scores.get(best, (-math.inf,)))
 
     def again(self, plan: Plan, start: FitResult, best: Trained) -> Trained:
         """Train the chosen trade-off and number of epochs with all samples."""
@@ -113,9 +123,11 @@ class TradeoffSearch:
         return replace(best, result=replace(fit.result, scores=best.result.scores))
 
 
-def _what(fit: Trained) -> dict[str, Any]:
+def _trial(fit: Trained) -> Trial[Trained]:
     error = {"error": -fit.score[0]} if len(fit.score) > 1 else {}
-    return {"tradeoff": fit.tradeoff, "n_epochs": fit.epoch, **error}
+    what = {"tradeoff": fit.tradeoff, "n_epochs": fit.epoch, **error}
+    log_loss = -fit.score[len(fit.score) - 1]
+    return Trial(what, log_loss, math.nan, fit)
 
 
 def typical_margin(start: Mixture, plan: Plan) -> float:

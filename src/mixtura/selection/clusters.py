@@ -1,0 +1,249 @@
+"""Choosing the number of clusters and the prior of a density.
+
+All candidates are trained together, as members of one stack (solvers/batched_em.py): a fold or a bootstrap replicate is
+a column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
+level the cheapest pair of each member is merged, so that the next level starts close to where it ends. Elongated
+clusters, which k-means cuts into pieces, are put together again on the way down (selection-path).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import Description, describe
+from mixtura.init.starts import starting_mixture
+from mixtura.model.mixture import Mixture
+from mixtura.priors import PRIORS, Shrinkage, default_strength
+from mixtura.roles import Prior, Structure
+from mixtura.selection.folds import hold_outs, sample_of
+from mixtura.selection.merging import one_fewer
+from mixtura.selection.plan import OTHER_PRIORS, is_auto
+from mixtura.selection.scores import mean_and_error
+from mixtura.selection.search import Search, Trial
+from mixtura.selection.table import SearchTable
+from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_together
+
+INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
+CRITERIA = ("held_out", "out_of_bag", *INFORMATION)
+LARGEST = 10  # components at the start of the path
+ROWS_PER_COMPONENT = 5  # fewer rows than this for each do not begin with so many
+N_FOLDS = 5
+N_REPLICATES = 10  # bootstrap replicates of "out_of_bag"
+# Rows that candidates are compared on; more would not change the choice, only the time it takes.
+SELECTION_ROWS = 20_000
+# Candidates need not be at their maximum to be compared, and the next level starts from them anyway.
+PATH_TOL = 1e-3
+PATH_ITERATIONS = 40
+# Maximum likelihood has no maximum: a component may shrink to a few equal values, and no criterion survives that.
+# Without a prior, candidates have that of Fraley and Raftery (2007), D + 2 pseudo-samples of the expected variances.
+REGULAR = 2.0
+
+
+def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
+    """The ten priors that "auto" compares, from weak to strong.
+
+    The default prior weaker and stronger; one wide pseudo-observation, the penalty of OT95; and strong ones towards the
+    covariance of the classes, which pull the means as well. Where structures do not follow a whole covariance
+    (dense=False), its variances take its place.
+    """
+    unit, target = default_strength(n_features), "covariance" if dense else "expected"
+    usual = [Shrinkage(factor * unit) for factor in (0.25, 1.0, 4.0)]
+    wide = [Shrinkage(1.0, scale, "pooled") for scale in (0.05, 0.2, 0.8)]
+    strong = [Shrinkage(factor * unit, variances=target, mean_strength=5.0) for factor in (1.0, 4.0, 16.0, 64.0)]
+    return [*usual, *wide, *strong]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was compared, the best candidate fitted to all samples, and whether Ctrl-C ended the search."""
+
+    table: SearchTable
+    start: Mixture = field(repr=False)
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Rows that some members see: what they look like, their weight and the column of counts."""
+
+    number: int
+    description: Description
+    weight: float
+
+
+def choose_clusters(
+    problem: Problem,
+    structure: Structure,
+    priors: Sequence[Any],
+    n_components: int | None,
+    criterion: str,
+    generator: torch.Generator,
+    watch: Callable[[Trial[Mixture]], None] | None = None,
+) -> Selection:
+    """The best of all combinations of priors and numbers of components.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of all samples, without a prior.
+    structure : Structure
+        Covariance structure of the components.
+    priors : sequence of Shrinkage, Prior or None
+        Priors to compare.
+    n_components : int or None
+        Number of components; None compares from many down to one.
+    criterion : {"held_out", "out_of_bag", "bic", "icl"}
+        Selection criterion; the first two are minus the log density of held-out or out-of-bag samples.
+    generator : torch.Generator
+        Draws the rows that are compared, the folds and the starts.
+    watch : callable, optional
+        Called with every trial.
+    """
+    checks.one_of("criterion", criterion, CRITERIA)
+    path = Path(problem, structure, list(priors), Search(criterion, watch), generator)
+    path.search.run(lambda: path.walk(n_components))
+    best = path.search.best
+    return Selection(path.search.table(best), best.fit, path.search.interrupted)
+
+
+class Path:
+    """All priors with one number of components after the other, from many to one."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        structure: Structure,
+        priors: list[Any],
+        search: Search[Mixture],
+        generator: torch.Generator,
+    ):
+        self.problem, self.structure, self.priors, self.search = problem, structure, priors, search
+        rows, _, _, weights = sample_of(problem.source, generator, SELECTION_ROWS)
+        self.counts = counts_of(search.criterion, len(rows), weights, generator, rows.device)
+        if search.criterion not in INFORMATION:
+            checks.rows_to_hold_out(bool((self.counts[:, :-1] == 0).any()), "choose with criterion='bic'")
+        self.rows = TensorSource(rows, weights=weights, counts=self.counts)
+        self.weights = torch.ones(len(rows), dtype=torch.float64, device=rows.device) if weights is None else weights
+        self.columns = []
+        for number, count in enumerate(self.counts.T.to(torch.float64)):
+            description = describe(TensorSource(rows, weights=count * self.weights), 1, generator)
+            self.columns.append(_Column(number, description, description.weight))
+        self.generator, self.stack = generator, None
+
+    def walk(self, n_components: int | None) -> None:
+        """Try one number of components, or all from many to one; a level starts from the one before, merged."""
+        size = len(self.columns[-1].description.samples[0][0])
+        count = max(1, min(LARGEST, size // ROWS_PER_COMPONENT)) if n_components is None else min(n_components, size)
+        starts = [start for column in self.columns for start in [self._start(column, count)] * len(self.priors)]
+        self.search.tried_together(partial(self._level, count, starts))
+        while n_components is None and count > 1:
+            count -= 1
+            assert self.stack is not None
+            starts = one_fewer(self.stack, [count])
+            self.search.tried_together(partial(self._level, count, starts))
+
+    def _level(self, n_components: int, starts: list[Mixture]) -> list[Trial[Mixture]]:
+        """The trials of all priors with one number of components."""
+        tasks = [
+            Task(self._with_prior(prior, column, n_components), starts[b], column.weight, column.number)
+            for b, (column, prior) in enumerate(product(self.columns, self.priors))
+        ]
+        results = run_together(self.structure, tasks, self.rows, PATH_ITERATIONS, PATH_TOL)
+        if any(result.outcome is Outcome.INTERRUPTED for result in results):
+            raise KeyboardInterrupt
+        self.stack = Stack.of(self.structure, [result.mixture for result in results])
+        fits = [result.mixture for result in results[-len(self.priors) :]]  # to all rows
+        scores = self._information(fits) if self.search.criterion in INFORMATION else self._held_out(self.stack)
+        return [
+            Trial({"n_components": n_components, "prior": prior}, *score, fit)
+            for prior, score, fit in zip(self.priors, scores, fits, strict=True)
+        ]
+
+    def _start(self, column: _Column, n_components: int) -> Mixture:
+        """The start of the members of a column, the same for all priors."""
+        rough, assigned = starting_mixture(column.description, self.structure, [n_components], "kmeans", self.generator)
+        middle = self.priors[len(self.priors) // 2]
+        return first_update(rough, assigned, self._with_prior(middle, column, n_components))
+
+    def _with_prior(self, prior: Any, column: _Column, n_components: int) -> Problem:
+        """The problem with a prior in the units of what the members of a column see."""
+        outlook = column.description.outlook([n_components])
+        if isinstance(prior, str):
+            prior = PRIORS[prior](outlook)
+        elif prior is None:
+            prior = Shrinkage(REGULAR + len(outlook.pooled))
+        return replace(self.problem, prior=prior.prior(outlook) if isinstance(prior, Shrinkage) else prior)
+
+    def _held_out(self, stack: Stack) -> list[tuple[float, float]]:
+        """Minus the mean log density by members that did not see a row, and its standard error, for every prior."""
+        unseen = (self.counts[:, :-1] == 0).T.unsqueeze(1)  # (F, 1, n)
+        (log_densities,) = self._mapped(stack, lambda joints: [joints.logsumexp(1)])  # (F * P, n)
+        of_folds = log_densities.unflatten(0, (-1, len(self.priors)))[:-1]  # (F, P, n)
+        sums = of_folds.masked_fill(~unseen, -torch.inf).logsumexp(0) - unseen.sum(0).log()  # (P, n)
+        known = unseen[:, 0].any(0)  # a bootstrap may hold a row in all replicates
+        return [mean_and_error(-part[known], self.weights[known]) for part in sums]
+
+    def _information(self, fits: list[Mixture]) -> list[tuple[float, float]]:
+        """BIC or ICL per sample (information-criteria), for every prior."""
+        total = float(self.weights.sum())
+        stack = Stack.of(self.structure, fits)
+        log_densities, entropies = self._mapped(stack, _densities_and_entropies) @ self.weights  # (P,)
+        values = -2 * log_densities + (2 * entropies if self.search.criterion == "icl" else 0)
+        sizes = [fit.n_parameters * math.log(total) for fit in fits]
+        return [((float(value) + size) / total, 0.0) for value, size in zip(values, sizes, strict=True)]
+
+    def _mapped(self, stack: Stack, compute: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
+        """What `compute` makes of the log joints of every member, (B, k, n) -> M x (B, n), for all rows: (M, B, n)."""
+
+        def of_members(log_joint: Tensor) -> Tensor:
+            return torch.stack(list(compute(log_joint.unflatten(0, (stack.n_members, -1))))).permute(2, 0, 1)
+
+        return map_rows(stack.mixture, self.rows, of_members, self.problem.memory_limit).double().permute(1, 2, 0)
+
+
+def _densities_and_entropies(joints: Tensor) -> tuple[Tensor, Tensor]:
+    """Log densities, and the entropies of the components given a sample."""
+    total = joints.logsumexp(1)
+    shares = (joints - total.unsqueeze(1)).nan_to_num(neginf=-1e4)
+    return total, -(shares.exp() * shares).sum(1)
+
+
+def counts_of(
+    criterion: str, n_rows: int, weights: Tensor | None, generator: torch.Generator, device: torch.device
+) -> Tensor:
+    """How often the members of each fold or replicate see each row, (n, F + 1); the last ones see all once."""
+    counts = torch.zeros(n_rows, 0, dtype=torch.int16)
+    if criterion == "out_of_bag":
+        drawn = torch.randint(n_rows, (N_REPLICATES, n_rows), generator=generator)
+        counts = torch.stack([replicate.bincount(minlength=n_rows) for replicate in drawn], 1)
+    elif criterion == "held_out":
+        one_class = torch.zeros(n_rows, dtype=torch.int64)
+        parts = hold_outs(N_FOLDS, one_class, generator, weights=weights)
+        counts = torch.stack([part.kept for part in parts], 1) if parts else counts
+    return torch.cat((counts.to(torch.int16), torch.ones(n_rows, 1, dtype=torch.int16)), 1).to(device)
+
+
+def wanted_criterion(value: Any, usual: str) -> str:
+    """The criterion that an argument asks for."""
+    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
+
+
+def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    if is_auto(value):
+        # A whole covariance matrix is a target only for structures that can follow it.
+        return list(penalties(n_features, dense=structure.is_unrestricted))
+    if not isinstance(value, Prior | Shrinkage | None):
+        checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
+    return [value]
