@@ -25,7 +25,7 @@ from cases import (
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, Tied, automatic_rank
 from mixtura.covariances.marginals import _blocks_of as blocks_of
-from mixtura.numerics import linalg
+from mixtura.numerics import conditioning, linalg
 from mixtura.values.moments import Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -206,6 +206,25 @@ def test_conditional_moments_sum_the_conditional_covariances(case, n_features, r
         covariance.conditional_moments(given, tensor(weights, device)), expected, strict=True
     ):
         assert_close(part, expected_part)
+
+
+@pytest.mark.parametrize("shared_rows", [1, 20])
+def test_padding_patterns_to_one_size_changes_nothing(shared_rows, monkeypatch, rng, device):
+    """Rows with 0 to 9 of 9 missing values, each pattern met by one row or by many."""
+    roots = rng.normal(size=(3, 9, 9))
+    covariance = FullCovariance(tensor(roots @ roots.swapaxes(1, 2) + np.eye(9), device))
+    observed = np.repeat(rng.random((40, 9)) < np.linspace(0, 1, 40)[:, None], shared_rows, 0)
+    deviations = tensor(np.where(observed, rng.normal(size=(3, *observed.shape)), 0.0), device)
+    weights = tensor(rng.normal(size=(3, len(observed))), device)
+    answers = []
+    for padded_cubes in (0, np.inf):
+        monkeypatch.setattr(conditioning, "PADDED_CUBES", padded_cubes)
+        given = covariance.condition(deviations, tensor(observed, device))
+        answers.append((given.squared_distances, given.log_determinants, given.deviations))
+        answers[-1] += covariance.conditional_moments(given, weights)
+        assert len(given.state) == 2 if padded_cubes else len(given.state) > 5
+    for separate, padded in zip(*answers, strict=True):
+        assert_close(padded, separate, 1e-12)
 
 
 @pytest.mark.parametrize("gap", [1e-4, 1e-8, 1e-12])

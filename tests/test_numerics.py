@@ -83,20 +83,22 @@ def test_solves_precisions_and_determinants_agree_with_the_inverse(generator):
     assert_close(factors @ linalg.solve_lower(factors, matrices), matrices)
 
 
-@pytest.mark.parametrize("size", range(31))
-def test_invert_many_equals_the_inverse(size, generator):
-    matrices = positive_definite(6, size, generator, ridge=1.0).reshape(2, 3, size, size)
-    inverses, log_determinants = linalg.invert_many(matrices.permute(2, 3, 0, 1).contiguous())
-    assert inverses.shape == (size, size, 2, 3)
-    assert_close(inverses.permute(2, 3, 0, 1), torch.linalg.inv(matrices), 1e-10)
+@pytest.mark.parametrize("n_matrices", [3, linalg.FEWEST_SWEPT])
+@pytest.mark.parametrize("size", range(13))
+def test_invert_many_equals_the_inverse(size, n_matrices, generator):
+    matrices = positive_definite(2 * n_matrices, size, generator, ridge=1.0).reshape(2, n_matrices, size, size)
+    inverses, log_determinants = linalg.invert_many(matrices)
+    assert inverses.shape == (2, n_matrices, size, size)
+    assert_close(inverses, torch.linalg.inv(matrices), 1e-10)
     assert_close(log_determinants, torch.linalg.slogdet(matrices).logabsdet, 1e-11)
 
 
 def test_invert_many_leaves_its_argument_alone(generator):
-    stack = positive_definite(2, 3, generator).permute(1, 2, 0).contiguous()
-    before = stack.clone()
-    linalg.invert_many(stack)
-    assert torch.equal(stack, before)
+    for n_matrices in (1, linalg.FEWEST_SWEPT):
+        matrices = positive_definite(n_matrices, 1, generator)
+        before = matrices.clone()
+        linalg.invert_many(matrices)
+        assert torch.equal(matrices, before)
 
 
 # ---- many small matrices -----------------------------------------------------------------------------------------

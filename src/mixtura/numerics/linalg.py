@@ -83,48 +83,52 @@ def precisions(factors: Tensor) -> Tensor:
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
 
 
-# Above about this size LAPACK, called once per matrix, is faster than the vectorised sweep.
-LARGEST_SWEEP = 24
+# The sweep over many matrices at once beats LAPACK, called once per matrix, up to this size and from this number on:
+# inverses of 10,000 matrices of size 2 / 6 / 10 take 0.3 / 2.4 / 8.8 ms instead of 2.4 / 5.7 / 11.2; of 100 matrices
+# 0.08 / 0.23 / 0.39 instead of 0.06 / 0.09 / 0.14.
+LARGEST_SWEEP = 10
+FEWEST_SWEPT = 400
 
 
-def invert_many(stack: Tensor) -> tuple[Tensor, Tensor]:
+def invert_many(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Inverses and log-determinants of many small positive definite matrices.
-
-    Gauss-Jordan sweeps, vectorised over the trailing axes: no pivoting is needed for positive definite matrices,
-    and no library call is made per matrix.
 
     Parameters
     ----------
-    stack : Tensor of shape (M, M, ...)
-        One matrix for every position of the trailing axes.
+    matrices : Tensor of shape (..., M, M)
 
     Returns
     -------
-    inverses : Tensor of shape (M, M, ...)
+    inverses : Tensor of shape (..., M, M)
     log_determinants : Tensor of shape (...)
     """
+    size, shape = matrices.shape[-1], matrices.shape[:-2]
+    if size <= LARGEST_SWEEP and (size == 0 or shape.numel() >= FEWEST_SWEPT):
+        stack = matrices.flatten(0, -3).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        inverses, log_determinant = _sweep(stack)
+        return inverses.permute(2, 0, 1).reshape(matrices.shape), log_determinant.reshape(shape)
+    factors, _ = safe_cholesky(matrices)
+    return torch.cholesky_inverse(factors), log_determinants(factors)
+
+
+def _sweep(stack: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverses (M, M, n) and log-determinants (n,), by Gauss-Jordan sweeps vectorised over the last axis.
+
+    Positive definite matrices need no pivoting. The stack is written over.
+    """
     size = stack.shape[0]
-    if size > LARGEST_SWEEP:
-        return _invert_by_cholesky(stack)
-    inverse = stack.clone()
-    log_determinant = torch.zeros_like(stack[0, 0]) if size else stack.new_zeros(stack.shape[2:])
+    log_determinant = stack.new_zeros(stack.shape[2])
     tiny = torch.finfo(stack.dtype).tiny
     for j in range(size):
-        pivot = inverse[j, j].clamp_min(tiny)
+        pivot = stack[j, j].clamp_min(tiny)
         log_determinant += pivot.log()
-        column = inverse[:, j].clone()
-        row = inverse[j] / pivot
-        inverse.addcmul_(column.unsqueeze(1), row.unsqueeze(0), value=-1)
-        inverse[j] = row
-        inverse[:, j] = column / -pivot
-        inverse[j, j] = 1 / pivot
-    return inverse, log_determinant
-
-
-def _invert_by_cholesky(stack: Tensor) -> tuple[Tensor, Tensor]:
-    matrices = stack.movedim((0, 1), (-2, -1))
-    factors, _ = safe_cholesky(matrices)
-    return torch.cholesky_inverse(factors).movedim((-2, -1), (0, 1)), log_determinants(factors)
+        column = stack[:, j].clone()
+        row = stack[j] / pivot
+        stack.addcmul_(column.unsqueeze(1), row.unsqueeze(0), value=-1)
+        stack[j] = row
+        stack[:, j] = column / -pivot
+        stack[j, j] = 1 / pivot
+    return stack, log_determinant
 
 
 def inverse_softplus(values: Tensor) -> Tensor:
