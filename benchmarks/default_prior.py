@@ -25,7 +25,7 @@ from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_anisotropic, make_rings, make_ripley, make_waveform
 from mixtura.init.description import Description
 from mixtura.priors import PRIORS, Conjugate
-from mixtura.roles import Outlook
+from mixtura.roles import DataScales
 
 RESULTS = Path(__file__).parent / "results"
 STRENGTHS = (0.3, 1, 3, 5)
@@ -57,8 +57,8 @@ class PooledVariances:
         Description.spread = self.spread  # type: ignore[method-assign]
 
 
-def with_strength(per_feature: float) -> Callable[[Outlook], Conjugate]:
-    return lambda outlook: Conjugate(max(2.0, per_feature * len(outlook.expected)), outlook.expected)
+def with_strength(per_feature: float) -> Callable[[DataScales], Conjugate]:
+    return lambda scales: Conjugate(max(2.0, per_feature * len(scales.expected)), scales.expected)
 
 
 def calibration_error(probabilities: np.ndarray, numbers: np.ndarray) -> float:

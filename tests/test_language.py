@@ -17,7 +17,7 @@ from test_docs import comments_and_strings
 SOURCE = ROOT / "src" / "mixtura"
 GUIDES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]
 
-# Users call the methods of these; the methods of parts (covariances, objectives, solvers) are described in roles.py.
+# Users call the methods of these; the methods of parts (covariances, objectives, solvers) are described in roles/.
 MODULES_WITH_METHODS = ("mixtura", "mixtura.nn", "mixtura.datasets", "mixtura.plotting", "mixtura.priors")
 MODULES = (*MODULES_WITH_METHODS, "mixtura.objectives", "mixtura.covariances", "mixtura.solvers")
 

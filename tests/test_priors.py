@@ -32,7 +32,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.priors import PRIORS as REGISTRY
 from mixtura.priors import Conjugate, Shrinkage, default_strength
-from mixtura.roles import Outlook
+from mixtura.roles import DataScales
 from mixtura.solvers import EM
 from test_bad_input import refused
 
@@ -73,14 +73,14 @@ def test_a_strong_prior_is_a_count_and_a_scatter(device):
     assert_close(pseudo.scatter, 7.0 * VARIANCES)
 
 
-def outlook(device) -> Outlook:
-    return Outlook(
+def scales(device) -> DataScales:
+    return DataScales(
         tensor(VARIANCES, device), tensor(3 * VARIANCES, device), tensor(PLACES, device), lambda: tensor(MATRIX, device)
     )
 
 
 def test_default_prior_shrinks_to_the_variances_given(device):
-    prior = REGISTRY["default"](outlook(device))
+    prior = REGISTRY["default"](scales(device))
     pseudo = prior.pseudo_moments(len(VARIANCES))
     assert pseudo.covariance_count == default_strength(len(VARIANCES)) > 0
     assert_close(pseudo.scatter / pseudo.covariance_count, VARIANCES)
@@ -140,7 +140,7 @@ def test_priors_in_single_precision_are_taken_in_double(rng):
 
 
 def test_shrinkage_is_in_the_units_of_the_rows(device):
-    prior = Shrinkage(strength=3.0, scale=2.0, variances="pooled", mean_strength=4.0).prior(outlook(device))
+    prior = Shrinkage(strength=3.0, scale=2.0, variances="pooled", mean_strength=4.0).prior(scales(device))
     pseudo = prior.pseudo_moments(4)
     assert (pseudo.covariance_count, pseudo.mean_count) == (3.0, 4.0)
     assert_close(pseudo.scatter, 3.0 * 2.0 * 3 * VARIANCES)
@@ -248,7 +248,7 @@ def test_the_pooled_covariance_of_a_description(rng):
     whole = describe(TensorSource(torch.from_numpy(X), labels), 2, generator)
     assert_close(whole.covariance, pooled, 3e-3)
     assert_close(whole.covariance.diagonal(), whole.within)
-    assert_close(whole.outlook([3, 1]).covariance(), whole.covariance * 2 ** (-2 / 3))
+    assert_close(whole.scales_for([3, 1]).covariance(), whole.covariance * 2 ** (-2 / 3))
     X[rng.random(X.shape) < 0.3] = np.nan
     holed = describe(TensorSource(torch.from_numpy(X), labels), 2, generator).covariance
     assert_close(holed, pooled, 0.15)

@@ -89,7 +89,7 @@ class Horseshoe:
 def test_a_registered_prior_runs(by_name, solver, rng, tmp_path):
     X, y = rng.normal(size=(60, 3)), np.repeat([0, 1], 30)
     X[y == 1, 1] += 9.0
-    PRIORS["horseshoe"] = lambda outlook: Horseshoe(0.3, 10.0)
+    PRIORS["horseshoe"] = lambda scales: Horseshoe(0.3, 10.0)
     settings = {"solver": solver, "random_state": 0, "max_iter": 30, "tol": 1e-6}
     model = MixtureClassifier(1, prior="horseshoe" if by_name else Horseshoe(0.3, 10.0), **settings).fit(X, y)
     free = MixtureClassifier(1, random_state=0).fit(X, y)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.sources import Block, Source
-from mixtura.roles import Outlook
+from mixtura.roles import DataScales
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents
 from mixtura.values.row_samples import RowSample, uniform_keys
 
@@ -63,11 +63,11 @@ class Description:
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
 
-    def outlook(self, n_components: Sequence[int]) -> Outlook:
+    def scales_for(self, n_components: Sequence[int]) -> DataScales:
         """The statistics that a prior may use, for classes with this many components."""
         counts = torch.tensor(list(n_components), device=self.within.device)
         per_class = sum(n_components) / len(n_components)
-        return Outlook(
+        return DataScales(
             self.spread(per_class),
             self.within,
             self.class_means.repeat_interleave(counts, 0),

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from mixtura.priors.conjugate import Conjugate, Shrinkage, default_strength, log_terms
 from mixtura.priors.scaled import Scaled
-from mixtura.roles import Outlook, Prior
+from mixtura.roles import DataScales, Prior
 
 # Each entry makes a prior from what a first look at the rows tells.
-PRIORS: dict[str, Callable[[Outlook], Prior]] = {
+PRIORS: dict[str, Callable[[DataScales], Prior]] = {
     "default": Shrinkage().prior,
 }
 

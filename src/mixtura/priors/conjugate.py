@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.roles import Outlook, Parameters
+from mixtura.roles import DataScales, Parameters
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.storable import storable
 
@@ -287,19 +287,19 @@ class Shrinkage:
             words.append(f"weights {self.concentration:g}")
         return ", ".join(words)
 
-    def prior(self, outlook: Outlook) -> Conjugate:
+    def prior(self, scales: DataScales) -> Conjugate:
         """Create the conjugate prior for a data set.
 
         Parameters
         ----------
-        outlook : Outlook
+        scales : DataScales
             Estimates from the data: class means, pooled and expected variances.
 
         Returns
         -------
         prior : Conjugate
         """
-        strength = default_strength(len(outlook.pooled)) if self.strength is None else self.strength
-        targets = {"expected": lambda: outlook.expected, "pooled": lambda: outlook.pooled}
-        variances = self.scale * targets.get(self.variances, outlook.covariance)()
-        return Conjugate(strength, variances, self.concentration, outlook.means, self.mean_strength)
+        strength = default_strength(len(scales.pooled)) if self.strength is None else self.strength
+        targets = {"expected": lambda: scales.expected, "pooled": lambda: scales.pooled}
+        variances = self.scale * targets.get(self.variances, scales.covariance)()
+        return Conjugate(strength, variances, self.concentration, scales.means, self.mean_strength)

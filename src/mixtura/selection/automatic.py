@@ -408,8 +408,8 @@ class _Candidates:
         known = comparison.strata >= 0
         labeled = (rows[known].double(), comparison.strata[known], comparison.weights[known])
         classes = ClassScatters.of(*labeled, comparison.n_classes)
-        outlook, scores = description.outlook([1] * comparison.n_classes), []
-        targets = {"expected": outlook.expected, "covariance": outlook.covariance()}
+        scales, scores = description.scales_for([1] * comparison.n_classes), []
+        targets = {"expected": scales.expected, "covariance": scales.covariance()}
         strengths = [strength * size for strength in STRENGTHS]
         for target in TARGETS:
             joints = leave_one_out(classes, targets[target], strengths)

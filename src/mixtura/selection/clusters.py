@@ -178,12 +178,12 @@ class Path:
 
     def _with_prior(self, prior: Any, column: _Column, n_components: int) -> Problem:
         """The problem with a prior in the units of what the members of a column see."""
-        outlook = column.description.outlook([n_components])
+        scales = column.description.scales_for([n_components])
         if isinstance(prior, str):
-            prior = PRIORS[prior](outlook)
+            prior = PRIORS[prior](scales)
         elif prior is None:
-            prior = Shrinkage(REGULAR + len(outlook.pooled))
-        return replace(self.problem, prior=prior.prior(outlook) if isinstance(prior, Shrinkage) else prior)
+            prior = Shrinkage(REGULAR + len(scales.pooled))
+        return replace(self.problem, prior=prior.prior(scales) if isinstance(prior, Shrinkage) else prior)
 
     def _held_out(self, stack: Stack) -> list[tuple[float, float]]:
         """Minus the mean log density by members that did not see a row, and its standard error, for every prior."""

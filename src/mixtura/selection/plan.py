@@ -120,7 +120,7 @@ def make_prior(value: Any, description: Description, n_components: Sequence[int]
     if not isinstance(value, Prior):
         named = isinstance(value, Shrinkage)
         make = value.prior if named else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
-        value = make(description.outlook(n_components))
+        value = make(description.scales_for(n_components))
     elif isinstance(value, Conjugate):
         value = value.to(description.within.device)
     if isinstance(value, ConjugatePrior):

@@ -47,7 +47,7 @@ class Evidence:
         return len(self.features) if self.maps is None else self.maps.shape[1]
 
     def columns(self, index: Tensor) -> Tensor:
-        """Some columns of the basis, (P, N): rows are the last axis, for the reason in roles.py."""
+        """Some columns of the basis, (P, N): rows are the last axis, for the reason in roles/__init__.py."""
         return self.features[index] if self.maps is None else self.maps[:, index].T @ self.features
 
 

@@ -1,21 +1,12 @@
-"""The four roles - covariance, objective, prior, solver - and what each must be able to do. Read this first.
-
-A row n and a component k meet in the log joint a[n, k] = log weight_k + log f_k(x_n). Every learner needs from the rows
-only the signed responsibilities A[n, k] = d objective / d a[n, k] and their weighted moments:
-
-    a pass over the rows makes moments; a covariance turns moments into parameters; solvers do arithmetic in between.
-
-Shapes: N rows, D features, K components, C classes, R rank, G matrices of a shared structure.
-Work inside a pass is component-major, (K, n), because reductions over components are then vectorised over rows.
-"""
+"""The covariance role: a structure, and the covariances of K components in it, with dense defaults."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -28,19 +19,8 @@ from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, image
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.storable import Structured
-from mixtura.values.targets import Evaluation, Targets
 
 DENSE = DenseForm()
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What a first look at the rows tells a prior that is given without numbers."""
-
-    expected: Tensor  # (D,), variances that components may be expected to have
-    pooled: Tensor  # (D,), variances about the class means
-    means: Tensor  # (K, D), the mean of the class of every component
-    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
 
 
 @dataclass(frozen=True)
@@ -442,163 +422,3 @@ class Covariance(Structured):
         """The precisions of `constrained(free)`, differentiable, without a repair or a wait for the device."""
         inverse, log_determinants = linalg.inverse_factors(self.constrained(free).dense())
         return Quadratic(-log_determinants, None, inverse.mT)
-
-
-@runtime_checkable
-class Objective(Protocol):
-    """A function of the log joints (K, n) of rows and of what is known of their classes."""
-
-    name: str
-
-    @property
-    def own_class_only(self) -> bool:
-        """Labeled rows meet the components of their own class and no others."""
-        ...
-
-    @property
-    def needs_denominator(self) -> bool: ...
-    @property
-    def has_density(self) -> bool:
-        """Can use unlabeled rows."""
-        ...
-
-    def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
-
-
-@runtime_checkable
-class LogSumObjective(Objective, Protocol):
-    """An objective that is a weighted sum of log p(x, c) and log p(x): a fused kernel knows its responsibilities."""
-
-    @property
-    def log_sums(self) -> tuple[float, float] | None:
-        """The two weights; for an unlabeled row log p(x, c) stands for log p(x). None: not with these parameters."""
-        ...
-
-
-class Parameters(Protocol):
-    """What a prior sees of a mixture, in the units of the rows. A `Mixture` offers it, and so does an optimiser."""
-
-    @property
-    def log_weights(self) -> Tensor:
-        """(K,)"""
-        ...
-
-    @property
-    def means(self) -> Tensor:
-        """(K, D)"""
-        ...
-
-    @property
-    def log_determinants(self) -> Tensor:
-        """``log |Sigma_k|``, (K,)."""
-        ...
-
-    @property
-    def distinct_log_determinants(self) -> Tensor:
-        """``log |Sigma_g|`` of every distinct matrix, (G,): fewer than K where components share one."""
-        ...
-
-    def traces(self, scatter: Tensor) -> Tensor:
-        """tr(Sigma_g^-1 scatter) of every distinct matrix, (G,); scatter is as in PseudoMoments."""
-        ...
-
-    def distances(self, vectors: Tensor) -> Tensor:
-        """v_k' Sigma_k^-1 v_k: (K, D) -> (K,)"""
-        ...
-
-
-@runtime_checkable
-class Prior(Protocol):
-    """A density over the parameters of a mixture."""
-
-    def log_density(self, parameters: Parameters) -> Tensor:
-        """A number, differentiable, up to a constant."""
-        ...
-
-
-@runtime_checkable
-class ConjugatePrior(Prior, Protocol):
-    """A prior whose maximum combines with moments in closed form, which EM and extended Baum-Welch need."""
-
-    def pseudo_moments(self, n_features: int) -> PseudoMoments: ...
-
-
-@dataclass(frozen=True)
-class Info:
-    """What a step tells the loop.
-
-    Attributes
-    ----------
-    value : float or tuple of float
-        Objective per unit of weight of the state that the step started from, log prior included; one for each member
-        where several mixtures are trained together.
-    repairs : tuple of str
-        What had to be repaired, in words; with several members one text for each, empty where nothing was.
-    converged : bool, optional
-        Where the solver has a rule of its own; None leaves it to the change of the value.
-    """
-
-    value: float | tuple[float, ...]
-    repairs: tuple[str, ...] = ()
-    converged: bool | None = None
-
-
-@runtime_checkable
-class Solver(Protocol):
-    """Improves a model in steps; solvers/loop.py checks convergence, limits and non-finite values for every solver.
-
-    States are values: a step returns a new one, so that `result` of the old one is the model before the step.
-    """
-
-    name: str
-
-    def init(self, problem: Any, start: Any) -> Any:
-        """Return the state at a start, a model of the kind that `result` returns."""
-        ...
-
-    def step(self, problem: Any, state: Any) -> tuple[Any, Info]: ...
-    def result(self, state: Any) -> Any:
-        """Return the model of a state."""
-        ...
-
-    def saved(self, state: Any) -> Any:
-        """Return what a checkpoint keeps of a state: numbers, tensors, and values that can be stored."""
-        ...
-
-    def restored(self, problem: Any, saved: Any) -> Any:
-        """Return the state that `saved` was made of."""
-        ...
-
-
-@runtime_checkable
-class MixtureSolver(Solver, Protocol):
-    """A solver of Gaussian mixtures, which estimators take by name or as an object."""
-
-    @property
-    def needs_fit(self) -> bool:
-        """Whether it starts from a mixture that EM has fitted, and not from the first guess of an initialisation."""
-        ...
-
-    def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        """Return why it cannot train such a mixture, as a clause; None where it can."""
-        ...
-
-
-@runtime_checkable
-class MemberSolver(Protocol):
-    """A solver that trains several mixtures together; members that converge leave."""
-
-    name: str
-
-    def step(self, problem: Any, state: Any) -> tuple[Any, Info]: ...
-    def member(self, state: Any, position: int) -> Any:
-        """Return the model of one member."""
-        ...
-
-    def without(self, state: Any, positions: list[int]) -> Any:
-        """Return the state of the other members."""
-        ...
-
-    def restored(self, first: Any, members: Any) -> Any:
-        """Return the state of some members of the first state, by pairs of number and model, for checkpoints."""
-        ...
