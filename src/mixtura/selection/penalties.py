@@ -1,4 +1,4 @@
-"""Choosing penalties, and how many components, by rows that are kept out."""
+"""Selecting penalties and numbers of components of discriminative training by cross-validation (KJO03)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from mixtura.selection.table import SearchTable
 from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, run
 from mixtura.values.storable import storable
 
-# The two penalties, from weak to strong: what variances are shrunk to, in units of those that (default-prior) expects,
-# and how many rows hold every mean at that of its class.
+# The two penalties: the target of the variances, in units of those that (default-prior) expects, and the number of
+# pseudo-samples at the class mean for the mean of every component.
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-TRADEOFFS = (0.0, 0.1, 0.5, 0.9, 1.0)  # shares of the likelihood of the rows in the objective
-# Where the search climbs from: the middle, and the best corner, since from one place alone it may come to where all
-# components of a class are one, and stay there.
+TRADEOFFS = (0.0, 0.1, 0.5, 0.9, 1.0)  # weights of the generative likelihood in the objective
+# Start points of the search: the middle, and the best corner. From a single start the search may end at a local maximum
+# at which all components of a class coincide.
 MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
-LOOSE = 1  # the pull of a corner, that lets the parts of a class go
+LOOSE = 1  # position in PULLS of a weak penalty on means, under which the components of a class can separate
 MOST_COMPONENTS = 20  # of a class that grows
-SMALLEST_GAIN = 2.0  # in the log posterior of all labels kept out, that one more component must bring
-PATIENCE = 2  # cuts that may fail to gain, one after the other: of all components, or of one class
-SMALLEST_HELD_OUT = 20  # rows that may say when to stop
+SMALLEST_GAIN = 2.0  # in the summed log posterior of held-out labels, for one more component
+PATIENCE = 2  # consecutive splits without a gain after which growing ends
+SMALLEST_HELD_OUT = 20  # samples for early stopping
 
-# max_iter and tol. A fit that compares must end as the last fit will: to stop early is a penalty too.
+# max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
 Limits = tuple[int, float]
 
 
 @storable("setting")
 @dataclass(frozen=True)
 class Setting:
-    """What holds a fit: a prior as `MixtureClassifier` takes it, and the share of the likelihood in the objective."""
+    """A prior, as `MixtureClassifier` takes it, and the weight of the generative likelihood in the objective."""
 
     prior: Any
     tradeoff: float
@@ -62,16 +62,16 @@ class Setting:
         return penalties | {"tradeoff": self.tradeoff}
 
     def of(self, plan: Plan, n_components: list[int]) -> Plan:
-        """The plan for these numbers of components, held so."""
+        """The plan with this setting and these numbers of components."""
         return replace(with_prior(plan, self.prior, n_components), objective=separating(self.tradeoff))
 
 
 @storable("growth")
 @dataclass(frozen=True)
 class Growth:
-    """More components for some classes, and what held the fit that was short of them.
+    """A step that adds components: which classes, whether all of their components are split, and under which setting.
 
-    Cut in two are all components of these classes, or of every one the least explained.
+    If not all are split, the component that explains its samples worst is, in each of these classes.
     """
 
     classes: tuple[int, ...]
@@ -94,7 +94,7 @@ class SettingChoice:
 
 @dataclass(frozen=True)
 class Fold:
-    """A plan without the rows that are kept out, and a generative start for it."""
+    """A plan without the held-out samples, those samples, and a generative start."""
 
     plan: Plan
     held_out: TensorSource
@@ -102,11 +102,11 @@ class Fold:
 
     @property
     def n_held_out(self) -> int:
-        """Rows that are kept out."""
+        """Number of held-out samples."""
         return sum(len(block.rows) for block in self.held_out.blocks())
 
     def score(self, mixture: Mixture) -> tuple[float, float]:
-        """Log posteriors of the labels kept out, and their weight."""
+        """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
         summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
         return summary.value, summary.weight
 
@@ -123,31 +123,30 @@ def counts_of(mixture: Mixture) -> list[int]:
 
 
 def separating(tradeoff: float) -> Objective:
-    """The objective with this share of the likelihood of the rows."""
+    """The objective with this weight of the generative likelihood."""
     return Hybrid(tradeoff, Conditional()) if tradeoff > 0 else Conditional()
 
 
 def generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
-    """A mixture that describes the classes, whatever the penalties: under strong ones components fall into one."""
+    """EM with the default prior. Under strong penalties all components of a class would coincide."""
     return complete(run(EM(), with_prior(plan, "default", counts_of(start)).generative, start, *limits)).mixture
 
 
 def described(plan: Plan, setting: Setting, start: Mixture) -> Mixture:
     """A generative start after one step of EM under a prior.
 
-    It brings variances to where the prior will hold them. Baum-Welch would come there by steps that it has to shorten
-    again and again, and that stay short for long.
+    It moves the variances to the range of the prior. Baum-Welch alone would need many short steps for that.
     """
     return EM().step(setting.of(plan, counts_of(start)).generative, start)[0]
 
 
 def refitted(plan: Plan, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
-    """A fit from a start."""
+    """A fit by Baum-Welch from a start."""
     return complete(run(BaumWelch(), setting.of(plan, counts_of(start)).problem, start, *limits)).mixture
 
 
 def stopped(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> FitResult:
-    """A fit of a fold where it predicts the held-out samples best, with the log posteriors of their labels by steps."""
+    """A fit by Baum-Welch, stopped at the step that predicts the held-out samples best."""
     problem = setting.of(fold.plan, counts_of(start)).problem
     return complete(run(BaumWelch(), problem, start, *limits, held_out=HeldOut(lambda mixture: fold.score(mixture)[0])))
 
@@ -160,18 +159,18 @@ def complete(result: FitResult) -> FitResult:
 
 
 def cut(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
-    """A generative start with more components; those are cut that a fit from that start explains least (growing)."""
+    """A generative start with more components: those that a fit explains worst are split (growing)."""
     about = plan.description
     for own_class in step.classes:
         counts = unexplained(fit, about, own_class)
         numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
-        for number in numbers:  # from the last, so that the others keep their numbers
+        for number in numbers:  # from the last one, so that the others keep their numbers
             start = split(start, about, own_class, number)
     return generative(plan, start, limits)
 
 
 def grow(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
-    """A generative start with the components that a search found worth having."""
+    """A generative start with the components that a search added."""
     for step in steps:
         fit = refitted(plan, step.setting, described(plan, step.setting, start), limits)
         start = cut(plan, start, fit, step, limits)
@@ -221,9 +220,9 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings to compare: both penalties where the prior is "auto", and tradeoffs from small to large.
+    """Settings to compare: both penalties where the prior is "auto", and trade-offs from small to large.
 
-    Its axes are the penalties and the tradeoffs; what is given has one place.
+    It has three axes, the two penalties and the trade-off; a given value has an axis of length one.
     """
 
     prior: Any
@@ -248,7 +247,7 @@ class Grid:
         return (*(MIDDLE if is_auto(self.prior) else (0, 0)), len(self.tradeoffs) // 2)
 
     def near(self, place: Place) -> list[Place]:
-        """A place, and the one where means are free: those of one component a class may be held as one likes."""
+        """A place, and the one with a weak penalty on means, which has no effect with one component per class."""
         return [place, (place[0], min(place[1], LOOSE), place[2])]
 
     @property
@@ -309,7 +308,7 @@ class Climb:
         return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half)
 
     def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
-        """The best setting for generative starts, one a fold, by climbing from the best place of every group."""
+        """The best setting for generative starts, one per fold, by hill climbing from the best place of every group."""
         seen: dict[Place, Optimum] = {}
 
         def look(place: Place) -> float:
@@ -322,7 +321,7 @@ class Climb:
         return seen[max((uphill(look, max(group, key=look)) for group in groups), key=look)]
 
     def compared(self, place: Place, starts: list[Mixture]) -> Trial[Optimum]:
-        """What a setting comes to from generative starts, one a fold."""
+        """The trial of a setting from generative starts, one per fold."""
         setting = self.grid[place]
         mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
         score, error = self.score(mixtures)
@@ -336,7 +335,7 @@ class Climb:
         return refitted(fold.plan, setting, start, self.limits)
 
     def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
-        """What gains by growing, in order, and where that leads: all components first, then one at a time (growing)."""
+        """Split all components, then one at a time, while held-out samples gain (growing)."""
         starts, optimum, steps = self._doubled(starts, optimum)
         failed: list[int] = []
         while len(failed) < PATIENCE and (able := self._able(optimum.mixtures, False, failed)):
@@ -350,7 +349,7 @@ class Climb:
         return optimum, steps
 
     def _doubled(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
-        """All components cut in two, again and again; cuts that gain nothing stay where the next one gains."""
+        """Split all components again and again; a split without a gain is kept if the next one gains."""
         best, best_starts, kept = optimum, starts, 0
         steps: list[Growth] = []
         while len(steps) < kept + PATIENCE and (able := self._able(optimum.mixtures, True, [])):
@@ -371,7 +370,7 @@ class Climb:
         return more, self.climbed(more, self.grid.near(optimum.place))
 
     def _able(self, mixtures: list[Mixture], every: bool, left_out: list[int]) -> list[int]:
-        """Classes that may have twice their components, or one more; that of the least explained one first."""
+        """Classes that may get twice their components, or one more; the worst explained class first."""
         totals: dict[int, float] = {}
         for c in range(len(mixtures[0].class_slices)):
             most = min(MOST_COMPONENTS, *(len(fold.plan.description.samples[c][0]) for fold in self.folds))
@@ -383,7 +382,7 @@ class Climb:
 
     @property
     def weight(self) -> float:
-        """Of all rows that are kept out at some time, each of them once."""
+        """Weight of all held-out samples, each counted once."""
         held_out = [weight_of(fold.held_out) for fold in self.folds]
         return min(sum(held_out), held_out[0] + weight_of(self.folds[0].plan.source))
 
@@ -404,7 +403,7 @@ def weight_of(rows: Source) -> float:
 
 
 def uphill(look: Callable[[Place], float], best: Place) -> Place:
-    """The place of a grid that is better than its neighbours along every axis, climbing from another."""
+    """The local maximum that hill climbing along the axes reaches from a place."""
     moved = True
     while moved:
         moved = False
@@ -422,7 +421,7 @@ def beside(place: Place, axis: int, step: int) -> Place:
 
 @dataclass(frozen=True)
 class PenaltySearch:
-    """Training by conditional likelihood, with penalties and components that held-out samples choose (KJO03).
+    """Training by conditional likelihood, with penalties and numbers of components by cross-validation (KJO03).
 
     Parameters
     ----------
