@@ -12,10 +12,12 @@ from mixtura import (
     AveragedMixture,
     GaussianMixture,
     MixtureClassifier,
+    NonnegativeMixtureClassifier,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
     load,
 )
+from mixtura.init.starts import bisected
 
 
 @pytest.mark.parametrize("number", range(4 * len(KINDS)))
@@ -75,3 +77,27 @@ def test_kernels_of_rows_far_from_zero_do_not_depend_on_the_batch(rng):
     together, alone = far.predict_proba(X + 1e6), np.concatenate([far.predict_proba(row[None] + 1e6) for row in X])
     np.testing.assert_allclose(alone, together, atol=1e-9)
     np.testing.assert_allclose(together, near.fit(X, y).predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("init_params", ["kmeans", "k-means++", "random_from_data"])
+def test_a_replicate_with_fewer_samples_than_components_is_refused_in_words(rng, init_params):
+    base = GaussianMixture(4, prior="default", init_params=init_params)
+    model = AveragedMixture(base, 3, resampling="subset", fraction=0.5, random_state=0)
+    with pytest.raises(ValueError, match=r"^resampling='subset' drew 2 distinct samples for a member with 4 components"):
+        model.fit(rng.normal(size=(4, 2)))
+
+
+def test_bisection_does_not_depend_on_the_unit_of_weights(rng):
+    rows, weights = torch.from_numpy(rng.normal(size=(9, 3))), torch.from_numpy(rng.uniform(0.1, 3.0, 9))
+    rows[4:] = rows[4]
+    expected = bisected(rows, weights, 7)
+    for unit in (1e-40, 1e28, 1e40):
+        np.testing.assert_allclose(bisected(rows, unit * weights, 7), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [6.4e16, 2.3e13, 0.0])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_large_constant_feature_does_not_make_scores_large(value):
+    X, y = np.full((60, 1), value), np.arange(60) % 3
+    model = NonnegativeMixtureClassifier(2, random_state=0, max_iter=5).fit(X, y)
+    assert np.abs(model.mixture_.coefficients.numpy() * value).max() < 10

@@ -287,6 +287,11 @@ class AveragedMixture(DensityMixin, _Averaged):
             tasks = []
             for b in range(self.n_estimators):
                 seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
+                if len(seen) < base.n_components:
+                    raise ValueError(
+                        f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
+                        f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
+                    )
                 about = describe(seen_source, 1, torch.Generator().manual_seed(0))
                 for _ in range(base.n_init):
                     start = base._start(seen, replace(problem, source=seen_source), about, random_state)

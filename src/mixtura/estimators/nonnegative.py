@@ -556,9 +556,9 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         shifts = present.amin(0)
         means = (weights @ (features - shifts)) / total
         variances = (weights @ (features - shifts - means).square()) / total
-    scales = variances.sqrt()
-    flat = torch.where(means > 0, means, 1.0)
-    return shifts, torch.where(scales > 1e-12 * means, scales, flat).clamp_min(1e-300)
+    scales, values = variances.sqrt(), shifts + means
+    flat = torch.where(values > 0, values, 1.0)
+    return shifts, torch.where(scales > 1e-12 * values, scales, flat).clamp_min(1e-300)
 
 
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:

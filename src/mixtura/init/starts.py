@@ -158,7 +158,7 @@ def _axis(rows: Tensor, weights: Tensor) -> tuple[float, Tensor]:
     """The scatter of weighted rows along their principal axis, and the axis, (D,)."""
     deviations = (rows - weights @ rows / weights.sum()) * weights.sqrt().unsqueeze(-1)
     _, spreads, axes = torch.linalg.svd(deviations, full_matrices=False)
-    noise = 1e-12 * float(rows.square().sum() + 1e-300)
+    noise = 1e-12 * float(weights @ rows.square().sum(1)) + 1e-300
     scatter = float(spreads[0]) ** 2
     return (scatter if scatter > noise else 0.0), axes[0]
 
