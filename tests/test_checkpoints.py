@@ -119,10 +119,14 @@ np.save(sys.argv[4], answers(fitted(sys.argv[2], sys.argv[3])))
 @pytest.mark.slow
 @every_model
 def test_kill_9_at_any_moment(name, tmp_path, request):
-    whole, answer, rng = answers(fitted(name, tmp_path / "whole")), tmp_path / "answer.npy", np.random.default_rng(1)
-    arguments = [str(request.path.parent), name, str(tmp_path / "fit"), str(answer)]
+    def start(checkpoint, answer):
+        arguments = [str(request.path.parent), name, str(tmp_path / checkpoint), str(tmp_path / answer)]
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
+
+    assert start("whole", "whole.npy").wait(120) == 0
+    rng = np.random.default_rng(1)
     for number in range(40):
-        process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments])
+        process = start("fit", "answer.npy")
         end = time.monotonic() + 60
         while not (tmp_path / "fit").exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
@@ -131,9 +135,9 @@ def test_kill_9_at_any_moment(name, tmp_path, request):
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-        if answer.exists():
+        if (tmp_path / "answer.npy").exists():
             break
-    np.testing.assert_allclose(np.load(answer), whole, atol=1e-12)
+    assert np.array_equal(np.load(tmp_path / "answer.npy"), np.load(tmp_path / "whole.npy"))
 
 
 # ---- files of another fit --------------------------------------------------------------------------------------------
