@@ -2,6 +2,7 @@
 
     python -m benchmarks.scale parquet --rows 50000000
     python -m benchmarks.scale dask --rows 4000000
+    python -m benchmarks.scale stream --rows 1000000
 
 Each writes its part of results/scale.json. Times are the smallest of several iterations; ratios are of iterations that
 ran in turn, since other programs may be running.
@@ -159,6 +160,24 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
     }
 
 
+def stream(
+    n_rows: int, batch_size: int = 10_000, n_iterations: int = 20, seeds: tuple[int, ...] = (0, 1, 2)
+) -> dict[str, Any]:
+    """Held-out log-likelihood per sample after one pass of partial_fit, beside full EM on all samples."""
+    results = []
+    for seed in seeds:
+        rows, held_out = (make_rows(size, number, shape_seed=seed) for size, number in ((n_rows, 1), (100_000, 2)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            whole = GaussianMixture(N_COMPONENTS, max_iter=n_iterations, tol=0.0, random_state=0).fit(rows)
+        online = GaussianMixture(N_COMPONENTS, random_state=0)
+        for first in range(0, n_rows, batch_size):
+            online.partial_fit(rows[first : first + batch_size])
+        scores = {"EM": whole.score(held_out), "partial_fit": online.score(held_out)}
+        results.append({"seed": seed, **scores, "difference": scores["partial_fit"] - scores["EM"]})
+    return {"rows": n_rows, "batch size": batch_size, "EM iterations": n_iterations, "seeds": results}
+
+
 def _on_the_network() -> int:
     """Bytes between processes of this machine, whoever sent them."""
     return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
@@ -171,7 +190,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
 
 
-PARTS = {"parquet": parquet, "dask": dask_workers}
+PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -83,7 +83,9 @@ def test_kernels_of_rows_far_from_zero_do_not_depend_on_the_batch(rng):
 def test_a_replicate_with_fewer_samples_than_components_is_refused_in_words(rng, init_params):
     base = GaussianMixture(4, prior="default", init_params=init_params)
     model = AveragedMixture(base, 3, resampling="subset", fraction=0.5, random_state=0)
-    with pytest.raises(ValueError, match=r"^resampling='subset' drew 2 distinct samples for a member with 4 components"):
+    with pytest.raises(
+        ValueError, match=r"^resampling='subset' drew 2 distinct samples for a member with 4 components"
+    ):
         model.fit(rng.normal(size=(4, 2)))
 
 

@@ -68,6 +68,17 @@ def test_one_pass_comes_close_to_many(covariance_type, rng):
     assert online.running_.n_steps == 40
 
 
+def test_the_first_batch_is_fitted_from_several_initialisations(rng):
+    """A stream cannot go back to it."""
+    rows = clusters(rng, 300)
+    online = GaussianMixture(6, init_params="random", random_state=0).partial_fit(rows)
+    best = GaussianMixture(6, init_params="random", n_init=4, random_state=0).fit(rows)
+    single = GaussianMixture(6, init_params="random", random_state=0).fit(rows)
+    assert np.array_equal(online.means_, best.means_)
+    assert online.lower_bound_ > single.lower_bound_ + 0.01
+    assert online.n_init == 1
+
+
 def test_a_constant_step_follows_clusters_that_move(rng):
     steady, following = GaussianMixture(3, random_state=0), GaussianMixture(3, random_state=0)
     shifts = np.linspace(0, 10, 100)

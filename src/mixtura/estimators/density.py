@@ -247,8 +247,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
     ) -> GaussianMixture:
         """Learn from a batch of samples that is not seen again; NaN means missing.
 
-        The first batch is fitted as `fit` does and should hold many samples of every component; each later one is one
-        step of stepwise EM.
+        The first batch is fitted as `fit` does, with four initialisations unless `n_init` asks for more. It
+        should hold many samples of every component. Each later one is one step of stepwise EM.
 
         Parameters
         ----------
