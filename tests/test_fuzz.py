@@ -33,8 +33,10 @@ def test_a_low_rank_of_one_feature_can_be_saved(rng, tmp_path):
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "diag", "tied", "low_rank"])
-def test_a_model_in_a_file_rounds_as_the_one_in_memory(rng, covariance_type, tmp_path):
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_a_model_in_a_file_rounds_as_the_one_in_memory(rng, covariance_type, missing, tmp_path):
     X = 1e8 * (rng.normal(size=4) + 1e-3 * rng.normal(size=(60, 4)))
+    X[rng.random(X.shape) < missing] = np.nan
     model = MixtureClassifier(3, covariance_type=covariance_type, random_state=0).fit(X, np.arange(60) % 3)
     model.save(tmp_path / "model")
     assert np.array_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
