@@ -163,7 +163,7 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
 def stream(
     n_rows: int, batch_size: int = 10_000, n_iterations: int = 20, seeds: tuple[int, ...] = (0, 1, 2)
 ) -> dict[str, Any]:
-    """Held-out log-likelihood per sample after one pass of partial_fit, beside full EM on all samples, both from four starts."""
+    """Held-out log-likelihood per sample after one pass of partial_fit, beside full EM; both from four starts."""
     results = []
     for seed in seeds:
         rows, held_out = (make_rows(size, number, shape_seed=seed) for size, number in ((n_rows, 1), (100_000, 2)))
