@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,7 @@ pd = pytest.importorskip("pandas")
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
+DaskPartitions = pytest.importorskip("mixtura.engine.dask_source").DaskPartitions
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +237,49 @@ def test_a_worker_that_is_killed_costs_time_alone(cluster, data):
     with pytest.warns(Warning, match="max_iter"):
         other = MixtureClassifier(2, tol=0, max_iter=30, random_state=0).fit(X, y)
     assert_same(model, other, X)
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """A scheduler and a worker in processes of their own: the process of the scheduler, and a client."""
+    distributed = pytest.importorskip("distributed")
+    file, options = str(tmp_path / "scheduler"), {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    local = ["--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", file]
+    parts = {"scheduler": ["--port", "0", "--no-show"], "worker": ["--nthreads", "1", "--no-nanny"]}
+    processes = [
+        subprocess.Popen([sys.executable, "-m", f"distributed.cli.dask_{name}", *local, *more], **options)
+        for name, more in parts.items()
+    ]
+    try:
+        with dask.config.set({"distributed.comm.timeouts.connect": "3s"}):
+            client = distributed.Client(scheduler_file=file, set_as_default=False, timeout=60)
+            client.wait_for_workers(1, timeout=60)
+            with dask.config.set(scheduler=client):
+                yield processes[0]
+            client.close(timeout=1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@lossy
+@pytest.mark.slow
+def test_a_scheduler_that_is_killed_is_named_and_the_last_model_is_kept(scheduler, data, monkeypatch):
+    X, y, _ = data
+    n_passes, total = [0], DaskPartitions.total
+
+    def killing(self, compute, name):
+        n_passes[0] += name == "summarise"
+        if n_passes[0] == 4:
+            scheduler.kill()
+        return total(self, compute, name)
+
+    monkeypatch.setattr(DaskPartitions, "total", killing)
+    model = MixtureClassifier(2, tol=0, max_iter=30, random_state=0)
+    with pytest.raises(SourceError, match="^The Dask scheduler or its workers were lost during a pass"):
+        model.fit(*arrays((X, y)))
+    assert len(model.history_) == 3
+    with pytest.warns(Warning, match="max_iter"):
+        expected = MixtureClassifier(2, tol=0, max_iter=3, random_state=0).fit(X, y)
+    assert_same(model, expected, X)

@@ -80,16 +80,17 @@ def common_seed(random_state: object) -> ValueError:
 def lost_scheduler(error: BaseException) -> SourceError:
     """A Dask cluster that went away."""
     return SourceError(
-        f"The Dask scheduler or its workers were lost during a pass ({type(error).__name__}: {error}); the last model "
-        "is kept. Start a cluster and fit again, with warm_start=True to go on."
+        f"The Dask scheduler or its workers were lost during a pass ({type(error).__name__}: {error}); the model of "
+        "the last complete iteration is kept, if there was one. Start a cluster and fit again, with warm_start=True to "
+        "go on."
     )
 
 
 def lost_process(error: BaseException) -> SourceError:
     """A process that went away."""
     return SourceError(
-        f"Another process was lost during a pass ({error}); the last model is kept. Start the processes again, and fit "
-        "with warm_start=True to go on."
+        f"Another process was lost during a pass ({error}); the model of the last complete iteration is kept, if there "
+        "was one. Start the processes again, and fit with warm_start=True to go on."
     )
 
 
