@@ -277,7 +277,7 @@ def test_a_scheduler_that_is_killed_is_named_and_the_last_model_is_kept(schedule
 
     monkeypatch.setattr(DaskPartitions, "total", killing)
     model = MixtureClassifier(2, tol=0, max_iter=30, random_state=0)
-    with pytest.raises(SourceError, match="^The Dask scheduler or its workers were lost during a pass"):
+    with pytest.raises(SourceError, match=r"^The Dask scheduler or its workers were lost during a pass"):
         model.fit(*arrays((X, y)))
     assert len(model.history_) == 3
     with pytest.warns(Warning, match="max_iter"):

@@ -37,7 +37,7 @@ def classification_score(
         Score by accuracy - 1 and, where that is equal, by the mean log posterior of the labels; otherwise by the latter
         alone.
     memory_limit : int
-        Bytes of scratch memory.
+        Limit of the temporary arrays, in bytes.
     """
     (block,) = held_out.blocks()
     labels = block.labels
