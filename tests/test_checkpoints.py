@@ -223,8 +223,8 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
 def test_verbose_counts_the_iterations_of_all_loops(name, monkeypatch, capsys):
     n_steps, next_loop = [0], loop.next_loop
 
-    def counting(solver):
-        journal = next_loop(solver)
+    def counting(*arguments):
+        journal = next_loop(*arguments)
         show = journal.show
         monkeypatch.setattr(journal, "show", lambda *values: (n_steps.__setitem__(0, n_steps[0] + 1), show(*values)))
         return journal

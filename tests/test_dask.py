@@ -161,6 +161,23 @@ def test_a_partition_with_infinite_values_is_named(data):
     refused(lambda: model.score_samples(X).compute(), "Partition 1 could not be used: Input X", SourceError)
 
 
+def test_a_partition_that_cannot_be_read_any_more_is_named_and_the_last_model_is_kept(data):
+    n_reads = [0]
+
+    def failing(block):
+        n_reads[0] += 1
+        if n_reads[0] > 20:
+            raise OSError("No such file")
+        return block
+
+    X, y, _ = data
+    rows = blocks(X).map_blocks(failing, dtype=float, meta=np.empty((0, 2)))
+    model = MixtureClassifier(2, tol=0, random_state=0)
+    text = "A partition could not be used: No such file"
+    refused(lambda: model.fit(rows, da.from_array(y, chunks=-1)), text, SourceError)
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
 def test_partitions_without_rows_values_or_a_class_are_no_error(data):
     X, y, _ = data
     one = y == "one"

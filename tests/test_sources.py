@@ -184,3 +184,16 @@ def test_a_sample_does_not_depend_on_the_parts(cuts, device):
     assert sample.columns[0].tolist() == expected
     assert sample.columns[1] is None
     assert sample.threshold == float(keys[expected].min())
+
+
+def test_streamed_blocks_reach_the_device_whole(rng, device, monkeypatch):
+    """On a GPU by copies from pinned memory, which run beside the kernels: none may be used before it has arrived."""
+    pinned, pin = [0], torch.Tensor.pin_memory
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda part: (pinned.__setitem__(0, pinned[0] + 1), pin(part))[1])
+    batches = [rng.normal(size=(300_000, 8)) for _ in range(4)]
+    source = BatchSource(batches, lambda rows: Block(torch.from_numpy(rows)), 8, device, torch.float64)
+    for _ in range(3):
+        sums = [(block.rows.sum(0).cpu().numpy(), block.rows.device.type) for block in source.blocks()]
+        np.testing.assert_allclose(sum(part for part, _ in sums), np.concatenate(batches).sum(0), rtol=1e-9)
+        assert {where for _, where in sums} == {device.type}
+    assert (pinned[0] > 0) == (device.type == "cuda")

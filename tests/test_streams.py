@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import sys
@@ -9,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch.utils.data import DataLoader, TensorDataset
 
 from mixtura import DiscriminativeMixtureClassifier, GaussianMixture, MixtureClassifier
@@ -310,6 +312,15 @@ def test_an_error_in_the_middle_leaves_nothing_half_written(model, tmp_path, fra
     )
     assert not list(tmp_path.iterdir())
     refused(lambda: model.predict([rows]).write("out.txt"), "the ending of path must be one of")
+
+
+@pytest.mark.parametrize("model", [MixtureClassifier(2, random_state=0), GaussianMixture(2, random_state=0)])
+def test_progress_shows_rows_per_second(model, folder, capsys):
+    label = "y" if isinstance(model, MixtureClassifier) else None
+    clone(model).set_params(verbose=1).fit(FileBatches(folder, ["a", "b"], label))
+    shown = capsys.readouterr().err
+    assert float(re.findall(r"rows_per_second=([\d.e+]+)", shown)[-1]) > 0
+    assert "iterations" in shown
 
 
 def test_no_rows_in_memory_are_needed_elsewhere(folder, frame):

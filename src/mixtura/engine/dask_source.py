@@ -62,14 +62,16 @@ def _added(*parts: Any) -> Any:
 
 
 def _computed(value: Any) -> Any:
-    """The value, or an error in our words where the cluster is to blame."""
+    """The value, or an error in our words where the cluster, or the file of a partition, is to blame."""
     try:
         return dask.compute(value)[0]  # pyright: ignore[reportPrivateImportUsage]
     except (asyncio.CancelledError, concurrent.futures.CancelledError, OSError, RuntimeError) as error:
-        ours = isinstance(error, OSError | RuntimeError) and not type(error).__module__.startswith("distributed")
-        if ours:
-            raise
-        raise checks.lost_scheduler(error) from error
+        lost = type(error).__module__.startswith("distributed") or not isinstance(error, OSError | RuntimeError)
+        if lost:
+            raise checks.lost_scheduler(error) from error
+        if isinstance(error, OSError):
+            raise checks.unread("A partition", error) from error
+        raise
 
 
 class DaskSource:

@@ -122,7 +122,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     random_state : int, RandomState or None, default=None
         Seed of folds and initialisation.
     verbose : int, default=0
-        1 shows progress.
+        1 shows progress, with the rows per second.
     checkpoint : str or path-like, optional
         A file that keeps the progress of a fit. A fit with the same arguments and data continues from it, and ends as
         it would have without the interruption; `random_state` must be an integer.

@@ -234,7 +234,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         rows, source = self._read_source(X, sample_weight)
         self.running_ = None
         searches = is_auto(self.n_components) or is_auto(self.prior)
-        with computing(), recorded(self, bar=searches, training=source):  # otherwise verbose prints, as scikit-learn's
+        # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
+        with computing(), recorded(self, bar=searches or rows is None, training=source):
             best, problem, description = self._best_fit(rows, source)
         keep_unobserved(self, description, stacklevel=3)
         self._keep(best)
@@ -350,7 +351,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         numbers = itertools.count()
 
         def fit_once() -> FitResult:
-            voice = _Voice(self.verbose, self.verbose_interval, next(numbers))
+            voice = _Voice(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
             start = self._last(source) if going_on else self._start(rows, problem, description, random_state)
             previous = self.lower_bound_ if going_on else -math.inf
             result = run(self._em(problem), problem, start, self.max_iter, self.tol, voice.iteration, previous)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,10 +61,16 @@ def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
         yield None
         return
     with tqdm(desc=name, unit=" iterations") as bar:
+        last = [time.perf_counter()]
 
-        def show(solver: str, objective: float, change: float) -> None:
-            bar.set_postfix(solver=solver, objective=f"{objective:.5f}", change=f"{change:.2e}", refresh=False)
+        def show(solver: str, objective: float, change: float, n_rows: int | None) -> None:
+            now = time.perf_counter()
+            shown = {"solver": solver, "objective": f"{objective:.5f}", "change": f"{change:.2e}"}
+            if n_rows is not None:
+                shown["rows_per_second"] = f"{n_rows / max(now - last[0], 1e-9):.3g}"
+            bar.set_postfix(shown, refresh=False)
             bar.update()
+            last[0] = now
 
         yield show
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from mixtura.solvers.checkpoints import CheckpointFile
 
-Show = Callable[[str, float, float], None]  # of the name of a solver, an objective and its change
+# Of the name of a solver, an objective, its change, and the rows that the iteration has gone through (None: unknown).
+Show = Callable[[str, float, float, int | None], None]
 
 
 class Journal:
@@ -23,22 +24,22 @@ class Journal:
     ----------
     file : CheckpointFile, optional
     show : callable, optional
-        Called after every iteration with the name of the solver, the objective and its change.
+        Called after every iteration with the name of the solver, the objective, its change and the number of rows.
     """
 
     def __init__(self, file: CheckpointFile | None = None, show: Show | None = None):
         self.file, self.show, self._n_loops = file, show, 0
 
-    def next_loop(self, name: str) -> LoopJournal:
+    def next_loop(self, name: str, n_rows: int | None) -> LoopJournal:
         self._n_loops += 1
-        return LoopJournal(self, self._n_loops - 1, name)
+        return LoopJournal(self, self._n_loops - 1, name, n_rows)
 
 
 class LoopJournal:
     """The part of a journal that belongs to one loop."""
 
-    def __init__(self, journal: Journal, number: int, name: str):
-        self._journal, self._number, self._name = journal, number, name
+    def __init__(self, journal: Journal, number: int, name: str, n_rows: int | None):
+        self._journal, self._number, self._name, self._n_rows = journal, number, name, n_rows
 
     @property
     def keeps(self) -> bool:
@@ -55,15 +56,15 @@ class LoopJournal:
 
     def show(self, objective: float, change: float) -> None:
         if self._journal.show is not None:
-            self._journal.show(self._name, objective, change)
+            self._journal.show(self._name, objective, change, self._n_rows)
 
 
 _current: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
-def next_loop(name: str) -> LoopJournal:
-    """Return the journal of the loop that begins now."""
-    return (_current.get() or Journal()).next_loop(name)
+def next_loop(name: str, n_rows: int | None = None) -> LoopJournal:
+    """Return the journal of the loop that begins now, with the number of rows that an iteration goes through."""
+    return (_current.get() or Journal()).next_loop(name, n_rows)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from mixtura.checks import SourceError
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
 from mixtura.solvers.journal import LoopJournal, next_loop
+from mixtura.solvers.problem import Problem
 from mixtura.values.storable import as_loaded, storable
 
 # Steps between two states that a checkpoint may keep. There a fit continues from what a file would give back, whether
@@ -265,7 +266,8 @@ def run(
         If the objective is not finite; the message names the iteration.
     """
     course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
-    outcome, state, cause, journal = Outcome.LIMIT, None, None, next_loop(solver.name)
+    n_rows = problem.source.n_rows if isinstance(problem, Problem) else None
+    outcome, state, cause, journal = Outcome.LIMIT, None, None, next_loop(solver.name, n_rows)
     try:
         progress = journal.read(Progress)
         if progress is None:
