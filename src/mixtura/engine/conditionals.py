@@ -1,4 +1,4 @@
-"""Loops over samples with missing values: squared distances of what is observed, and draws of what is missing."""
+"""Loops over samples with missing values: squared distances of observed values, and draws of missing values."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def map_distances(
 def draw_missing(
     mixture: Mixture, source: Source, generator: torch.Generator, memory_limit: int = DEFAULT_MEMORY_LIMIT
 ) -> Tensor:
-    """Samples whose missing values are drawn from their distribution given the observed values (draws).
+    """Draw missing values from their distribution given the observed values (draws).
 
     A component is drawn by its responsibility, then a sample z of it; with E the linear map that fills in conditional
-    means, E(x) + z - E(z) has the right conditional distribution (Matheron's rule), whatever the covariance is.
+    means, E(x) + z - E(z) has the conditional distribution (Matheron's rule) for any covariance structure.
     """
     evaluator = evaluator_for(mixture, source, frame_of(mixture))
     outputs = []
@@ -84,7 +84,7 @@ def _drawn(mixture: Mixture, part: LoadedChunk, log_joint: Tensor, generator: to
 
 
 def _parts(block, evaluator: Evaluator, memory_limit: int) -> list[LoadedChunk]:
-    """The chunks of a block, those with missing values so small that conditioning fits the limit."""
+    """The chunks of a block; those with missing values are small enough for conditioning within the memory limit."""
     loaded = []
     for chunk in chunks_of(block, False, evaluator, memory_limit, 1):
         whole = chunk.load(evaluator.dtype)

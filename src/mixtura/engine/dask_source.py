@@ -1,4 +1,4 @@
-"""Rows on the workers of a Dask scheduler: partitions stay where they are, and only sums travel (the extra `dask`)."""
+"""Rows on the workers of a Dask cluster: partitions stay on their workers, only sums are sent (the extra `dask`)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mixtura.engine.threads import OwnThreads, computing
 from mixtura.values.extents import Extents
 
 T = TypeVar("T")
-SPLIT_EVERY = 8  # sums that are added in one task: the last one, on its way to the client, is one object
+SPLIT_EVERY = 8  # sums added per task, so that the client receives one object
 
 
 class DaskPartitions:
-    """Parts of the rows as delayed values, each a tuple of arguments of what is computed of it."""
+    """Partitions as delayed values, each a tuple of arguments of the computation."""
 
     def __init__(self, parts: Sequence[tuple[Any, ...]]):
         self.parts = list(parts)
@@ -51,7 +51,7 @@ class DaskPartitions:
 
 
 def _alone(compute: Callable[..., T], number: int, *part: Any) -> T:
-    """On one thread: Dask runs as many tasks beside each other as a worker has threads."""
+    """Compute on one thread: Dask runs as many tasks in parallel as a worker has threads."""
     with OwnThreads(1), computing():
         return compute(number, *part)
 
@@ -62,7 +62,7 @@ def _added(*parts: Any) -> Any:
 
 
 def _computed(value: Any) -> Any:
-    """The value, or an error in our words where the cluster, or the file of a partition, is to blame."""
+    """Compute a delayed value; failures of the cluster or of a file raise an error with a message of this library."""
     try:
         return dask.compute(value)[0]  # pyright: ignore[reportPrivateImportUsage]
     except (asyncio.CancelledError, concurrent.futures.CancelledError, OSError, RuntimeError) as error:
@@ -94,7 +94,7 @@ class DaskSource:
     extents: Extents | None
 
     def blocks(self) -> Iterator[Block]:
-        """One partition after the other is brought here."""
+        """All partitions, fetched into this process one after the other."""
         for number, start in enumerate(self._starts):
             yield replace(self._read(number, *self._partitions.part(number)), start=start)
 
@@ -110,7 +110,7 @@ def _compute_part(
 
 
 def _name(compute: Callable[..., Any]) -> str:
-    """As the dashboard shows it."""
+    """The name of the tasks on the dashboard."""
     while isinstance(compute, partial):
         compute = compute.func
     return compute.__name__.strip("_<>").removesuffix("_part")

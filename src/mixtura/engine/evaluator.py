@@ -1,4 +1,4 @@
-"""A mixture made ready for one pass: log joints of chunks of rows, and the sums of their moments."""
+"""Evaluation of a mixture in one pass: log joints of chunks of rows, and the sums of their moments."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class LoadedChunk:
 
 
 class Buffers:
-    """The buffers of one thread, used again from chunk to chunk: fresh pages cost several times the arithmetic on them.
+    """The buffers of one thread, reused for all chunks: new memory pages cost several times the arithmetic on them.
 
-    A buffer holds until the next one of the same name is asked for.
+    A buffer is valid until the next request with the same name.
     """
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}  # bytes
-        self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views by which they are made
-        self.homogeneous: Tensor | None = None  # features of a chunk on a GPU, with the rows that never change
+        self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views used to compute them
+        self.homogeneous: Tensor | None = None  # features of a chunk on a GPU, with the constant rows
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
@@ -66,10 +66,11 @@ Accumulate = Callable[["Sums", Tensor], None]
 
 
 class Evaluator:
-    """A mixture made ready for one pass: log joints of chunks, and the sums of their moments.
+    """A mixture prepared for one pass: log joints of chunks, and the sums of their moments.
 
-    Components whose products would lose too many digits at the given radii take the exact path, which takes deviations
-    from the means before it squares them (product-error).
+    The fast path uses matrix products. Components for which these would lose too many digits at the given radii take
+    the
+    exact path, which subtracts the means before squaring (product-error).
     """
 
     def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, tolerance: float | None = None):
@@ -99,21 +100,21 @@ class Evaluator:
 
     @cached_property
     def log_weights(self) -> Tensor:
-        """As a column, (K, 1)."""
+        """The log weights as a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
 
     @property
     def loaded_dtype(self) -> torch.dtype | None:
-        """The precision in which `evaluate` wants rows; None where its first operation converts them."""
+        """The precision of the rows that `evaluate` takes; None if its first operation converts them."""
         return None if self.homogeneous else self.dtype
 
     @property
     def has_marginals(self) -> bool:
-        """Whether matrix products are enough for rows with missing values (marginal-woodbury), and exact enough."""
+        """Whether matrix products serve for rows with missing values (marginal-woodbury) with sufficient precision."""
         return not self.exact and self.mixture.covariance.has_marginals
 
     def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
-        """Log joints (K, n) of rows that may lie outside the frame, unless it is known that they lie inside."""
+        """Log joints (K, n) of rows inside or outside the frame."""
         scores, _ = self.evaluate(chunk, buffers)
         if inside or len(self.exact) == self.n_components:
             return scores
@@ -129,9 +130,9 @@ class Evaluator:
         return Evaluator(self.mixture, everywhere, self.dtype)
 
     def evaluate(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        """Log joints (K', n), and a function that adds the moments of weights (K', n) to sums.
+        """Log joints (K', n), and a function that adds the moments with weights (K', n) to sums.
 
-        Both are good until the next chunk is evaluated with the same buffers.
+        Both are valid until the next chunk is evaluated with the same buffers.
         """
         if self.homogeneous and not chunk.missing:
             return self._by_homogeneous_products(chunk, buffers)
@@ -147,8 +148,9 @@ class Evaluator:
         return scores, lambda sums, weights: coefficients.pullback(sums.products, features, weights, chunk.components)
 
     def _by_homogeneous_products(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        """Log joints on a GPU, with the bias as the weight of a feature that is one: one product scores all components,
-        and one gives counts and moments. Each operation is a launch there, and a pass over memory.
+        """Log joints on a GPU, with the bias as the weight of a feature that is one: one product gives the scores of
+        all components,
+        and one gives counts and moments. On a GPU each operation is a launch and a pass over memory.
         """
         weights, phi = self._homogeneous_weights(chunk.components), self._homogeneous_phi(chunk.rows, buffers)
         n_components = len(weights)
@@ -216,7 +218,7 @@ class Evaluator:
         return phi
 
     def _by_both(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        """Some components by products, the others exactly."""
+        """Some components on the fast path, the others on the exact path."""
         first, last = chunk.components.start, chunk.components.stop
         fast, fast_positions, exact, exact_positions, covariance = self._division(first, last)
         scores = chunk.rows.new_empty(last - first, len(chunk.rows))
@@ -257,7 +259,7 @@ class Evaluator:
         return self._divisions[first, last]
 
     def _deviations(self, rows: Tensor, components: slice | Tensor) -> Tensor:
-        """Rows about the means, (K', n, D): subtracted in double precision, where both are exact, then rounded."""
+        """Deviations of rows from the means, (K', n, D): subtracted in double precision, then rounded."""
         return (rows.double() - self.mixture.means[components].unsqueeze(1)).to(self.dtype)
 
     # ---- rows with missing values ----
@@ -281,7 +283,7 @@ class Evaluator:
         first = chunk.components.start
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            for k in range(len(weights)):  # one at a time: rows x components x features would be too many numbers
+            for k in range(len(weights)):  # one at a time, to avoid an array of rows x components x features
                 alone, (inverse, factors) = covariance.select(slice(k, k + 1)), given.posterior(k)
                 missing_part = given.conditional_moments(k, inverse, weights[k])
 
@@ -294,7 +296,7 @@ class Evaluator:
         return scores, accumulate
 
     def _condition(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Conditioned]:
-        """Log joints (K', n) of rows with missing values, and the components conditioned on the observed ones."""
+        """Log joints (K', n) of rows with missing values, and the components conditioned on the observed values."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()
         deviations = torch.where(observed, self._deviations(chunk.rows, parts), 0.0)  # (K', n, D)
@@ -327,16 +329,14 @@ class Evaluator:
         return total
 
     def no_sums(self) -> Sums:
-        """Accumulators before the first chunk."""
+        """Empty accumulators."""
         if not self.homogeneous:
             return Sums(self.coefficients.zeros())
         total = torch.zeros_like(self._homogeneous_weights(slice(None)), dtype=torch.float64)
         return Sums([total[:, self.n_columns], total[:, : self.n_columns]], homogeneous=total)
 
     def moments(self, sums: Sums) -> Moments:
-        """All sums as moments: about the means, where all of them add whatever path the rows took; about the centre
-        where every row took the fast path.
-        """
+        """The sums as moments: about the centre if all rows took the fast path, otherwise about the means."""
         means, coefficients = self.mixture.means, self.coefficients
         if self.dtype != torch.float64:
             coefficients = coefficients.select(slice(None), torch.float64)
@@ -352,11 +352,11 @@ def _added(parts: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tenso
 
 @dataclass
 class Sums:
-    """Accumulators of one thread: products about the centre, the rest directly about the means."""
+    """Accumulators of one thread: fast path about the centre, exact path about the means."""
 
     products: list[Tensor]
     direct: Moments | None = None
-    homogeneous: Tensor | None = None  # (K, Q), of which the products are parts
+    homogeneous: Tensor | None = None  # (K, Q), counts and products together
 
     def add_direct(
         self,
@@ -396,14 +396,14 @@ def _placed(moments: Moments, empty: Moments, components: list[int]) -> Moments:
 
 
 def frame_of(mixture: Mixture) -> Frame:
-    """Where rows of a mixture are expected: answers do not depend on which rows come together."""
+    """The frame in which rows of a mixture are expected; it does not depend on the rows of a batch."""
     reach = EXPECTED_DEVIATIONS * mixture.covariance.variances().sqrt()
     frame = framed(mixture.means.amin(0), mixture.means.amax(0))
     return Frame(frame.centre, ((mixture.means - frame.centre).abs() + reach).amax(0))
 
 
 def computing_dtype(source: Source) -> torch.dtype:
-    """float64 on the CPU and on GPUs that are fast at it; elsewhere the precision of the rows."""
+    """float64 on the CPU and on GPUs with fast float64; otherwise the precision of the rows."""
     if source.device.type == "cuda" and torch.cuda.get_device_capability(source.device) not in FAST_DOUBLE:
         return source.dtype
     return torch.float64 if source.device.type in ("cpu", "cuda") else source.dtype

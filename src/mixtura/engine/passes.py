@@ -1,9 +1,12 @@
-"""The loops over rows: summaries for learning, scores and posteriors for predicting.
+"""Loops over rows: summaries for training, scores and posteriors for prediction.
 
-Rows come in blocks, are grouped (by missing values, and by label where only the components of the own class matter) and
-cut into chunks that fit the cache. On the CPU threads take them, each running single-threaded operations. For sums each
-thread has its fixed share, and they are added in a fixed order; for answers whoever is ready takes the next chunk.
-Nothing of size rows x components outlives a chunk.
+Rows are read in blocks and grouped by missing values (and by label if only the components of the own class matter).
+Groups
+are divided into chunks that fit the cache. On the CPU, threads process chunks with single-threaded operations. For
+sums,
+the assignment of chunks to threads and the order of addition are fixed; for predictions, each thread takes the next
+chunk
+when it is ready. No array of size rows x components outlives a chunk.
 """
 
 from __future__ import annotations
@@ -39,13 +42,13 @@ from mixtura.values.targets import Targets
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a group of a block that is not read yet."""
+    """A part of a group of a block, not loaded yet."""
 
     block: Block
     group: Group
     part: slice
     components: slice
-    fused: FusedPass | None = None  # where one kernel does all
+    fused: FusedPass | None = None  # if one kernel does all the work
 
     @property
     def work(self) -> float:
@@ -53,7 +56,7 @@ class Chunk:
         return (self.part.stop - self.part.start) * n_components * float(self.block.rows.shape[1]) ** 2
 
     def load(self, dtype: torch.dtype | None) -> LoadedChunk:
-        """Its rows in a precision, or as they are."""
+        """Load the rows, converted to a precision if given."""
         rows, index = self.block.rows, self.part
         if self.group.index is None:
             rows = rows[index]
@@ -63,9 +66,9 @@ class Chunk:
         return LoadedChunk(rows if dtype is None else rows.to(dtype), index, self.components, self.group.missing)
 
     def targets(self, chunk: LoadedChunk, mixture: Mixture) -> Targets:
-        """What is known of the classes of its rows."""
+        """The labels of the rows."""
         block, index = self.block, chunk.index
-        # Rows grouped by label meet only their own components: among those nothing more is known of them.
+        # Rows grouped by label are evaluated with the components of their class only, among which they are unlabeled.
         labels, shares = (block.labels, block.shares) if self.group.label is None else (None, None)
         return Targets(
             mixture.class_of[self.components],
@@ -90,9 +93,9 @@ def chunks_of(
     objective: Objective | None = None,
     fused: FusedPass | None = None,
 ) -> list[Chunk]:
-    """The rows of a block in equal parts, so that the scratch of all threads stays within the limit.
+    """Divide the rows of a block into equal chunks, so that the temporary arrays of all threads stay within the limit.
 
-    A pass in one kernel has no scratch: all rows of a group are one part.
+    A pass in one kernel has no temporary arrays: all rows of a group are one chunk.
     """
     n_scores = _arrays_of_scores(block, objective)
     mixture, chunks = evaluator.mixture, []
@@ -108,7 +111,7 @@ def chunks_of(
             most = min(most, _rows_in_cache(evaluator, group, scratch))
         elif most > ROW_MULTIPLE:
             most -= most % ROW_MULTIPLE
-        n_chunks = -(-group.n_rows // (most * n_threads)) * n_threads  # as many for every thread
+        n_chunks = -(-group.n_rows // (most * n_threads)) * n_threads  # the same number for every thread
         size = max(1, -(-group.n_rows // max(1, n_chunks)), min(most, FEWEST_ROWS))
         if block.rows.device.type != "cpu":
             size = min(most, -(-size // ROW_MULTIPLE) * ROW_MULTIPLE)
@@ -120,7 +123,7 @@ def chunks_of(
 
 
 def _arrays_of_scores(block: Block, objective: Objective | None) -> int:
-    """Arrays of the size of the scores that are held at a time. On a GPU a kernel makes posteriors of scores."""
+    """Number of arrays of the size of the scores in memory at a time. On a GPU one kernel computes posteriors."""
     if block.rows.device.type == "cpu" or not isinstance(objective, LogSumObjective):
         return 4
     if objective.needs_denominator:
@@ -129,7 +132,7 @@ def _arrays_of_scores(block: Block, objective: Objective | None) -> int:
 
 
 def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: int = 4) -> int:
-    """Numbers of scratch per row of a group, for so many components."""
+    """Size of the temporary arrays per row of a group, in numbers."""
     if group.missing and not evaluator.has_marginals:
         return n_components * (8 * evaluator.n_features + 3 * group.largest_side**2)
     projections = evaluator.coefficients.projections
@@ -140,9 +143,9 @@ def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: in
 
 
 def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int) -> int:
-    """Rows that are worth a call and whose scratch, so many bytes each, stays near a core if that can be."""
+    """Rows per chunk: enough to amortise a call, with temporary arrays in the cache of a core if possible."""
     if group.missing:
-        tables = evaluator.has_marginals  # made anew for every chunk
+        tables = evaluator.has_marginals  # recomputed for every chunk
         return max(2 * CACHE_BYTES // scratch, FEWEST_ROWS * (4 if tables else 1))
     return max(min(CACHE_BYTES // scratch, FEATURE_BYTES // (8 * evaluator.n_columns)), FEWEST_ROWS)
 
@@ -155,13 +158,13 @@ def summarise(
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     buffers: Buffers | None = None,
 ) -> Summary:
-    """Value and moments of an objective over all rows.
+    """Compute value and moments of an objective over all rows.
 
     All rows lie within `frame`. `buffers` are those of the first thread, reused from pass to pass.
     """
     if isinstance(source, LocalSource):
         return _summarise(mixture, objective, frame, memory_limit, buffers, source)
-    # Rows in another place may have taken another path, with moments about another reference.
+    # Rows in another place may have taken another path, and their moments may have another reference.
     return source.total(partial(_summarise_part, mixture, objective, frame, memory_limit))
 
 
@@ -192,14 +195,14 @@ def _summarise(
 
 @dataclass
 class _Total:
-    """What one thread adds up."""
+    """The sums of one thread."""
 
     evaluator: Evaluator
     objective: Objective
     buffers: Buffers = field(default_factory=Buffers)
     sums: Sums | None = None
     values: list[Tensor] = field(default_factory=list)  # of the chunks
-    weight: Any = 0.0  # a tensor where rows have weights, so that nothing waits for the device
+    weight: Any = 0.0  # a tensor if rows have weights, to avoid synchronising with the device
     denominators: Tensor | None = None  # counts, (K,)
 
     def add_chunk(self, chunk: Chunk) -> None:
@@ -239,7 +242,7 @@ class _Total:
     def add(self, other: _Total) -> None:
         if other.sums is None:
             return
-        if self.sums is None:  # this thread had no share
+        if self.sums is None:  # this thread had no chunk
             self.sums, self.denominators = other.sums, other.denominators
         else:
             self.sums.add(other.sums)
@@ -278,7 +281,7 @@ def map_rows(
 
 
 class _Answers:
-    """Memory for the answers about all rows of a source, taken once where their number is known."""
+    """Memory for the results of all rows of a source, allocated once if their number is known."""
 
     def __init__(self, source: Source, shape: tuple[int, ...], dtype: torch.dtype):
         self._shape, self._dtype, self._n_rows = shape, dtype, 0
@@ -286,7 +289,7 @@ class _Answers:
         self._parts: list[Tensor] = []
 
     def part(self, block: Block) -> Tensor:
-        """Where the answers about the next block go."""
+        """The part for the results of the next block."""
         first, self._n_rows = self._n_rows, self._n_rows + len(block.rows)
         if self._whole is not None:
             return self._whole[first : self._n_rows]
@@ -295,14 +298,16 @@ class _Answers:
 
     def joined(self) -> Tensor:
         if self._whole is not None:
-            return self._whole[: self._n_rows]  # without those of weight zero
+            return self._whole[: self._n_rows]  # without rows of weight zero
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
 
 def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory for answers about many rows, which are computed class by class and kept so: copying them row by row takes
-    half of the time of `predict_proba` of 64 diagonal components. NumPy asks for huge pages: the first write to 100 MB
-    takes 11 ms instead of 44.
+    """Allocate memory for the results of many rows.
+
+    Results are computed and stored class by class; transposing them would take half of the time of `predict_proba` with
+    64
+    diagonal components. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44.
     """
     if device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -310,7 +315,7 @@ def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 
 
 def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """compute(rows (n, ...)) -> (n, ...) for rows that are all in memory, dense or sparse, a part at a time."""
+    """compute(rows (n, ...)) -> (n, ...) for rows in memory, dense or sparse, part by part."""
     step = max(1, memory_limit // bytes_per_row)
     starts = range(0, rows.shape[0], step)
     with computing():
@@ -325,7 +330,7 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
 
 
 def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
-    """Rows with their missing values replaced by E[x | observed values]."""
+    """Replace missing values by E[x | observed values]."""
     evaluator = evaluator_for(mixture, source, frame_of(mixture))
     answers = _Answers(source, (source.n_features,), evaluator.dtype)
     for block in source.blocks():

@@ -1,4 +1,4 @@
-"""Reading ahead: a thread of its own reads the next parts while the caller computes on those before."""
+"""Prefetching: a separate thread reads the next parts while the caller computes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mixtura.engine.threads import OwnThreads
 from mixtura.engine.tuning import PREFETCHED
 
 T = TypeVar("T")
-WAIT = 0.1  # seconds after which a waiting reader looks whether anyone still wants its parts
+WAIT = 0.1  # seconds after which a waiting reader checks whether its parts are still needed
 
 
 class _End:
-    """After the last part; with the error that ended them, if there was one."""
+    """End of the parts, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None = None):
         self.error = error
 
 
 def prefetched(parts: Iterable[T]) -> Iterator[T]:
-    """The same parts in the same order, a few of them read ahead; errors are raised where they would be."""
+    """Yield the same parts in the same order, with a few of them read ahead; errors are raised at the same place."""
     queue: Queue[Any] = Queue(PREFETCHED)
     stopped = threading.Event()
     reader = threading.Thread(target=_read, args=(parts, queue, stopped), name="mixtura-prefetch", daemon=True)
@@ -40,7 +40,7 @@ def prefetched(parts: Iterable[T]) -> Iterator[T]:
 
 
 def _get(queue: Queue[Any], reader: threading.Thread) -> Any:
-    """The next part; waits in short steps, so that Ctrl-C is heard on every system."""
+    """The next part; waits in short steps, so that Ctrl-C works on every system."""
     while True:
         try:
             return queue.get(timeout=WAIT)
@@ -55,13 +55,13 @@ def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> 
             for part in parts:
                 if not _put(part, queue, stopped):
                     return
-    except BaseException as error:  # handed to the thread that asked
+    except BaseException as error:  # passed on to the calling thread
         end = _End(error)
     _put(end, queue, stopped)
 
 
 def _put(part: Any, queue: Queue[Any], stopped: threading.Event) -> bool:
-    """Whether the part could be handed over before nobody wanted it any more."""
+    """Put a part into the queue; False if it is not needed any more."""
     while not stopped.is_set():
         try:
             queue.put(part, timeout=WAIT)

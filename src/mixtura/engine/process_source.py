@@ -1,4 +1,4 @@
-"""Rows that several processes of torch.distributed share: every sum is one over all of them."""
+"""Rows distributed over the processes of torch.distributed: every sum is over all processes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Processes:
         self.device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
 
     def total(self, compute: Callable[[], T]) -> T:
-        """The sum of what every process computes, added in the order of the processes; the same in all of them."""
+        """The sum of the results of all processes, added in a fixed order; the same in all processes."""
         value, error = None, None
         try:
             value = compute()
-        except Exception as problem:  # the others wait: they must hear of it
+        except Exception as problem:  # the other processes wait and must be told
             error = problem
         try:
             self._all_well(error)
@@ -61,7 +61,7 @@ class Processes:
         raise checks.SourceError(f"Process {rank} of {self.n_processes} could not use its rows: {message}")
 
     def _summed(self, summary: Summary) -> Any:
-        """One all-reduce: its result is the same to the bit in all processes, which so take the same steps."""
+        """One all-reduce. Its result is identical in all processes, so all of them make the same steps."""
         tensors = summary.tensors()
         flat = torch.cat([part.reshape(-1) for part in tensors]).to(self.device)
         dist.all_reduce(flat, dist.ReduceOp.SUM, self.group)
@@ -70,7 +70,7 @@ class Processes:
 
 
 class ProcessSource:
-    """The rows of all processes, of which this one has those of a local source."""
+    """The rows of all processes; those of this process are in a local source."""
 
     def __init__(self, local: Source, processes: Processes, n_rows: int):
         self.n_features, self.device, self.dtype = local.n_features, local.device, local.dtype

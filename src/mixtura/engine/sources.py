@@ -1,7 +1,8 @@
-"""Where rows come from: tensors, arrays, memory maps, re-iterables of batches. All give the same thing, blocks.
+"""Sources of rows: tensors, arrays, memory maps, re-iterables of batches. All of them yield blocks.
 
-What a fit wants of all rows it asks for by `Source.total`: a sum over the places where rows lie. Rows in one process
-are one place; engine/dask_source.py and engine/process_source.py have several.
+Sums over all rows are computed by `Source.total`, which adds the results of all places where rows are stored. Rows in
+one
+process are one place; engine/dask_source.py and engine/process_source.py have several.
 """
 
 from __future__ import annotations
@@ -24,40 +25,40 @@ from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extent
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of a block that are treated alike: one label (None: mixed), with or without missing values."""
+    """Rows of a block that are processed together: one label (None: mixed), with or without missing values."""
 
     label: int | None
     missing: bool
     index: Tensor | None  # None: all rows of the block, in order
     n_rows: int
-    largest_side: int = 0  # of any row: the smaller of its numbers of missing and observed values
+    largest_side: int = 0  # maximum over rows of the smaller of the numbers of missing and observed values
 
 
 @dataclass
 class Block:
-    """Rows that are in memory together, with what is known of their classes and their weights."""
+    """Rows that are in memory together, with their labels and weights."""
 
     rows: Tensor
     labels: Tensor | None = None  # (n,), -1 for unlabeled
     shares: Tensor | None = None  # (n, C) soft labels
     weights: Tensor | None = None  # (n,)
     start: int = 0  # position of the first row among all rows of the source
-    counts: Tensor | None = None  # (n, B), how often each of B mixtures that are trained together has seen a row
-    complete: bool = False  # whether it is known that no value is missing
+    counts: Tensor | None = None  # (n, B), counts of each row in the training sets of B mixtures
+    complete: bool = False  # whether no value is known to be missing
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _n_missing(self) -> Tensor | None:
-        """Missing values per row, or None where there are none at all."""
+        """Missing values per row, or None if there are none."""
         if self.complete:
             return None
-        if not bool(self.rows.sum().isnan()):  # one cheap look; a sum that is NaN for inf - inf only costs the next
+        if not bool(self.rows.sum().isnan()):  # a cheap test; after a false alarm by inf - inf the exact test follows
             return None
         counts = self.rows.isnan().sum(1)
         return counts if bool(counts.any()) else None
 
     def groups(self, by_label: bool) -> list[Group]:
-        """Rows with and without missing values apart, and by label where asked."""
+        """Group rows with and without missing values, and by label if requested."""
         if by_label not in self._groups:
             self._groups[by_label] = self._grouped(self.labels if by_label else None)
         return self._groups[by_label]
@@ -68,7 +69,7 @@ class Block:
             return [Group(None, False, None, n_rows)]
         key = torch.zeros(n_rows, dtype=torch.int64, device=self.rows.device)
         width = 1
-        if counts is not None:  # sorted by missing values, so that a chunk meets few different numbers of them
+        if counts is not None:  # sorted by number of missing values, so that a chunk has few different numbers
             key, width = counts, self.rows.shape[1] + 1
         if labels is not None:
             key = key + (labels + 1) * width
@@ -87,7 +88,7 @@ class Block:
         """An order in which rows with the same missing values are adjacent, so that they can share their algebra."""
         if self._n_missing is None:
             return torch.arange(len(self.rows), device=self.rows.device)
-        # Any code will do that rarely gives two patterns the same number: neighbours are compared in full later.
+        # Any hash with few collisions suffices: neighbours are compared exactly later.
         generator = torch.Generator().manual_seed(0)
         codes = torch.randint(2**62, (self.rows.shape[1],), generator=generator).to(self.rows.device)
         return torch.where(self.rows.isnan(), codes, 0).sum(1).argsort(stable=True)
@@ -99,7 +100,7 @@ def _group(label: int | None, missing: bool, parts: list[tuple[int, Tensor]]) ->
 
 
 def present(block: Block) -> Block:
-    """The block without rows of weight zero: these change nothing in a fit, neither its start nor its frame."""
+    """The block without rows of weight zero, which must not affect a fit, its initialisation or its frame."""
     if block.weights is None or bool((block.weights > 0).all()):
         return block
     chosen = (block.weights > 0).nonzero()[:, 0]
@@ -112,18 +113,18 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Rows that can be gone through again and again."""
+    """Rows that can be iterated over repeatedly."""
 
     n_features: int
 
     @property
     def extents(self) -> Extents | None:
-        """Of all rows, or of others among which they are, where they are known."""
+        """Extents of all rows, or bounds of them, if known."""
         ...
 
     @property
     def n_rows(self) -> int | None:
-        """None where it is not known before all are read."""
+        """Number of rows; None if it is unknown before all rows are read."""
         ...
 
     @property
@@ -135,15 +136,15 @@ class Source(Protocol):
         ...
 
     def total(self, compute: Callable[[Source], T]) -> T:
-        """The sum, in a fixed order, of compute(part) over the parts of the rows that lie in one place each.
+        """The sum, in a fixed order, of compute(part) over the places where rows are stored.
 
-        What `compute` returns must have `+`; it is called where the rows are, so that only its results travel.
+        `compute` is called where the rows are, so that only its results are transferred. They must support `+`.
         """
         ...
 
 
 class LocalSource:
-    """A source whose rows lie in one place: this process."""
+    """A source whose rows are in this process."""
 
     n_features: int
     n_rows: int | None
@@ -163,7 +164,7 @@ def _complete(extents: Extents | None) -> bool:
 
 
 class BlockSource(LocalSource):
-    """Rows in memory, on any device: one block, whose groups are found once."""
+    """Rows in memory, on any device: one block, grouped once."""
 
     def __init__(self, block: Block, extents: Extents | None = None):
         self.n_rows, self.n_features = block.rows.shape
@@ -192,7 +193,7 @@ class TensorSource(BlockSource):
 
 
 class ArraySource(LocalSource):
-    """Rows in a memory-mapped array, read a block at a time; those of weight zero are left out."""
+    """Rows in a memory-mapped array, read block by block; rows of weight zero are skipped."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class ArraySource(LocalSource):
 
     def _read(self) -> Iterator[Block]:
         step = streamed_rows(self.n_features)
-        native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may hold another byte order
+        native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may have another byte order
         n_seen = 0
         for start in range(0, len(self._rows), step):
             part = slice(start, start + step)
@@ -231,10 +232,10 @@ class ArraySource(LocalSource):
 class BatchSource(LocalSource):
     """Rows from a re-iterable of batches, each turned into a block by `read`.
 
-    Batches are read ahead, and small ones are joined: a pass over a block of few rows has little to share out.
+    Batches are prefetched, and small ones are joined, since small blocks leave threads idle.
 
-    `watch` is called with the number of rows of every block after use. `start` is the position of the first row if
-    these rows are a part of others.
+    `watch` is called with the number of rows of every block after use. `start` is the position of the first row if the
+    batches are a part of a larger source.
     """
 
     def __init__(
@@ -278,12 +279,12 @@ class BatchSource(LocalSource):
 
 
 def streamed_rows(n_features: int) -> int:
-    """Rows of a block of a source that is read in parts."""
+    """Rows per block of a source that is read in parts."""
     return max(1, STREAMED_BYTES // (8 * n_features))
 
 
 def joined(blocks: list[Block]) -> Block:
-    """Blocks as one; weights that only some of them have are 1 in the others."""
+    """Join blocks; blocks without weights get weights of 1 if others have weights."""
     blocks = [block for block in blocks if len(block.rows)] or blocks[:1]
     if len(blocks) == 1:
         return blocks[0]
@@ -301,7 +302,7 @@ def joined(blocks: list[Block]) -> Block:
 
 
 def moved(block: Block, device: torch.device) -> Block:
-    """The block on a device."""
+    """Move a block to a device."""
     if block.rows.device == device:
         return block
     parts = (block.rows, block.labels, block.shares, block.weights, block.counts)
@@ -311,14 +312,14 @@ def moved(block: Block, device: torch.device) -> Block:
 
 
 def _copied(part: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; to a GPU from pinned memory on a stream of its own, beside what is computed there."""
+    """A tensor on a device; to a GPU from pinned memory on a separate stream, in parallel with computation."""
     if device.type != "cuda" or part.device.type != "cpu":
         return part.to(device)
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
         copied = part.pin_memory().to(device, non_blocking=True)
     stream.synchronize()
-    copied.record_stream(torch.cuda.default_stream(device))  # not to be written over while kernels there read it
+    copied.record_stream(torch.cuda.default_stream(device))  # not to be overwritten while kernels read it
     return copied
 
 
@@ -332,7 +333,7 @@ def warped(source: Source, warp: Warp) -> Source:
 
 
 class WarpedSource:
-    """A source that is read in parts, warped part by part."""
+    """A source with transformed features, transformed block by block."""
 
     def __init__(self, source: Source, warp: Warp):
         self.n_features, self.n_rows = source.n_features, source.n_rows

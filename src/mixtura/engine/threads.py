@@ -1,12 +1,12 @@
-"""Threads of a pass: each takes chunks and runs its operations alone, so that none waits for another within a pass.
+"""Threads of a pass: each processes its own chunks with single-threaded operations, without waiting for the others.
 
-torch spreads single operations over threads, which wait for each other at the end of each of them: on a busy machine
-that takes far longer than a small operation does. Here operations run on the thread that calls them, and a pass starts
-threads of its own where it is long enough. OpenMP and MKL keep a number of threads for every calling thread: nothing
-that other threads see is changed, nor what threads that start meanwhile begin with.
+torch distributes single operations over threads, which synchronise after each operation. On a busy machine that takes
+much longer than a small operation. Here operations run on the calling thread, and a long pass starts its own threads.
+OpenMP and MKL have a separate number of threads for every calling thread, so the settings of other threads do not
+change.
 
-A process that was forked after OpenMP has started threads hangs in the first operation that wants several, also in
-torch alone. There torch is limited to one thread before anything is computed.
+A process that was forked after OpenMP has started threads hangs in the first multi-threaded operation, also in torch
+alone. In such a process torch is limited to one thread before anything is computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
 
 
 class _Outside(threading.local):
-    """What the calling thread had before it was limited."""
+    """The settings of the calling thread before it was limited."""
 
     n_threads: int | None = None
 
@@ -47,7 +47,7 @@ def _openmp() -> list[Any]:
 
 @functools.cache
 def _mkl() -> Callable[[int], int] | None:
-    """MKL's own number of threads for the calling thread, which outranks OpenMP's; not every torch has MKL."""
+    """MKL's number of threads for the calling thread, which overrides OpenMP's; not every torch has MKL."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         return library.mkl_serv_set_num_threads_local
@@ -56,20 +56,20 @@ def _mkl() -> Callable[[int], int] | None:
 
 
 def limit_after_fork() -> None:
-    """Let torch use one thread in a process that was forked; called before anything is computed."""
+    """Limit torch to one thread in a forked process; called before anything is computed."""
     if _forked.is_set():
         torch.set_num_threads(1)
         _forked.clear()
 
 
 class OwnThreads:
-    """A context in which operations that this thread calls use so many threads."""
+    """A context in which operations called by this thread use the given number of threads."""
 
     def __init__(self, n_threads: int):
         self._n_threads = n_threads
 
     def __enter__(self) -> None:
-        torch.get_num_threads()  # torch sets up a new thread when it is first asked
+        torch.get_num_threads()  # torch initialises a new thread at the first call
         self._before = [library.get_num_threads() for library in _openmp()]
         self._mkl_before = 0
         self._set([self._n_threads] * len(self._before))
@@ -87,7 +87,7 @@ class OwnThreads:
 
 
 class one_thread:  # noqa: N801 - a context, like those of torch
-    """A context in which operations run on the calling thread alone; passes and `threads_for` know how many it had."""
+    """A context in which operations run on the calling thread alone; passes use the previous number of threads."""
 
     def __enter__(self) -> None:
         limit_after_fork()
@@ -104,7 +104,7 @@ class one_thread:  # noqa: N801 - a context, like those of torch
 
 
 class computing(one_thread):  # noqa: N801 - a context, like those of torch
-    """`one_thread` without gradients: what every fit and every prediction runs in."""
+    """`one_thread` without gradients: the context of every fit and every prediction."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -117,7 +117,7 @@ class computing(one_thread):  # noqa: N801 - a context, like those of torch
 
 
 def available_threads(device: torch.device | None = None) -> int:
-    """Threads that the caller may use for rows on a device: on a CPU as many as it had outside of `one_thread`."""
+    """Number of threads for rows on a device: on a CPU the number of the caller outside `one_thread`."""
     if device is not None and device.type != "cpu":
         return 1
     n_threads = _outside.n_threads
@@ -125,7 +125,7 @@ def available_threads(device: torch.device | None = None) -> int:
 
 
 def threads_for(multiplications: float) -> Any:
-    """A context for one operation of this size: all threads where it is large, as many as there are otherwise."""
+    """A context for one operation of a given size: large operations use all threads."""
     return OwnThreads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
 
@@ -134,12 +134,12 @@ class PassTask(Protocol):
 
     @property
     def work(self) -> float:
-        """Multiplications, roughly."""
+        """Approximate number of multiplications."""
         ...
 
 
 def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
-    """work(task, thread) for all tasks; on the calling thread, as number 0, where they are few or small.
+    """Call work(task, thread) for all tasks; few or small tasks run on the calling thread (number 0).
 
     With `in_order`, thread t does tasks t, t + T, ..., so that sums have a fixed order. Otherwise each thread takes the
     next task when it is ready, since cores may be unequally fast or shared with other programs.
@@ -163,7 +163,7 @@ def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_thr
             for future in [pool.submit(share, thread) for thread in range(n_threads)]:
                 future.result()
         finally:
-            stopped.set()  # after Ctrl-C a thread ends with its chunk, not with its share
+            stopped.set()  # after Ctrl-C a thread ends after its current chunk
 
 
 def _next(left: deque[Any]) -> Any:

@@ -1,24 +1,24 @@
-"""The constants of the engine, with their measurements. Nothing outside engine/ is tuned to a processor."""
+"""Constants of the engine, with their measurements. No other folder is tuned to a processor."""
 
 from __future__ import annotations
 
 import torch
 
-# Bytes of scratch of all threads of a pass together.
+# Bytes of temporary arrays of all threads of a pass together.
 DEFAULT_MEMORY_LIMIT = 256 * 2**20
 
-# Scratch of a chunk, and the shared features among it: what stays in a second-level cache of 1 to 2 MB per core while
-# calls stay few. At 16 features and 32 components 4 MB of features take 1.2 times as long as 2, or as 1.
+# Bytes of temporary arrays of a chunk, and of its shared features: they fit a second-level cache of 1 to 2 MB per core,
+# and calls stay few. At 16 features and 32 components 4 MB of features take 1.2 times as long as 2, or as 1.
 CACHE_BYTES = 8 * 2**20
 FEATURE_BYTES = 2 * 2**20
-# Fewer rows than this make calls too large a part of the time; wide rows may leave the cache for it.
+# Smallest chunk, in rows: below, the overhead of calls dominates. Chunks of wide rows may exceed the cache.
 FEWEST_ROWS = 400
-# Rows of a memory map that are read together: large enough to amortise Python, small enough to stay flat in memory.
+# Rows of a memory map per block: large enough to amortise Python, small enough for constant memory.
 STREAMED_BYTES = 16 * 2**20
-# Blocks that are read ahead. Two let reading and computing each be late once; more only cost memory.
+# Prefetched blocks. Two compensate for variation of reading and computing times; more only cost memory.
 PREFETCHED = 2
 
-# More shared features than this (126 features in full) leave the cache by far: the exact path has the larger products.
+# With more shared features than this (126 features, full covariances) the exact path is faster.
 MOST_FEATURES = 2**13
 # The largest admitted error of a log joint; beyond it a component takes the exact path (product-error).
 # float32 is for GPUs that are slow in float64: the moments of 16 components of 32 features, a few standard deviations
@@ -30,8 +30,8 @@ ROUNDED_TOLERANCE = 1e-5
 # take the exact path. At 30 correlated components of 100 features stay far within the tolerance.
 EXPECTED_DEVIATIONS = 30.0
 
-# Multiplications of a pass below which starting threads costs more than they bring, and of a single operation below
-# which torch's own threads do. Starting two threads takes 0.1 ms; 1e7 multiplications take 1 to 2 ms.
+# Multiplications of a pass below which threads do not pay, and of a single operation below which torch's own threads
+# do not. Starting two threads takes 0.1 ms; 1e7 multiplications take 1 to 2 ms.
 SMALL_PASS = 2e7
 SMALL_OPERATION = 2e9
 

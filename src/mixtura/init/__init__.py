@@ -1,1 +1,1 @@
-"""Where fits start: a description of the rows, k-means, label spreading, splitting."""
+"""Initialisation: description of the rows, k-means, label spreading, splitting."""

@@ -1,4 +1,4 @@
-"""One pass over the rows before a fit: extents, class means and variances, and a sample of every class."""
+"""A first pass over the rows: extents, class means and variances, and a sample of every class."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Description:
     class_means: Tensor  # (C, D)
     within: Tensor  # (D,)
     total: Tensor  # (D,)
-    varies: Tensor  # (D,), false for a column of one value, or of none
-    observed: Tensor  # (D,), false for a column of none
+    varies: Tensor  # (D,), false for a constant or empty column
+    observed: Tensor  # (D,), false for a column without observed values
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
@@ -48,9 +48,9 @@ class Description:
 
             sqrt(m4 / 3) * n_components^(-2 / D),
 
-        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so the first factor is V for Gaussian
-        tails and more for heavy ones. The second is the reduction of variance when a class is cut into n_components
-        parts of equal volume.
+        with m4 the fourth moments within the classes. A Gaussian has m4 = 3 V^2, so the first factor is V for a
+        Gaussian and larger for heavy tails. The second is the relative variance of one of n_components parts of
+        equal volume.
         """
         scales = self.within.sqrt()
         fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
@@ -58,13 +58,13 @@ class Description:
             deviations = (rows - mean) / scales
             weight += weights @ (~rows.isnan()).double()
             fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
-        # At least 1 by Jensen's inequality, except where all rows of a class are equal and `within` is not theirs.
+        # At least 1 by Jensen's inequality, except for constant columns, whose `within` is that of the other columns.
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
 
     def scales_for(self, n_components: Sequence[int]) -> DataScales:
-        """The statistics that a prior may use, for classes with this many components."""
+        """The statistics that a prior may use, for these numbers of components per class."""
         counts = torch.tensor(list(n_components), device=self.within.device)
         per_class = sum(n_components) / len(n_components)
         return DataScales(
@@ -78,8 +78,8 @@ class Description:
     def covariance(self) -> Tensor:
         """The pooled within-class covariance, (D, D), with variances `within`.
 
-        Correlations are pairwise: from rows in which both values are observed. They are shrunk where rows or pairs are
-        few, so that the matrix is positive definite.
+        Correlations are pairwise: from rows in which both values are observed. If there are few rows or pairs, they are
+        shrunk, so that the matrix is positive definite.
         """
         scales, size = self.within.sqrt(), len(self.within)
         products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
@@ -99,7 +99,7 @@ class Description:
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:
-    """Describe all rows in one pass, in bounded memory; soft labels count by their shares."""
+    """Describe all rows in one pass, in bounded memory; soft labels are weights of the classes."""
     seed = int(torch.randint(2**62, (), generator=generator))
     return source.total(partial(_describe_part, n_classes, seed, source.extents)).description()
 
@@ -114,7 +114,7 @@ def _describe_part(n_classes: int, seed: int, extents: Extents | None, source: S
 class _Look:
     """Accumulates counts, means and variances of observed values by class, and samples of rows; instances add.
 
-    If the `extents` of all rows are known, sums are about the same reference wherever rows are stored.
+    If the `extents` of all rows are known, all sums have the same reference, independent of where rows are stored.
     """
 
     def __init__(self, source: Source, n_classes: int, seed: int, extents: Extents | None):
@@ -201,7 +201,7 @@ class _Look:
         within = scatter.sum(0) / counts.sum(0).clamp_min(1e-300)
         reference = self.reference if self.reference is not None else torch.zeros_like(self.extents.low)
         frame = framed(self.extents.low, self.extents.high)
-        # A variance below the rounding error of the sums about the reference is rounding error only.
+        # A variance below the rounding error of the sums about the reference is set to zero.
         noise = 1e-13 * (frame.radii.square() + 1e-300)
         varies = total > noise
         within = torch.where(within > noise, within, total)

@@ -1,4 +1,4 @@
-"""Maximum-likelihood Johnson transform of each feature, for classes that are Gaussian after the transform."""
+"""Maximum-likelihood Johnson transform of each feature towards Gaussian classes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from mixtura.init.description import Description
 from mixtura.model.warp import Warp
 
-# Number of samples the transforms are fitted to; two parameters per feature need no more.
+# Number of samples used to fit the transforms; two parameters per feature need no more.
 FITTED_ROWS = 5_000
 # Initial grid: quantiles of the feature as locations, and scales relative to its spread. The smallest scale prevents
 # a value that many samples share, such as zero, from becoming a peak of infinite density.
 QUANTILES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98, 1.0)
 SCALES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 SPREAD = (0.05, 0.95)  # quantiles whose distance is the spread
-FEWEST_VALUES = 5  # distinct values of a feature: location, scale, mean and variance fit any four exactly
-ZOOMS = 6  # times that the grid around the best location and scale is halved
+FEWEST_VALUES = 5  # distinct values of a feature; location, scale, mean and variance fit four values exactly
+ZOOMS = 6  # refinements of the grid around the best location and scale
 
 
 def fit_warp(description: Description) -> Warp:
@@ -49,7 +49,7 @@ def fit_warp(description: Description) -> Warp:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Labeled rows, class by class: values (n, D), zero where missing, their weights (n, D) and the classes (n,)."""
+    """Labeled rows, sorted by class: values (n, D), zero where missing, their weights (n, D) and the classes (n,)."""
 
     values: Tensor
     weights: Tensor

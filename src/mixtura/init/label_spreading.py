@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# The usual number of neighbours, and the weight of the neighbours against the label of a row itself (alpha).
+# The usual number of neighbours, and the weight alpha of the neighbours relative to the row's own label.
 N_NEIGHBOURS = 10
 REACH = 0.99
-# Relative residual that does not change the largest share, and enough steps to reach it for a reach of up to 0.999.
+# Relative residual of conjugate gradients that suffices for the labels, and steps to reach it for alpha up to 0.999.
 TOLERANCE, MOST_STEPS = 1e-4, 500
 
 
 @dataclass(frozen=True)
 class Graph:
-    """S = D^-1/2 (W + W') D^-1/2 over rows, with W_ij = exp(-4 |x_i - x_j|^2 / r_i^2), r_i to the last neighbour."""
+    """S = D^-1/2 (W + W') D^-1/2 with W_ij = exp(-4 |x_i - x_j|^2 / r_i^2), r_i the distance of the last neighbour."""
 
     first: Tensor  # (E,), each pair once in both directions
     second: Tensor  # (E,)
@@ -40,7 +40,7 @@ def graph_of(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> Graph:
 
 
 def _neighbours(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Squared distances (n, count) to the nearest other rows, and which they are."""
+    """Squared distances (n, count) to the nearest other rows, and their indices."""
     squares, nearest = rows.square().sum(1), []
     everyone = torch.arange(len(rows), device=rows.device)
     for part in everyone.split(max(1, 2**25 // len(rows))):
@@ -51,7 +51,7 @@ def _neighbours(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REACH) -> Tensor:
-    """A label for every row connected to a labeled one, -1 for others (label-spreading):
+    """Assign a label to every row connected to a labeled one, -1 to others (label-spreading):
 
         F = (1 - reach) (I - reach S)^-1 Y,
 

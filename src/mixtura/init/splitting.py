@@ -1,4 +1,4 @@
-"""Splitting of the component that explains its class worst."""
+"""Splitting of the component with the largest unexplained count."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from mixtura.init.description import Description
 from mixtura.model.mixture import Mixture
 
-SOME_ROWS = 2000  # rows of a class that are evaluated
-HALF = 0.8  # distance of the mean of a Gaussian from that of either half, in standard deviations: sqrt(2 / pi)
+SOME_ROWS = 2000  # rows per class that are evaluated
+HALF = 0.8  # distance of the mean of either half of a Gaussian from its centre, in standard deviations: sqrt(2 / pi)
 
 
 def unexplained(mixture: Mixture, description: Description, own_class: int) -> Tensor:
@@ -51,5 +51,5 @@ def _principal_axis(mixture: Mixture, description: Description, own_class: int, 
     deviations = torch.nan_to_num((rows[::every] - mixture.means[part.start + number]) / scales, nan=0.0)
     weighted = deviations * (shares / shares.sum().clamp_min(1e-300)).sqrt().unsqueeze(-1)
     _, spreads, axes = torch.linalg.svd(weighted, full_matrices=False)
-    largest = axes[0] * axes[0].sum().sign()  # the sign of a singular vector is arbitrary: fix it
+    largest = axes[0] * axes[0].sum().sign()  # fixes the arbitrary sign of a singular vector
     return spreads[0] * largest * scales

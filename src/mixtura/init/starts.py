@@ -14,7 +14,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.roles import Structure
 
 LLOYD_ITERATIONS = 25
-CLUSTERED_ROWS = 2**17  # rows that determine the centres in `clusters_of`
+CLUSTERED_ROWS = 2**17  # largest number of rows for k-means in `clusters_of`
 
 
 def starting_mixture(
@@ -24,10 +24,10 @@ def starting_mixture(
     method: str,
     generator: torch.Generator,
 ) -> tuple[Mixture, list[tuple[Tensor, Tensor, Tensor]]]:
-    """An initial mixture, and the assigned rows (rows, weights, components) for its first M-step.
+    """Make an initial mixture, and the assigned rows (rows, weights, components) for its first M-step.
 
-    `n_components` has one number per class. `method` is "kmeans", "k-means++" (seeds alone), "random" (random rows as
-    centres) or "spread" (k-means of the rows reached by label spreading).
+    `n_components` has one number per class. `method` is "kmeans", "k-means++" (without k-means
+    iterations), "random" (random rows as centres) or "spread" (k-means of the rows reached by label spreading).
     """
     scales, samples = description.within.sqrt(), description.samples
     if method == "spread":
@@ -73,7 +73,7 @@ def spread_samples(description: Description) -> list[tuple[Tensor, Tensor]]:
 def weighted_deviations(assigned: Sequence[tuple[Tensor, Tensor, Tensor]], means: Tensor) -> tuple[Tensor, Tensor]:
     """Deviations of rows from the mean of their component, zero where missing, and the components.
 
-    Each is multiplied by the square root of its weight over the average weight in the component, so that a row of
+    Each is multiplied by the square root of its weight relative to the mean weight in the component, so that a row of
     weight 2 counts as two rows.
     """
     rows, weights, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
@@ -111,7 +111,7 @@ def clusters_of(rows: Tensor, weights: Tensor | None, n_clusters: int, generator
 
 
 def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """Greedy k-means++ seeds: each new one the best of a few drawn with probability weight x squared distance."""
+    """Greedy k-means++ seeds: each is the best of a few rows drawn with probability weight x squared distance."""
     n_trials = 2 + int(math.log(n_clusters))
 
     def draw(probabilities: Tensor, count: int) -> Tensor:
@@ -133,9 +133,9 @@ def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.G
 
 
 def bisected(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
-    """Centres found without random numbers: the cluster of the largest scatter is halved, again and again.
+    """Deterministic centres by bisection: the cluster of largest scatter is halved repeatedly.
 
-    A cluster is cut at its mean, across its principal axis. A sample of weight 2 counts as two equal samples.
+    A cluster is split at its mean, across its principal axis. A sample of weight 2 counts as two equal samples.
     """
     parts = [torch.arange(len(rows), device=rows.device)]
     cuts = [_axis(rows, weights)]
@@ -164,7 +164,7 @@ def _axis(rows: Tensor, weights: Tensor) -> tuple[float, Tensor]:
 
 
 def lloyd(rows: Tensor, weights: Tensor, centres: Tensor) -> Tensor:
-    """Weighted k-means from given centres; a centre that loses all its rows stays where it is."""
+    """Weighted k-means from given centres; a centre without rows does not move."""
     for _ in range(LLOYD_ITERATIONS):
         components = nearest(rows, centres)
         sizes = torch.zeros_like(centres[:, 0]).index_add_(0, components, weights)

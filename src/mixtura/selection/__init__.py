@@ -1,1 +1,1 @@
-"""Choosing among models: candidates, criteria, folds, searches, merging."""
+"""Model selection: candidates, criteria, folds, searches, merging."""

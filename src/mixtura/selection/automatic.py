@@ -1,9 +1,9 @@
-"""The automatic choice of MixtureClassifier: covariance structure, components, prior, transform and temperature.
+"""Automatic model selection of MixtureClassifier: covariance, number of components, prior, transform, temperature.
 
-All candidates are compared on the same held-out samples by their log-loss, each after its own temperature (automatic).
-One Gaussian per class comes first, its prior chosen by leave-one-out; then every structure gets more components as long
-as held-out samples gain; the best candidates are tried again with transformed features. Of candidates that held-out
-samples cannot tell apart, the one with the fewest parameters is chosen.
+Candidates are compared by log-loss on the same held-out samples, each calibrated with its own temperature (automatic).
+The first candidate is one Gaussian per class, with a prior selected by leave-one-out. Then the number of components of
+every covariance structure is increased while the held-out log-loss decreases. The best candidates are fitted again with
+transformed features. If the differences are within the standard error, the candidate with the fewest parameters wins.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from mixtura.selection.table import SearchTable
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 
-# Chosen on one split of 12 published and 27 simulated sets (benchmarks/data_sets.py); mean test error and log-loss of a
-# wider set of candidates of which these are a part:
+# The candidates were selected on one split of 12 published and 27 simulated data sets (benchmarks/data_sets.py). Mean
+# test error and log-loss, measured with a larger set of candidates:
 #                                     published      simulated
 #   one Gaussian, default prior       19.8 % 0.515   31.1 % 0.728
 #   + temperature                     19.8 % 0.405   31.1 % 0.640
 #   + structures, components, prior   14.4 % 0.306   19.8 % 0.450
 #   + transforms                      13.9 % 0.303   18.0 % 0.390
 #   the same, temperature 1 at test   13.9 % 0.326   18.0 % 0.437
-# Standard errors of the rule below 0 / 0.5 / 1: published 14.2 / 13.9 / 14.1 %, simulated 18.0 / 18.0 / 18.3 %. Weaker
+# STANDARD_ERRORS of 0 / 0.5 / 1: published 14.2 / 13.9 / 14.1 %, simulated 18.0 / 18.0 / 18.3 % test error. Weaker
 # priors of diagonal components (1 pseudo-sample) tripled the log-loss of wine.
 LEVELS = (1, 2, 4, 8, 16, 32)  # components per class
 MOST_FULL = 8  # components per class with full covariances
-SAMPLES_PER_COMPONENT = 5  # at least; as many as features where every component has its own covariance matrix
+SAMPLES_PER_COMPONENT = 5  # at least; at least as many as features if every component has its own covariance matrix
 PATIENCE = 2  # levels without a gain after which a structure gets no more components
 STRENGTHS = (
     0.05,
@@ -63,18 +63,18 @@ STRENGTHS = (
 )  # pseudo-samples per feature of one Gaussian per class
 TARGETS = ("expected", "covariance")
 FULL_STRENGTH, TIED_STRENGTHS, DIAG_STRENGTH = 0.5, (0.2, 2.0), 4.0  # the first two per feature
-TRANSFORMED = 2  # candidates that are tried with transformed features
+TRANSFORMED = 2  # candidates that are fitted again with transformed features
 # The simplest candidate within this many standard errors of the best one is chosen.
 STANDARD_ERRORS = 0.5
 SELECTION_SAMPLES = 10_000
-TOL, MAX_ITER = 1e-3, 40  # candidates need not be at their maximum to be compared
+TOL, MAX_ITER = 1e-3, 40  # candidates need not be fully converged to be compared
 MOST_WORK, MOST_NUMBERS = 2e11, 6e7  # multiplications of one comparison, and numbers in its covariances
-LARGEST_DENSE = 300  # features from which on covariance matrices are not compared
+LARGEST_DENSE = 300  # number of features above which no full covariance matrices are compared
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the arguments of an estimator leave open.
+    """The choices that the arguments of an estimator leave to the search.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """What a candidate came to: the losses of the held-out samples at its temperature, and its fit to all samples."""
+    """A fitted candidate: losses of the held-out samples at its temperature, and its fit to all samples."""
 
     settings: Settings
     losses: Tensor  # (n,)
@@ -135,7 +135,7 @@ class CandidateFit:
 
 @dataclass(frozen=True)
 class Choice:
-    """The chosen settings, a fit with them to start from, what was compared, and whether Ctrl-C ended the search."""
+    """The selected settings, a fit with them, the table of the search, and whether Ctrl-C interrupted it."""
 
     structure: Structure
     n_components: list[int]
@@ -149,7 +149,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class _Fold:
-    """The samples that the members of one fold see."""
+    """The training samples of one fold."""
 
     kept: Tensor  # (n,) booleans
     description: Description
@@ -157,7 +157,7 @@ class _Fold:
 
 @dataclass(frozen=True)
 class _View:
-    """The samples of a column under its own transform, and the judged samples under the same one."""
+    """The training samples of a fold under their own transform, and the scored samples under the same transform."""
 
     warp: Warp
     source: TensorSource
@@ -166,7 +166,7 @@ class _View:
 
 
 class Comparison:
-    """The samples that candidates are compared on, with their folds; the last column holds all samples."""
+    """The samples on which candidates are compared, and their folds; the last fold trains on all samples."""
 
     def __init__(self, plan: Plan, cv: Any):
         most = SELECTION_SAMPLES if isinstance(cv, int) else None
@@ -199,28 +199,28 @@ class Comparison:
 
     @property
     def judged(self) -> Tensor:
-        """Samples that are held out at some time, (n,)."""
+        """Samples that are held out in some fold, (n,)."""
         return self.held_out.any(1)
 
     @property
     def known_shares(self) -> Tensor:
-        """What is known of the classes of the judged samples, (n, C)."""
+        """Labels of the scored samples as shares of the classes, (n, C)."""
         if self.shares is not None:
             return self.shares[self.judged].double()
         return torch.nn.functional.one_hot(self.strata[self.judged], self.n_classes).double()
 
     def smallest_weights(self) -> Tensor:
-        """Of every class in any fold, (C,)."""
+        """Smallest weight of each class over the folds, (C,)."""
         return torch.stack([column.description.class_weights for column in self.columns]).amin(0)
 
     def components(self, level: int, structure: Structure) -> tuple[int, ...]:
-        """Components of the classes where as many as `level` are wanted."""
+        """Number of components of each class: `level`, or fewer in classes with few samples."""
         needed = max(SAMPLES_PER_COMPONENT, self.n_numeric if has_own_matrices(structure) else 0)
         most = (self.smallest_weights() / needed).floor().clamp_min(1)
         return tuple(min(level, int(count)) for count in most)
 
     def affordable(self, candidate: Settings) -> bool:
-        """Whether a comparison stays within the bounds of work and memory."""
+        """Whether a comparison stays within the limits of computing time and memory."""
         size, members = self.n_numeric, len(self.columns)
         dense = candidate.structure.is_unrestricted
         largest, total = max(candidate.n_components), sum(candidate.n_components)
@@ -232,7 +232,7 @@ class Comparison:
         return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
 
     def tried(self, candidate: Settings) -> Trial[CandidateFit]:
-        """Train a candidate on all columns, and score the held-out samples."""
+        """Train a candidate on all folds and score the held-out samples."""
         fits, scores, warp = self._transformed(candidate) if candidate.transformed else self._plain(candidate)
         at_all = tempered_losses(scores, self.known_shares, self.observed[self.judged])
         weights = self.weights[self.judged]
@@ -245,7 +245,7 @@ class Comparison:
         )
 
     def _plain(self, candidate: Settings) -> tuple[list[Mixture], Tensor, None]:
-        """Fits to all columns, trained together, and the held-out scores (n, C)."""
+        """Fits to all folds, trained together, and the held-out scores (n, C)."""
         every = self.columns[-1].description
         tasks = [self._task(candidate, column.description, every, k) for k, column in enumerate(self.columns)]
         counts = torch.stack([column.kept for column in self.columns], 1).to(torch.int16)
@@ -253,7 +253,7 @@ class Comparison:
         return fits, self._combined(self._scores(candidate, fits[:-1], self.rows[self.judged])), None
 
     def _transformed(self, candidate: Settings) -> tuple[list[Mixture], Tensor, Warp]:
-        """The same, with the transform that each column fits to the samples it sees."""
+        """The same, with a transform fitted to the training samples of each fold."""
         fits, scores = [], []
         for view in self.views:
             task = self._task(candidate, view.description, view.description, 0)
@@ -263,7 +263,7 @@ class Comparison:
 
     @cached_property
     def views(self) -> list[_View]:
-        """The samples of every column under the transform that is fitted to them."""
+        """The samples of every fold under the transform fitted to them."""
         views = []
         for column in self.columns:
             warp = fit_warp(column.description)
@@ -273,7 +273,7 @@ class Comparison:
         return views
 
     def _task(self, candidate: Settings, own: Description, every: Description, column: int) -> Task:
-        """A member that sees the samples of its own description, among those of every member."""
+        """The fit of one fold, trained together with the others."""
         counts = list(candidate.n_components)
         prior = make_prior(candidate.prior, own, counts)
         problem = replace(self.plan, description=every, prior=prior, objective=Joint(), class_prior=None).problem
@@ -293,7 +293,7 @@ class Comparison:
         return map_rows(stack.mixture, TensorSource(rows), compute, self.plan.memory_limit).double()
 
     def _combined(self, scores: Tensor) -> Tensor:
-        """The average density of the members that did not see a sample, (n, F, C) -> (n, C)."""
+        """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""
         unseen = self.held_out[self.judged].unsqueeze(-1)  # (n, F, 1)
         return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
 
@@ -306,21 +306,21 @@ def _trained(structure: Structure, tasks: list[Task], source: TensorSource) -> l
 
 
 def has_own_matrices(structure: Structure) -> bool:
-    """Whether every component has a covariance matrix of its own."""
+    """Whether every component has its own covariance matrix."""
     return structure.is_unrestricted and not structure.shares_across_classes
 
 
 def choose_automatically(
     plan: Plan, wanted: Wanted, watch: Callable[[Trial[CandidateFit]], None] | None = None
 ) -> Choice | None:
-    """Compare candidates on held-out samples and choose one.
+    """Compare candidates on held-out samples and select one.
 
     Parameters
     ----------
     plan : Plan
-        The samples; its structure, prior and numbers of components are not used.
+        The samples. Structure, prior and numbers of components of the plan are ignored.
     wanted : Wanted
-        What is to be chosen.
+        What to select.
     watch : callable, optional
         Called with every trial.
 
@@ -351,13 +351,13 @@ class _Candidates:
                     self._transformed(trial.fit.settings)
 
     def _transformed(self, best: Settings) -> None:
-        """Try one component, and the best number of a structure, with transformed features."""
+        """Fit one component, and the best number of components of a structure, with transformed features."""
         for counts in dict.fromkeys((self.comparison.components(1, best.structure), best.n_components)):
             for prior in self._priors(best.structure, max(counts), transformed=True):
                 self._try(replace(best, n_components=counts, prior=prior, transformed=True))
 
     def _grown(self, name: str, structure: Structure) -> Trial[CandidateFit] | None:
-        """The best trial of a structure with more and more components, until held-out samples stop gaining."""
+        """The best trial of a structure; the number of components increases while the held-out log-loss decreases."""
         best: Trial[CandidateFit] | None = None
         worse, last = 0, None
         for level in LEVELS[: LEVELS.index(MOST_FULL) + 1] if has_own_matrices(structure) else LEVELS:
@@ -374,7 +374,7 @@ class _Candidates:
         return best
 
     def _try(self, candidate: Settings) -> Trial[CandidateFit] | None:
-        """None where the comparison would cost too much."""
+        """Run a trial; None if it exceeds the limits of computing time and memory."""
         if self.search.trials and not self.comparison.affordable(candidate):
             return None
         return self.search.tried(lambda: self.comparison.tried(candidate))
@@ -400,7 +400,7 @@ class _Candidates:
         return self._by_leave_one_out(view.description, view.warp.forward(self.comparison.rows))
 
     def _by_leave_one_out(self, description: Description, rows: Tensor) -> Shrinkage:
-        """Target and strength for one Gaussian per class; a fixed one where there is no closed form."""
+        """Target and strength of the prior for one Gaussian per class; fixed values if there is no closed form."""
         comparison, size = self.comparison, self.comparison.n_numeric
         is_gaussian = size == rows.shape[1]
         if comparison.missing or comparison.shares is not None or not is_gaussian or size > LARGEST_DENSE:
@@ -419,7 +419,7 @@ class _Candidates:
         return Shrinkage(strength, variances=target)
 
     def _loss(self, joint: Tensor, classes: ClassScatters) -> float:
-        """Mean loss after the best temperature."""
+        """Mean loss at the best temperature."""
         judged = ~joint[:, 0].isnan()
         if not bool(judged.any()):
             return float("inf")
@@ -430,7 +430,7 @@ class _Candidates:
 
 
 def _simplest(search: Search[CandidateFit], weights: Tensor) -> Choice:
-    """The simplest trial that held-out samples cannot tell from the best one."""
+    """The trial with the fewest parameters whose loss is not significantly larger than the smallest one."""
     best, able = search.best, []
     for trial in search.trials:
         gain, error = mean_and_error(trial.fit.losses - best.fit.losses, weights)

@@ -1,9 +1,11 @@
-"""Choosing the number of clusters and the prior of a density.
+"""Selection of the number of components and the prior of a density (GaussianMixture).
 
-All candidates are trained together, as members of one stack (solvers/batched_em.py): a fold or a bootstrap replicate is
-a column of counts of the rows, a penalty is a prior of the member. The path begins with many components; after every
-level the cheapest pair of each member is merged, so that the next level starts close to where it ends. Elongated
-clusters, which k-means cuts into pieces, are put together again on the way down (selection-path).
+All candidates are trained together (solvers/batched_em.py): a fold or a bootstrap replicate is a column of counts of
+the
+rows, and every member has its own prior. The path starts with many components. After every level the pair of components
+with the smallest merge loss is merged, which initialises the next level close to its solution. Elongated clusters,
+which
+k-means splits into pieces, are joined again in this way (selection-path).
 """
 
 from __future__ import annotations
@@ -36,26 +38,27 @@ from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_tog
 
 INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
 CRITERIA = ("held_out", "out_of_bag", *INFORMATION)
-LARGEST = 10  # components at the start of the path
-ROWS_PER_COMPONENT = 5  # fewer rows than this for each do not begin with so many
+LARGEST = 10  # number of components at the start of the path
+ROWS_PER_COMPONENT = 5  # at least, at the start of the path
 N_FOLDS = 5
 N_REPLICATES = 10  # bootstrap replicates of "out_of_bag"
-# Rows that candidates are compared on; more would not change the choice, only the time it takes.
+# Number of rows on which candidates are compared; more rows take longer without changing the choice.
 SELECTION_ROWS = 20_000
-# Candidates need not be at their maximum to be compared, and the next level starts from them anyway.
+# Candidates need not be fully converged to be compared, and the next level is initialised with them.
 PATH_TOL = 1e-3
 PATH_ITERATIONS = 40
-# Maximum likelihood has no maximum: a component may shrink to a few equal values, and no criterion survives that.
-# Without a prior, candidates have that of Fraley and Raftery (2007), D + 2 pseudo-samples of the expected variances.
+# The likelihood is unbounded: a component may collapse onto a few equal values, and every criterion prefers that.
+# Candidates without a prior therefore get that of Fraley and Raftery (2007): D + 2 pseudo-samples of the expected
+# variances.
 REGULAR = 2.0
 
 
 def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
     """The ten priors that "auto" compares, from weak to strong.
 
-    The default prior weaker and stronger; one wide pseudo-observation, the penalty of OT95; and strong ones towards the
-    covariance of the classes, which pull the means as well. Where structures do not follow a whole covariance
-    (dense=False), its variances take its place.
+    They are the default prior at several strengths, the penalty of OT95 (one pseudo-observation of large variance), and
+    strong priors towards the covariance of the classes and their means. If a structure cannot represent a full
+    covariance (dense=False), the target is diagonal.
     """
     unit, target = default_strength(n_features), "covariance" if dense else "expected"
     usual = [Shrinkage(factor * unit) for factor in (0.25, 1.0, 4.0)]
@@ -66,7 +69,7 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
 
 @dataclass(frozen=True)
 class Selection:
-    """What was compared, the best candidate fitted to all samples, and whether Ctrl-C ended the search."""
+    """The table of the search, the best candidate fitted to all samples, and whether Ctrl-C interrupted the search."""
 
     table: SearchTable
     start: Mixture = field(repr=False)
@@ -75,7 +78,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class _Column:
-    """Rows that some members see: what they look like, their weight and the column of counts."""
+    """The training rows of some members: their description, their weight and their column of counts."""
 
     number: int
     description: Description
@@ -91,22 +94,22 @@ def choose_clusters(
     generator: torch.Generator,
     watch: Callable[[Trial[Mixture]], None] | None = None,
 ) -> Selection:
-    """The best of all combinations of priors and numbers of components.
+    """Select a prior and a number of components.
 
     Parameters
     ----------
     problem : Problem
-        Of all samples, without a prior.
+        The problem for all samples, without a prior.
     structure : Structure
         Covariance structure of the components.
     priors : sequence of Shrinkage, Prior or None
         Priors to compare.
     n_components : int or None
-        Number of components; None compares from many down to one.
+        Number of components; None compares all numbers on the path.
     criterion : {"held_out", "out_of_bag", "bic", "icl"}
-        Selection criterion; the first two are minus the log density of held-out or out-of-bag samples.
+        Selection criterion; the first two are the negative log density of held-out or out-of-bag samples.
     generator : torch.Generator
-        Draws the rows that are compared, the folds and the starts.
+        Random numbers for subsampling, folds and initialisation.
     watch : callable, optional
         Called with every trial.
     """
@@ -118,7 +121,7 @@ def choose_clusters(
 
 
 class Path:
-    """All priors with one number of components after the other, from many to one."""
+    """All priors with decreasing numbers of components."""
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Path:
         self.generator, self.stack = generator, None
 
     def walk(self, n_components: int | None) -> None:
-        """Try one number of components, or all from many to one; a level starts from the one before, merged."""
+        """Fit all numbers of components on the path; each level starts from the previous one with components merged."""
         size = len(self.columns[-1].description.samples[0][0])
         count = max(1, min(LARGEST, size // ROWS_PER_COMPONENT)) if n_components is None else min(n_components, size)
         starts = [start for column in self.columns for start in [self._start(column, count)] * len(self.priors)]
@@ -171,13 +174,13 @@ class Path:
         ]
 
     def _start(self, column: _Column, n_components: int) -> Mixture:
-        """The start of the members of a column, the same for all priors."""
+        """The initial mixture of the members of a column, the same for all priors."""
         rough, assigned = starting_mixture(column.description, self.structure, [n_components], "kmeans", self.generator)
         middle = self.priors[len(self.priors) // 2]
         return first_update(rough, assigned, self._with_prior(middle, column, n_components))
 
     def _with_prior(self, prior: Any, column: _Column, n_components: int) -> Problem:
-        """The problem with a prior in the units of what the members of a column see."""
+        """The problem with a prior scaled to the training rows of a column."""
         scales = column.description.scales_for([n_components])
         if isinstance(prior, str):
             prior = PRIORS[prior](scales)
@@ -186,12 +189,12 @@ class Path:
         return replace(self.problem, prior=prior.prior(scales) if isinstance(prior, Shrinkage) else prior)
 
     def _held_out(self, stack: Stack) -> list[tuple[float, float]]:
-        """Minus the mean log density by members that did not see a row, and its standard error, for every prior."""
+        """Mean negative log density of held-out rows and its standard error, for every prior."""
         unseen = (self.counts[:, :-1] == 0).T.unsqueeze(1)  # (F, 1, n)
         (log_densities,) = self._mapped(stack, lambda joints: [joints.logsumexp(1)])  # (F * P, n)
         of_folds = log_densities.unflatten(0, (-1, len(self.priors)))[:-1]  # (F, P, n)
         sums = of_folds.masked_fill(~unseen, -torch.inf).logsumexp(0) - unseen.sum(0).log()  # (P, n)
-        known = unseen[:, 0].any(0)  # a bootstrap may hold a row in all replicates
+        known = unseen[:, 0].any(0)  # false for a row that is in all bootstrap replicates
         return [mean_and_error(-part[known], self.weights[known]) for part in sums]
 
     def _information(self, fits: list[Mixture]) -> list[tuple[float, float]]:
@@ -204,7 +207,7 @@ class Path:
         return [((float(value) + size) / total, 0.0) for value, size in zip(values, sizes, strict=True)]
 
     def _mapped(self, stack: Stack, compute: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
-        """What `compute` makes of the log joints of every member, (B, k, n) -> M x (B, n), for all rows: (M, B, n)."""
+        """Apply `compute` to the log joints of every member, (B, k, n) -> M x (B, n), for all rows: (M, B, n)."""
 
         def of_members(log_joint: Tensor) -> Tensor:
             return torch.stack(list(compute(log_joint.unflatten(0, (stack.n_members, -1))))).permute(2, 0, 1)
@@ -222,7 +225,7 @@ def _densities_and_entropies(joints: Tensor) -> tuple[Tensor, Tensor]:
 def counts_of(
     criterion: str, n_rows: int, weights: Tensor | None, generator: torch.Generator, device: torch.device
 ) -> Tensor:
-    """How often the members of each fold or replicate see each row, (n, F + 1); the last ones see all once."""
+    """Counts of each row in the training sets of the folds or replicates, (n, F + 1); all ones in the last column."""
     counts = torch.zeros(n_rows, 0, dtype=torch.int16)
     if criterion == "out_of_bag":
         drawn = torch.randint(n_rows, (N_REPLICATES, n_rows), generator=generator)
@@ -235,14 +238,14 @@ def counts_of(
 
 
 def wanted_criterion(value: Any, usual: str) -> str:
-    """The criterion that an argument asks for."""
+    """The selection criterion for a value of the argument `criterion`."""
     return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
 
 
 def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
-    """The priors that are compared: many where the argument is "auto", otherwise the one that it asks for."""
+    """The priors to compare: several if the argument is "auto", otherwise the given one."""
     if is_auto(value):
-        # A whole covariance matrix is a target only for structures that can follow it.
+        # A full covariance matrix is a target only for structures that can represent it.
         return list(penalties(n_features, dense=structure.is_unrestricted))
     if not isinstance(value, Prior | Shrinkage | None):
         checks.one_of("prior", value, PRIORS, OTHER_PRIORS)

@@ -1,4 +1,4 @@
-"""Training and held-out parts of the samples, for every search and every early stopping."""
+"""Splits into training and held-out samples, for model selection and early stopping."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mixtura import checks
 from mixtura.engine.sources import Source
 from mixtura.values.row_samples import RowSample, largest, uniform_keys
 
-# With so many labeled samples one of the folds is enough to compare candidates.
+# From this number of labeled samples on, a single fold suffices to compare candidates.
 MANY_SAMPLES = 4000
 
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Boolean masks over the samples, (n,): those to train on, and those to predict."""
+    """Boolean masks of the training and the held-out samples, (n,)."""
 
     kept: Tensor
     held_out: Tensor
@@ -40,15 +40,16 @@ def hold_outs(
 ) -> list[HoldOut]:
     """Split samples into training and held-out parts, stratified by class.
 
-    Unlabeled samples and samples of weight zero are always in the training part. A class with a single sample keeps
-    it.
+    Unlabeled samples and samples of weight zero are always in the training part. So is the sample of a class with a
+    single sample.
 
     Parameters
     ----------
     cv : int, float or splits
-        An int gives that many folds (only the first of them from 4000 labeled samples on); a float between 0 and 1
-        gives one split that holds out this fraction of every class; otherwise a scikit-learn splitter or an iterable
-        of pairs of index arrays.
+        An int is the number of folds (with 4000 labeled samples or more, only the first fold is used). A float between
+        0
+        and 1 is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an
+        iterable of pairs of index arrays.
     labels : Tensor of shape (n,), or None
         Class numbers, -1 for an unlabeled sample. None with `shares` means soft labels, else one class.
     generator : torch.Generator
@@ -58,7 +59,7 @@ def hold_outs(
     weights : Tensor of shape (n,), optional
         Sample weights.
     smallest : int, default 1
-        Splits with fewer held-out samples are left out.
+        Splits with fewer held-out samples are dropped.
 
     Returns
     -------
@@ -115,14 +116,14 @@ def _sample_part(seed: int, most: int, source: Source) -> RowSample:
 
 
 def checked_cv(cv: Any) -> Any:
-    """The argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
+    """Check the argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
     if isinstance(cv, Number | str) or cv is None:
         return checks.count("cv", cv, 2)
     return check_cv(cv) if not isinstance(cv, Iterable) else cv
 
 
 def renumbered(cv: Any, present: np.ndarray) -> Any:
-    """Splits given as index arrays over all samples, for a source that only holds the samples present, (n,)."""
+    """Translate splits by indices of all samples to a source that holds only the samples `present`, (n,)."""
     if not isinstance(cv, list | tuple) or bool(present.all()):
         return cv
     numbers = np.cumsum(present) - 1
@@ -135,7 +136,8 @@ def _folds(strata: Tensor, n_folds: int, generator: torch.Generator) -> list[tup
         own = (strata == stratum).nonzero()[:, 0]
         if len(own) > 1:
             order = torch.randperm(len(own), generator=generator)
-            # Each class goes on where the last one stopped, so that the folds are of equal size.
+            # Each class continues with the fold after the last one of the previous class, so that folds have equal
+            # sizes.
             numbers[own[order]] = (torch.arange(len(own)) + first) % n_folds
             first += len(own)
     n_parts = n_folds if int((strata >= 0).sum()) < MANY_SAMPLES else 1

@@ -1,4 +1,4 @@
-"""Leave-one-out scores of one Gaussian per class, in closed form for many strengths of a prior (leave-one-out)."""
+"""Leave-one-out log joints of one Gaussian per class, in closed form for many prior strengths (leave-one-out)."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ class ClassScatters:
 
 
 def leave_one_out(classes: ClassScatters, target: Tensor, strengths: Sequence[float]) -> Tensor:
-    """Log joints of every sample by the model that was fitted without it.
+    """Compute the log joints of every sample under the model fitted without it.
 
-    The covariance of class c is (S_c + s T) / (n_c + s) for every strength s. In the coordinates in which T is the
-    identity and S_c is diagonal, all strengths cost one division each; leaving out a sample is a rank-one downdate.
-    A sample of weight above one stands for equal samples, of which one is left out.
+    The covariance of class c is (S_c + s T) / (n_c + s) for every strength s. In coordinates in which T is the identity
+    and S_c is diagonal, every strength costs one division per sample and
+    feature; leaving out a sample is a rank-one downdate. A sample of weight above one represents equal samples, of
+    which
+    one is left out.
 
     Parameters
     ----------
     classes : ClassScatters
         The samples.
     target : Tensor of shape (D,) or (D, D)
-        Variances or covariance matrix T that covariances are shrunk to; the same for all left-out samples.
+        Variances or covariance matrix T towards which covariances are shrunk; the same for all left-out samples.
     strengths : sequence of float
-        Pseudo-samples s > 0 behind the target.
+        Numbers s > 0 of pseudo-samples with the target covariance.
 
     Returns
     -------

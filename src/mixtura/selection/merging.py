@@ -1,4 +1,4 @@
-"""Fewer components: merging those whose union is most nearly a Gaussian again, with the moments kept (merge-loss)."""
+"""Mixture reduction by merging pairs of components with their moments preserved (merge-loss)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mixtura.numerics.linalg import log_determinants, safe_cholesky
 from mixtura.roles import Covariance
 from mixtura.solvers.batched_em import Stack
 
-# Matrices of pairs that are held at a time, in numbers.
+# Largest number of matrix entries of pairs in memory at a time.
 PAIR_NUMBERS = 2**22
 
 
@@ -34,12 +34,12 @@ class _Parts:
         return log_determinants(safe_cholesky(spreads)[0]) if self.dense else spreads.log().sum(-1)
 
     def unions(self, first: int, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The moments of component `first` and each of the others together: weights, means, spreads."""
+        """Weights, means and covariances of the unions of component `first` with each of the others."""
         weights, means, spreads = self.weights, self.means, self.spreads
         return _union(weights[first], weights[others], means[first], means[others], spreads[first], spreads[others])
 
     def losses(self, first: int, others: Tensor, known: Tensor) -> Tensor:
-        """By how much more the mixture may differ from the present one when they are merged (merge-loss), (m,):
+        """Upper bounds of the divergence caused by merging the pairs (merge-loss), (m,):
 
         1/2 [(w_i + w_j) log |Sigma_ij| - w_i log |Sigma_i| - w_j log |Sigma_j|].
         """
@@ -59,7 +59,7 @@ class _Parts:
         return table
 
     def merge(self, i: int, j: int) -> None:
-        """Put the union of i and j in the place of i, and leave j out."""
+        """Replace component i by the union of i and j, and remove j."""
         weight, mean, spread = self.unions(i, torch.tensor([j], device=self.means.device))
         self.weights[i], self.means[i], self.spreads[i] = weight[0], mean[0], spread[0]
         kept = torch.arange(len(self.weights), device=self.means.device) != j
@@ -69,7 +69,7 @@ class _Parts:
 def _union(
     weight: Tensor, weights: Tensor, mean: Tensor, means: Tensor, spread: Tensor, spreads: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weight, mean and spread of two components together, for any number of pairs."""
+    """Weights, means and covariances of the unions of pairs of components."""
     total = weight + weights
     share = (weights / total.clamp_min(1e-300)).unsqueeze(-1)
     off = means - mean
@@ -90,10 +90,10 @@ def _parts_of(mixture: Mixture, part: slice) -> _Parts:
 
 
 def reduced(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, list[tuple[int, float]]]:
-    """A mixture with at most so many components in each class, and the merges: what was left in the class, the loss.
+    """Merge components until each class has at most the given number; return the mixture and the merges (count, loss).
 
-    Greedy: the pair with the smallest loss goes first. Weights, mean and covariance of every class are kept exactly.
-    Covariances that are diagonal stay so, all others become full.
+    The pair with the smallest loss is merged first. Weight, mean and covariance of every class do not change. Diagonal
+    covariances stay diagonal, all others become full.
     """
     classes, merges = [], []
     for part, wanted in zip(mixture.class_slices, n_components, strict=True):
@@ -118,7 +118,7 @@ def reduced(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, lis
 
 
 def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
-    """The losses of component i, which is new, with all others."""
+    """Recompute the losses of the new component i with all others."""
     n = len(table)
     others = torch.tensor([j for j in range(n) if j != i], dtype=torch.int64, device=table.device)
     if not len(others):
@@ -129,10 +129,11 @@ def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
 
 
 def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
-    """The members of a stack, with the cheapest pair merged in every class that has more than so many components.
+    """Merge one pair in every member and class of a stack with more components than given.
 
-    All members have the same numbers of components. Matrices and variances become those of the union, and
-    matrices that components share stay those of the heavier one of the pair. A fit sets them right.
+    All members have the same numbers of components. The pair with the smallest loss is merged. A shared matrix is that
+    of
+    the component with the larger weight until the next fit updates it.
     """
     mixture, n_members = stack.mixture, stack.n_members
     spreads = _spreads(mixture.covariance)
@@ -154,8 +155,7 @@ def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
 
 
 def _merged(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Weights (B, K), means (B, K, D) and spreads with the cheapest pair of each of B mixtures merged, (B, K - 1, ...),
-    and from which component each of them took its place."""
+    """Merge one pair in each of B mixtures: weights (B, K - 1), means, covariances, and the original components."""
     n_members, n = weights.shape
     first, second = torch.triu_indices(n, n, 1, device=weights.device)
     known = _log_determinants(spreads)

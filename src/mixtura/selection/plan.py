@@ -1,4 +1,4 @@
-"""What a fit of Gaussian mixtures is to do, once the input is checked."""
+"""The plan of a fit of Gaussian mixtures, made from checked input."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mixtura.roles import ConjugatePrior, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem
 from mixtura.values.extents import Frame
 
-# Without a prior a variance may not fall below this part of the pooled variance: the likelihood has no maximum there.
+# Without a prior, variances stay above this fraction of the pooled variance, since the likelihood is unbounded.
 SMALLEST_VARIANCE = 1e-9
 OTHER_PRIORS = ', "auto", None or a prior object'
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Samples, what they look like, and the model to fit to them."""
+    """The samples, their description, and the model to fit."""
 
     source: Source
     classes: np.ndarray
@@ -40,23 +40,23 @@ class Plan:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
-    selection: Any = None  # what a search compared, where there was one
-    interrupted: Mixture | None = None  # the best model of a search that Ctrl-C ended
-    warp: Warp | None = None  # that source and description have gone through
-    log_slope: float = 0.0  # what it adds to the log density of a sample, on average
+    selection: Any = None  # table of the search, if there was one
+    interrupted: Mixture | None = None  # best model of a search that Ctrl-C interrupted
+    warp: Warp | None = None  # already applied to source and description
+    log_slope: float = 0.0  # mean contribution of the transform to the log density of a sample
 
     @property
     def n_numeric(self) -> int:
-        """Features that are numbers; the others are indicators of categories."""
+        """Number of numeric features; the others are indicators of categories."""
         return self.structure.n_gaussian(self.source.n_features)
 
     @property
     def em_structure(self) -> Structure:
-        """What EM fits: the structure itself, or another where it has no closed update."""
+        """The structure that EM fits: the requested one, or another one if that has no closed-form update."""
         return self.structure.for_em(self.source.n_features)
 
     def converted(self, mixture: Mixture) -> Mixture:
-        """Return a mixture that EM fitted, in the structure that was asked for."""
+        """Convert a mixture fitted by EM to the requested structure."""
         return replace(mixture, covariance=self.structure.converted(mixture.covariance))
 
     def with_warp(self, warp: Warp | None) -> Plan:
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def generative(self) -> Problem:
-        """The problem of a generative start; with the default prior where that of the fit has no pseudo-moments."""
+        """The problem of a generative initialisation; with the default prior if `prior` has no pseudo-moments."""
         prior = self.prior
         if not isinstance(prior, ConjugatePrior | None):
             prior = make_prior("default", self.description, self.n_components)
@@ -97,24 +97,24 @@ class Plan:
 
     @property
     def floor(self) -> Tensor:
-        """The smallest variances. A feature that does not vary says nothing about the classes: one variance for all."""
+        """The smallest variances. A constant feature gets the same variance in all components."""
         within = self.description.within
         return torch.where(self.description.varies, SMALLEST_VARIANCE * within, within)
 
     def collapsed(self, mixture: Mixture) -> tuple[str, ...]:
-        """Return which variances ended at their floor, in words."""
+        """Describe which variances ended at their lower limit."""
         low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
         numbers = low.any(1).nonzero()[:, 0].tolist()
         return (f"a variance of component {numbers[0]} was raised to the smallest allowed variance",) if numbers else ()
 
 
 def is_auto(value: Any) -> bool:
-    """Return whether an argument is to be chosen."""
+    """Whether the value of an argument is to be selected."""
     return isinstance(value, str) and value == "auto"
 
 
 def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
-    """Return the prior that an argument asks for."""
+    """Make the prior for a value of the argument `prior`."""
     if value is None:
         return None
     if not isinstance(value, Prior):

@@ -13,7 +13,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.values.targets import Targets
 
-LOWEST = -1e6  # of the log posterior of a label that a mixture thinks impossible
+LOWEST = -1e6  # lower limit of the log posterior of a label
 
 
 def mean_and_error(values: Tensor, weights: Tensor) -> tuple[float, float]:

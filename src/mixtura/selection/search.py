@@ -1,4 +1,4 @@
-"""The one search behind every automatic choice: candidates are tried in turn, and their scores make a table."""
+"""The search behind every automatic choice: it fits candidates in turn and records their scores in a table."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Trial(Generic[Fit]):
     score : float
         The criterion, smaller is better.
     standard_error : float
-        Of the score; NaN where it is unknown.
+        Standard error of the score; NaN if unknown.
     fit : object
-        What the candidate came to.
+        The fitted candidate.
     seconds : float, default=0.0
-        Time of the trial; the search sets it.
+        Time of the trial, set by the search.
     """
 
     what: Mapping[str, Any]
@@ -38,19 +38,20 @@ class Trial(Generic[Fit]):
 
 
 class TimeOverError(Exception):
-    """No time is left for another candidate."""
+    """The time budget is used up."""
 
 
 class Search(Generic[Fit]):
-    """Tries candidates one after the other.
+    """Fits candidates one after the other.
 
-    Which candidate comes next is the business of the caller, whose function `run` calls. The search measures the time,
-    ends at Ctrl-C or when the time is over, and keeps what was tried until then.
+    The function passed to `run` decides which candidate comes next. The search measures the time, ends at Ctrl-C or
+    when
+    the time budget is used up, and keeps all trials up to then.
 
     Parameters
     ----------
     criterion : str
-        The name of the score.
+        Name of the score.
     watch : callable, optional
         Called with every trial.
     time_budget : float or None, default=None
@@ -68,7 +69,7 @@ class Search(Generic[Fit]):
     def run(self, try_candidates: Callable[[], None]) -> None:
         """Call a function that tries candidates.
 
-        Ctrl-C ends the search, and `interrupted` says so. It is raised again where nothing was tried yet.
+        Ctrl-C ends the search and sets `interrupted`. It is raised again if there is no trial yet.
         """
         try:
             try_candidates()
@@ -103,6 +104,6 @@ class Search(Generic[Fit]):
         return min(self.trials, key=lambda trial: trial.score)
 
     def table(self, chosen: Trial[Fit]) -> SearchTable:
-        """What was tried, and which trial was chosen."""
+        """The table of all trials, with the selected one."""
         rows = [ScoredCandidate(trial.what, trial.score, trial.standard_error, trial.seconds) for trial in self.trials]
         return SearchTable(self.criterion, rows, next(i for i, trial in enumerate(self.trials) if trial is chosen))

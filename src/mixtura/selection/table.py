@@ -23,7 +23,7 @@ class ScoredCandidate:
     score : float
         The criterion, smaller is better.
     standard_error : float
-        Of the score, over the held-out samples; NaN where it is unknown.
+        Standard error of the score over the held-out samples; NaN if unknown.
     seconds : float
         Time spent on the candidate. Candidates that are trained together share their time equally.
     """
@@ -47,7 +47,7 @@ class SearchTable:
         All candidates, in the order in which they were compared.
     chosen : int
         The position of the chosen candidate. It need not have the smallest score: a simpler candidate is preferred
-        when the difference is within one standard error.
+        when the difference is small compared with its standard error.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Hybrid training by stochastic gradients, with the trade-off and the number of epochs by held-out samples (RPTP18)."""
+"""Hybrid training by stochastic gradients; held-out samples select trade-off and number of epochs (RPTP18)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mixtura.selection.table import SearchTable
 from mixtura.solvers import FitResult, Gradient, HeldOut, Outcome, run
 from mixtura.values.targets import Targets
 
-# The trade-offs that "auto" compares, from describing to separating; 1 is the generative start itself.
+# The trade-offs that "auto" compares, from generative to discriminative; 1 is the generative initialisation itself.
 PATH = (0.5, 0.1, 0.01)
-PATIENCE = 10  # epochs without a better score of the held-out samples
+PATIENCE = 10  # epochs without a better held-out score after which training stops
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A fit with one trade-off, the epoch that was kept, and the score of the held-out samples there."""
+    """A fit with one trade-off, its best epoch, and the held-out score of that epoch."""
 
     tradeoff: float
     result: FitResult
@@ -46,14 +46,14 @@ class TradeoffSearch:
     Parameters
     ----------
     tradeoff : float or None
-        None compares those of PATH and the start.
+        None compares the values in PATH and the initialisation.
     margin : float or None
-        Of the large margin; None trains by conditional likelihood.
+        Size of the margin; None maximises the conditional likelihood.
     unlabeled_weight : float
     solver : Gradient
     n_epochs : int
     seed : int
-        Of the order of the minibatches, the same for every trade-off.
+        Seed of the order of the minibatches, the same for every trade-off.
     """
 
     tradeoff: float | None
@@ -74,7 +74,7 @@ class TradeoffSearch:
         held_out: TensorSource | None,
         watch: Callable[[Trial[Trained]], None] | None = None,
     ) -> tuple[Trained, SearchTable | None]:
-        """Return the fit that the held-out samples prefer, the most generative of equals."""
+        """Return the fit with the best held-out score; among equal ones the most generative."""
         if start.outcome is Outcome.INTERRUPTED:
             return Trained(1.0, start, 0), None
         if held_out is None:
@@ -88,7 +88,7 @@ class TradeoffSearch:
         return ended, search.table(best)
 
     def _all(self, search: Search[Trained], plan: Plan, start: FitResult, held_out: TensorSource) -> None:
-        """Try the trade-offs; the start is a candidate too where they are to be chosen."""
+        """Try the trade-offs; if they are to be selected, the initialisation is a candidate too."""
         if self.tradeoff is None:
             score = classification_score(held_out, self.margin is not None, plan.memory_limit)(start.mixture)
             search.tried(lambda: _trial(Trained(1.0, start, 0, score)))
@@ -102,7 +102,7 @@ class TradeoffSearch:
     def trained(
         self, plan: Plan, start: Mixture, tradeoff: float, held_out: TensorSource | None = None, n_epochs: Any = None
     ) -> Trained:
-        """Train with one trade-off. The log prior counts with the likelihood."""
+        """Train with one trade-off. The log prior is part of the likelihood term."""
         prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
         problem = replace(plan.problem, objective=self.objective(tradeoff), prior=prior, seed=self.seed)
         judge = None
@@ -116,7 +116,7 @@ class TradeoffSearch:
         return Trained(tradeoff, result, best, scores.get(best, (-math.inf,)))
 
     def again(self, plan: Plan, start: FitResult, best: Trained) -> Trained:
-        """Train the chosen trade-off and number of epochs with all samples."""
+        """Train with all samples, with the selected trade-off and number of epochs."""
         if best.epoch == 0 or start.outcome is Outcome.INTERRUPTED:
             return replace(best, result=start)
         fit = self.trained(plan, start.mixture, best.tradeoff, n_epochs=best.epoch)
@@ -131,7 +131,7 @@ def _trial(fit: Trained) -> Trial[Trained]:
 
 
 def typical_margin(start: Mixture, plan: Plan) -> float:
-    """Return the median margin at the start, and at least one."""
+    """Return the median margin of the initial mixture, or 1 if that is larger."""
     known = Targets(start.class_of, known_classes=start.n_classes)
     scores = map_rows(start, plan.source, lambda a: class_posteriors(a, known)[0].T, plan.memory_limit)  # (n, C)
     first, second = scores.topk(2, dim=1).values.unbind(1)

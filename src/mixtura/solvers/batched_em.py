@@ -1,7 +1,8 @@
-"""Many mixtures of the same rows, trained in one pass per iteration.
+"""EM for many mixtures of the same rows, with one pass per iteration for all of them.
 
-The monomials of a row are made once for all of them, and products of few components become one product of many. A
-bootstrap replicate, a fold or a subset is a column of counts of the rows; each mixture may have a prior of its own.
+The monomials of a row are computed once, and one large matrix product replaces many small ones. A bootstrap replicate,
+a
+fold or a subset is a column of counts of the rows; each mixture may have its own prior.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REPAIRED = "a covariance was not positive definite; a multiple of its diagonal w
 
 @dataclass(frozen=True)
 class Task:
-    """The fit of one member among several that are trained together.
+    """The fit of one of several mixtures (members) that are trained together.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ class Task:
 
     problem: Problem
     start: Mixture
-    weight: float  # of its samples, in all
+    weight: float  # total, of its samples
     column: int = 0  # of the counts of the samples
 
 
@@ -112,12 +113,12 @@ class Stack:
         return Mixture(whole.log_weights[chosen], whole.means[chosen], covariance, whole.class_of[chosen])
 
     def normalised(self, mixture: Mixture, class_prior: Tensor | None) -> Mixture:
-        """With weights that sum to one in every member, or to the class probabilities in its classes."""
+        """Normalise the weights to sum to one in every member, or to the given class probabilities in its classes."""
         if class_prior is None:
             return replace(mixture, log_weights=mixture.log_weights - self._totals(mixture, self.member_of))
         pairs = self.member_of * mixture.n_classes + mixture.class_of
         shares = mixture.log_weights - self._totals(mixture, pairs)
-        kept = self.mixture.log_weights - self._totals(self.mixture, pairs)  # for a class that a member has no rows of
+        kept = self.mixture.log_weights - self._totals(self.mixture, pairs)  # for a class without rows in a member
         shares = torch.where(shares.isnan(), kept, shares)
         return replace(mixture, log_weights=shares + class_prior.log()[mixture.class_of])
 
@@ -129,7 +130,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class _Given:
-    """A prior that is nothing but its pseudo-moments."""
+    """A prior defined by its pseudo-moments alone."""
 
     pseudo: PseudoMoments
 
@@ -168,7 +169,7 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
 
 @dataclass(frozen=True)
 class Together:
-    """Some tasks as one problem of EM, with the mixtures where they stand."""
+    """Several tasks as one problem of EM, with their current mixtures."""
 
     tasks: tuple[Task, ...]
     stack: Stack
@@ -203,7 +204,7 @@ class Together:
         return replace(self, stack=replace(self.stack, mixture=normalised))
 
     def repaired(self) -> list[bool]:
-        """Which members have a covariance that had to be repaired."""
+        """The members with a repaired covariance."""
         repaired = self.stack.mixture.covariance.repaired
         if not bool(repaired.any()):
             return [False] * len(self.tasks)
@@ -235,7 +236,7 @@ class BatchedEM:
     name = "em"
 
     def step(self, problem: None, state: Together) -> tuple[Together, Info]:
-        """Update all members; their values are those of the mixtures given."""
+        """Update all members; the values are those before the update."""
         own, mixture = state.problem, state.stack.mixture
         summary = summarise(mixture, own.source, own.objective, own.frame, own.memory_limit, own.buffers)
         seen = torch.as_tensor(summary.value)[: len(state.tasks)]

@@ -1,6 +1,6 @@
-"""Extended Baum-Welch: net moments plus D times the model's own moments, turned into parameters (KJO03).
+"""Extended Baum-Welch: update from the net moments plus D times the model's own moments (KJO03).
 
-With D large enough such a step raises any objective that has a denominator; how large is determined by trial.
+A sufficiently large D increases any objective with a denominator; the size of D is found by trial.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
 from mixtura.values.storable import storable
 
-FIRST_FACTOR = 1.0  # E; speech recognisers, which do not look at the objective, take 2
+FIRST_FACTOR = 1.0  # E; speech recognition uses 2, without evaluating the objective
 SMALLEST_FACTOR = 0.01
 SHRINKING, GROWING = 0.95, 3.0  # factor of E after an accepted step, and after a rejected one
-MOST_REJECTIONS = 20  # E is then 1e9 times as large, and steps are negligible
+MOST_REJECTIONS = 20  # E is then 1e9 times as large, and steps are negligibly small
 MOST_DOUBLINGS = 100
-SMALLEST_COUNT = 1e-12  # per row: keeps a component that no row wants where it is
+SMALLEST_COUNT = 1e-12  # per row; a component without rows then keeps its parameters
 N_NEWTON = 100
 
 
 @dataclass(frozen=True)
 class BaumWelchState:
-    """A mixture, the summary of a pass with it, and the factor E that the next step tries first."""
+    """A mixture, the summary of its pass, and the first factor E of the next step."""
 
     mixture: Mixture
     summary: Summary
-    value: float  # objective and log prior, per unit of weight
+    value: float  # objective plus log prior, per unit of weight
     factor: float = FIRST_FACTOR
-    previous: Mixture | None = None  # before the last step
-    n_steps: int = 0  # since the last rejected one
+    previous: Mixture | None = None  # mixture before the last step
+    n_steps: int = 0  # accepted steps since the last rejected one
 
 
 @storable("baum_welch")
 @dataclass(frozen=True)
 class BaumWelch:
-    """Extended Baum-Welch: maximises an objective plus a log prior, and never lowers it (baum-welch)."""
+    """Extended Baum-Welch: maximises an objective plus a log prior monotonically (baum-welch)."""
 
     name = "baum_welch"
     needs_fit = True
@@ -69,9 +69,9 @@ class BaumWelch:
         return BaumWelchState(start, summary, (summary.value + problem.log_prior(start)) / summary.weight)
 
     def step(self, problem: Problem, state: BaumWelchState) -> tuple[BaumWelchState, Info]:
-        """Take the first of ever shorter steps that does not lower the objective.
+        """Shorten the step until it does not lower the objective.
 
-        Momentum is dropped first, then E grows.
+        The first retry omits momentum, the next ones increase E.
         """
         factor, n_steps = state.factor, state.n_steps
         for _ in range(MOST_REJECTIONS):
@@ -82,7 +82,7 @@ class BaumWelch:
                     factor = max(SHRINKING * factor, SMALLEST_FACTOR)
                     then = replace(then, factor=factor, previous=state.mixture, n_steps=n_steps + 1)
                     return then, Info(state.value)
-            if n_steps == 0:  # otherwise momentum may be at fault
+            if n_steps == 0:  # otherwise the first retry omits momentum
                 factor *= GROWING
             n_steps = 0
         return replace(state, n_steps=0), Info(state.value)
@@ -91,7 +91,7 @@ class BaumWelch:
         return state.mixture
 
     def saved(self, state: BaumWelchState) -> dict[str, Any]:
-        """Leave out the summary: one pass makes it again, to the last bit."""
+        """Omit the summary: a pass recomputes it exactly."""
         return {
             "mixture": state.mixture,
             "factor": state.factor,
@@ -109,7 +109,7 @@ class BaumWelch:
         )
 
     def updated(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
-        """Return the mixture of the net moments plus D times its own, with momentum after some steps."""
+        """Return the mixture estimated from the net moments plus D times its own moments, with momentum."""
         mixture, pseudo = now.mixture, problem.pseudo_moments
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
@@ -119,7 +119,7 @@ class BaumWelch:
         return Mixture(_log_weights(problem, mixture, now.summary), means, covariance, mixture.class_of)
 
     def anchor(self, now: BaumWelchState, n_steps: int) -> Moments:
-        """The model's own moments, each component counting one, carried on as the last step moved them (momentum)."""
+        """The model's own moments with counts of one, extrapolated in the direction of the last step (momentum)."""
         ones = torch.ones_like(now.mixture.log_weights)
         own = now.mixture.own_moments(ones)
         if now.previous is None or n_steps == 0 or isinstance(own.form, ProjectedForm):
@@ -129,7 +129,7 @@ class BaumWelch:
         return own.scaled(1 + share) + before.scaled(-share)
 
     def constants(self, problem: Problem, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
-        """D (K,): at least factor * denominator counts, and twice what makes the new covariances definite."""
+        """D (K,): at least factor * denominator counts, and twice the value that makes new covariances definite."""
         net, denominators = now.summary.moments, now.summary.denominator_counts
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
@@ -153,7 +153,8 @@ def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor
     groups, totals = [slice(0, mixture.n_components)], [1.0]
     if problem.class_prior is not None:
         groups, totals = mixture.class_slices, problem.class_prior.tolist()
-    # Newton's method on K numbers: on a GPU every operation would be a launch, and every test a wait.
+    # Newton's method for K numbers runs on the CPU: on a GPU every operation is a launch and every test a
+    # synchronisation.
     logs, numerators, denominators = torch.stack((mixture.log_weights, numerators, denominators)).cpu()
     return maximising_weights(logs, numerators, denominators, groups, totals).to(mixture.log_weights.device)
 
@@ -161,12 +162,13 @@ def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor
 def maximising_weights(
     log_weights: Tensor, numerators: Tensor, denominators: Tensor, groups: Sequence[slice], totals: Sequence[float]
 ) -> Tensor:
-    """The weights v that maximise a bound of the objective, those of a group summing to its total (weight-growth):
+    """Return the weights v that maximise a bound of the objective; each group sums to its total (weight-growth):
 
         sum_k n_k log v_k - d_k v_k / w_k,   so   v_k = n_k / (lambda + d_k / w_k).
 
-    Newton's method on 1 / sum_k v_k, which is concave in lambda, climbs to the root from below. Without numerators a
-    group stays.
+    Newton's method on 1 / sum_k v_k, which is concave in lambda, converges to the root from below. A group without
+    numerators does not
+    change.
     """
     updated = log_weights.clone()
     rates = denominators / log_weights.exp().clamp_min(1e-300)
@@ -175,10 +177,10 @@ def maximising_weights(
         if not bool(wanted.any()):
             continue
         n, d = numerators[group][wanted], rates[group][wanted]
-        multiplier = (n / total - d).max()  # where one weight alone reaches the total
+        multiplier = (n / total - d).max()  # the value at which one weight alone equals the total
         shares = n
         for _ in range(N_NEWTON):
-            divisors = (multiplier + d).maximum(n / total)  # so it is at the root; below that only by rounding
+            divisors = (multiplier + d).maximum(n / total)  # true at the root; violated only by rounding
             shares = n / divisors
             change = shares.sum() * (shares.sum() / total - 1) / (shares / divisors).sum()
             multiplier = multiplier + change

@@ -1,9 +1,10 @@
-"""Checkpoints: a file with the progress of every loop of a fit, which knows the fit that it belongs to.
+"""Checkpoints: a file with the progress of every loop of a fit.
 
-A fit runs one loop after another: initialisations, candidates of a search, folds, the final fit. With the same input
-and the same seed they come in the same order, so a number names a loop. The file holds the last state of the loop in
-progress and the final states of the loops before it. A fit that finds its file does the same work again: finished
-loops return their results at once, and the last one continues from its state.
+A fit runs several loops: initialisations, candidates of a search, folds, the final fit. With the same input and seed
+they run in the same order, so a number identifies a loop. The file holds the final states of completed loops and the
+last
+state of the current one. A fit with an existing file repeats the same sequence: completed loops return their results at
+once, and the current one continues from its state. The file also identifies the fit that it belongs to.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mixtura.values.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
 FORMAT_VERSION = 2
-# Writing takes at most this share of the time.
+# Largest fraction of the time that is spent on writing.
 LARGEST_SHARE = 0.05
 ADVICE = "name another file in `checkpoint`, or remove this one to begin anew."
 
@@ -37,7 +38,7 @@ class CheckpointFile:
     ----------
     path : str or path-like
     settings : dict of str to str
-        What must be the same for the file to belong to this fit, by the names that an error message gives it.
+        Values that identify the fit, by their names in error messages.
 
     Raises
     ------
@@ -53,7 +54,7 @@ class CheckpointFile:
         if Path(path).exists():
             self._read()
         else:
-            self.flush()  # a path that cannot be written is refused before anything is computed
+            self.flush()  # refuses a path that cannot be written before the computation
 
     def _read(self) -> None:
         try:
@@ -64,7 +65,7 @@ class CheckpointFile:
             self._codes = {int(number): code for number, code in header["loops"].items()}
             for name, part in tensors.items():
                 self._tensors.setdefault(int(name.partition(".")[0]), {})[name] = part
-        except Exception as error:  # whatever a damaged file may cause
+        except Exception as error:  # a damaged file may cause any error
             raise ValueError(self._damaged(error)) from error
         names = {**self._settings, **saved}
         changed = [name for name in names if saved.get(name) != self._settings.get(name)]
@@ -77,7 +78,7 @@ class CheckpointFile:
         return f"{str(self._path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {ADVICE}"
 
     def read(self, number: int, kind: type) -> Any:
-        """Return the progress of a loop, or None where there is none."""
+        """Return the progress of a loop, or None."""
         if number not in self._codes:
             return None
         try:
@@ -89,7 +90,7 @@ class CheckpointFile:
         return progress
 
     def write(self, number: int, progress: Any) -> None:
-        """Keep the progress of a loop; the file itself is written now and then."""
+        """Store the progress of a loop; the file itself is written from time to time."""
         encoder = Encoder()
         self._codes[number] = encoder.encode(progress, str(number))
         self._tensors[number] = {name: part.clone() for name, part in encoder.tensors.items()}
@@ -117,13 +118,13 @@ class CheckpointFile:
         self._cost = self._written - start
 
     def close(self) -> None:
-        """Write what has not been written yet."""
+        """Write pending progress."""
         if self._pending:
             self.flush()
 
 
 def digest(value: Any) -> str:
-    """Return a short text that differs for different values: numbers, arrays, and all that files can hold."""
+    """Return a hash of a value: numbers, arrays, and all objects that model files can hold."""
     total = hashlib.blake2b(digest_size=12)
     _add(total, value)
     return total.hexdigest()

@@ -1,4 +1,4 @@
-"""Expectation-maximisation: moments of the responsibilities, turned into parameters (em-update)."""
+"""Expectation-maximisation: parameters from the moments of the responsibilities (em-update)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ ILL_DEFINED = (
 @storable("em")
 @dataclass(frozen=True)
 class EM:
-    """Expectation-maximisation: maximises a likelihood plus a log prior, and never lowers it.
+    """Expectation-maximisation: maximises a likelihood plus a log prior monotonically.
 
     The state is the mixture.
 
     Parameters
     ----------
     strict : bool, default=False
-        Raise where a covariance is not positive definite, as scikit-learn does, instead of repairing it.
+        Raise an error if a covariance is not positive definite, as scikit-learn does, instead of repairing it.
     """
 
     strict: bool = False
@@ -52,7 +52,7 @@ class EM:
         return start
 
     def step(self, problem: Problem, state: Mixture) -> tuple[Mixture, Info]:
-        """Return the next mixture, and (log-likelihood + log prior) per unit of weight of the given one."""
+        """Return the updated mixture, and (log-likelihood + log prior) per unit of weight before the update."""
         summary = summarise(
             state, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
         )
@@ -88,7 +88,8 @@ class EM:
         self, floor: Tensor, mixture: Mixture, means: Tensor, scatter: Moments, pseudo: PseudoMoments
     ) -> Covariance:
         if self.strict and isinstance(scatter.form, DiagonalForm):
-            # scikit-learn divides by counts + 10 eps, which leaves so much variance to a component on a single sample.
+            # scikit-learn divides by counts + 10 eps; for a component with a single sample that adds this much
+            # variance.
             counts = scatter.counts.unsqueeze(-1)
             rounding = 10 * torch.finfo(means.dtype).eps * means.square() / counts.clamp_min(1e-300)
             floor = torch.maximum(floor, torch.where(counts > 0, rounding, 0.0).amin(0))
@@ -126,7 +127,7 @@ def updated_means(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> 
 
 
 def repairs_of(mixture: Mixture) -> tuple[str, ...]:
-    """Return what an update had to repair, in words."""
+    """Describe the repairs of an update."""
     repaired = mixture.covariance.repaired
     if not bool(repaired.any()):
         return ()

@@ -1,7 +1,6 @@
-"""Stochastic gradients: any torch optimiser on minibatches, or L-BFGS on all rows (RPTP18).
+"""Gradient training: any torch optimiser on minibatches, or L-BFGS on all rows (RPTP18).
 
-A step is one epoch. On CUDA the work of a minibatch is
-captured once in a graph and replayed.
+A step is one epoch. On CUDA the work of a minibatch is captured once in a graph and replayed.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from mixtura.values.extents import Frame
 from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
-# Rows of which L-BFGS sees the gradient at once.
+# Rows per evaluation of the gradient in L-BFGS.
 CHUNK_ROWS = 4096
-# Rows up to which "auto" takes L-BFGS: it needs all rows for every step, and few steps.
+# Largest number of rows for which "auto" selects L-BFGS: it needs few steps, but all rows in each.
 MOST_FOR_LBFGS = 5000
 LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
 @dataclass(frozen=True)
 class GradientState:
-    """Where a fit stands after some epochs: the live training, and copies of everything that changes in it."""
+    """The state of a fit after some epochs: the training object, and copies of everything that changes in it."""
 
     training: Training
     epoch: int
@@ -52,18 +51,18 @@ class Gradient:
     Parameters
     ----------
     optimiser : {"auto", "adam", "lbfgs"} or callable, default="auto"
-        "auto" is L-BFGS up to 5000 samples and Adam on minibatches above; a callable makes a torch optimiser of a list
-        of parameters.
+        "auto" is L-BFGS up to 5000 samples and Adam on minibatches above. A callable takes a list of parameters and
+        returns a torch optimiser.
     learning_rate : float, default=1e-3
-        Of Adam, in units of standardised features.
+        Learning rate of Adam for standardised features.
     decay_epochs : int, optional
-        The learning rate falls to zero over so many epochs, along half a cosine; None keeps it.
+        Number of epochs over which the learning rate decreases to zero (cosine schedule); None keeps it constant.
     averaging : float, default=1.0
-        The mixture is an exponential moving average of the parameters with this rate; 1 is no averaging.
+        Rate of the exponential moving average of the parameters that gives the mixture; 1 is no averaging.
     batch_size : int, default=100
-        Samples of a minibatch.
+        Samples per minibatch.
     units : Units, optional
-        Centre and scales of the features as the optimiser sees them; None standardises.
+        Centre and scales of the features in the optimiser; None standardises.
     floor : float, optional
         Smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
     """
@@ -86,9 +85,9 @@ class Gradient:
         return GradientState(training, 0, training.copies())
 
     def step(self, problem: Problem, state: GradientState) -> tuple[GradientState, Info]:
-        """Run one epoch; the value is the objective per unit of weight as the epoch met it."""
+        """Run one epoch; the value is the mean objective per unit of weight during the epoch."""
         training = state.training
-        if training.epoch != state.epoch:  # after an epoch that was interrupted, or another state of the same training
+        if training.epoch != state.epoch:  # after an interrupted epoch, or for another state of the same training
             training.load(state.copies, state.epoch)
         training.epoch = -1  # until the epoch is complete
         value = training.run_epoch(state.epoch)
@@ -109,7 +108,7 @@ class Gradient:
         return GradientState(training, saved["epoch"], copies)
 
 
-# By names: leaves, averages, the state of the random order, and what the optimiser remembers.
+# By names: leaves, averages, the state of the random generator, and the state of the optimiser.
 Copies = dict[str, Any]
 
 
@@ -123,7 +122,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 class Training:
-    """The live state of a fit: free parameters, optimiser, rows in order, and on CUDA the captured step."""
+    """The mutable state of a fit: free parameters, optimiser, rows in order, and on CUDA the captured step."""
 
     def __init__(self, solver: Gradient, problem: Problem, mixture: Mixture):
         self.solver, self.problem, self.start, self.epoch = solver, problem, mixture, 0
@@ -147,7 +146,7 @@ class Training:
         self.graph: CapturedStep | None = None
 
     def _standardised(self, rows: Tensor) -> Tensor:
-        """Rows (N, D) in the units of the optimiser, subtracted in double precision."""
+        """Standardised rows (N, D), computed in double precision."""
         return ((rows.double() - self.units.centre) / self.units.scales).to(self.dtype)
 
     def _takes_lbfgs(self, n_rows: int) -> bool:
@@ -214,8 +213,8 @@ class Training:
         return self.graph
 
     def _step(self, batch: Tensor, counted: Tensor) -> Tensor:
-        """One minibatch: gradient and update; rows that are not counted only fill the last batch."""
-        self.optimiser.zero_grad(set_to_none=self.rows.device.type == "cpu")  # a captured step keeps its places
+        """Gradient and update of one minibatch; rows beyond the count only pad the last batch."""
+        self.optimiser.zero_grad(set_to_none=self.rows.device.type == "cpu")  # a captured step reuses memory
         share = len(batch) / len(self.rows)
         value = self._gradient(batch, counted, self.total_weight * share, share)
         self.optimiser.step()
@@ -240,13 +239,13 @@ class Training:
         mixture = self.free.standard_mixture()
         summary = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
         moments = summary.moments.about(mixture.means)
-        # Log joints of the rows as they are: by the scales of the observed values less.
+        # Log joints of the rows in their original units: less the log scales of the observed values.
         seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
         return log_prior + summary.value - seen * float(moments.counts.sum())
 
     def _whole(self) -> Tensor:
-        """Some iterations of L-BFGS, each of which sees all rows; the objective before them."""
+        """Some iterations of L-BFGS on all rows; returns the objective before them."""
         every = torch.arange(len(self.rows), device=self.rows.device)
 
         def closure() -> Tensor:
@@ -263,7 +262,7 @@ class Training:
     # ---- copies ------------------------------------------------------------------------------------------------
 
     def mixture_of(self, copies: Copies) -> Mixture:
-        """Return the mixture of the averages among the copies, or of the leaves where nothing is averaged."""
+        """Return the mixture of the averaged parameters in the copies, or of the leaves without averaging."""
         live = self.free.snapshot()
         self.free.restore(copies["averages"] or copies["leaves"])
         mixture = self.free.mixture()
@@ -273,7 +272,7 @@ class Training:
     def copies(self) -> Copies:
         """Copy everything that changes."""
         averages = {name: part.clone() for name, part in self.averages.items()}
-        # By places of the leaves; torch's own `state_dict` hands out the live tensors.
+        # By index of the leaves; torch's `state_dict` would return the mutable tensors themselves.
         memory = deepcopy(self.optimiser.state_dict()["state"])
         return {
             "leaves": self.free.snapshot(),
@@ -283,7 +282,7 @@ class Training:
         }
 
     def load(self, copies: Copies, epoch: int) -> None:
-        """Set everything to copies; in place where tensors exist, so that a captured step sees it."""
+        """Load copies, in place where tensors exist, so that a captured step uses them."""
         self.free.restore(copies["leaves"])
         for name, average in self.averages.items():
             average.copy_(copies["averages"][name])
@@ -305,14 +304,14 @@ class Training:
 
 
 class CapturedStep:
-    """A step on CUDA, captured once in a graph: its kernels start without Python."""
+    """A step on CUDA, captured once in a graph and replayed without Python."""
 
     def __init__(self, step: Callable[[Tensor, Tensor], Tensor], batch: Tensor, counted: Tensor):
         self.batch, self.counted = batch.clone(), counted.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries make their workspaces before the capture
+            for _ in range(3):  # libraries allocate their workspaces before the capture
                 step(self.batch, self.counted)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
@@ -340,12 +339,12 @@ def standard_units(block: Block, frame: Frame, one_scale: bool = False) -> Units
 
 
 def _has_one_variance(mixture: Mixture) -> bool:
-    """Spherical covariances know one unit for all columns."""
+    """Whether all columns have one variance (spherical covariances)."""
     return mixture.covariance.has_one_scale
 
 
 def together(rows: Source) -> Block:
-    """All rows in one block: minibatches are drawn from anywhere."""
+    """All rows in one block, so that minibatches can be drawn from all rows."""
     blocks = list(rows.blocks())
     if len(blocks) == 1:
         return blocks[0]

@@ -1,7 +1,8 @@
-"""The journal of a fit: what its loops show on the screen, and what they keep in a checkpoint.
+"""The journal of a fit: output of its loops on the screen, and their checkpoints.
 
-It is a context variable that the loop alone reads: searches within searches need not hand it on, and it changes no
-result. Every thread has its own.
+It is a context variable that only the loop reads, so nested searches need not pass it on. It does not change any
+result.
+Every thread has its own journal.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from mixtura.solvers.checkpoints import CheckpointFile
 
-# Of the name of a solver, an objective, its change, and the rows that the iteration has gone through (None: unknown).
+# Takes the name of a solver, an objective, its change, and the number of rows of an iteration (None: unknown).
 Show = Callable[[str, float, float, int | None], None]
 
 
@@ -43,11 +44,11 @@ class LoopJournal:
 
     @property
     def keeps(self) -> bool:
-        """Whether progress is kept in a file."""
+        """Whether progress is written to a file."""
         return self._journal.file is not None
 
     def read(self, kind: type) -> Any:
-        """Return the progress of this loop when the fit was broken off, or None."""
+        """Return the progress of this loop at the interruption of the fit, or None."""
         return None if self._journal.file is None else self._journal.file.read(self._number, kind)
 
     def write(self, progress: Any) -> None:
@@ -63,7 +64,7 @@ _current: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
 def next_loop(name: str, n_rows: int | None = None) -> LoopJournal:
-    """Return the journal of the loop that begins now, with the number of rows that an iteration goes through."""
+    """Return the journal of the next loop, with the number of rows of an iteration."""
     return (_current.get() or Journal()).next_loop(name, n_rows)
 
 

@@ -1,4 +1,4 @@
-"""The one loop: convergence, limits, non-finite values, held-out samples, checkpoints and Ctrl-C for every solver."""
+"""The training loop of every solver: convergence, limits, non-finite values, early stopping, checkpoints and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mixtura.solvers.journal import LoopJournal, next_loop
 from mixtura.solvers.problem import Problem
 from mixtura.values.storable import as_loaded, storable
 
-# Steps between two states that a checkpoint may keep. There a fit continues from what a file would give back, whether
-# the file is written or not: so it ends with the same bits wherever it is broken off.
+# Steps between two states that a checkpoint may store. At these steps a fit continues from the restored state, whether
+# or not the file is written, so that an interrupted and resumed fit gives the same result to the last bit.
 KEPT_INTERVAL = 5
 
 
@@ -54,16 +54,16 @@ class Record:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out samples that say when to stop.
+    """Early stopping by held-out samples.
 
     Parameters
     ----------
     score : callable
-        From a model to its score, a number or a tuple of numbers; larger is better.
+        Takes a model and returns its score, a number or a tuple of numbers; larger is better.
     interval : int, default=1
         Steps between two scores.
     patience : int, default=20
-        Stop after so many scores without a better one.
+        Number of scores without improvement after which training stops.
     """
 
     score: Callable[[Any], Any]
@@ -74,7 +74,7 @@ class HeldOut:
 @storable("progress")
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, as a checkpoint keeps it.
+    """The progress of a run, as stored in a checkpoint.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class Progress:
     history : tuple of Record
     repairs : tuple of str
     best : object
-        With held-out samples, the model of the best score.
+        With held-out samples, the model with the best score.
     scores : tuple of (int, score)
         Iterations and the scores of the held-out samples after them.
     outcome : str
-        Name of the outcome; "LIMIT" where the run continues.
+        Name of the outcome; "LIMIT" if the run continues.
     """
 
     state: Any
@@ -101,14 +101,14 @@ class Progress:
 @storable("members_progress")
 @dataclass(frozen=True)
 class MembersProgress:
-    """Where a run of several members stands, as a checkpoint keeps it.
+    """The progress of a run of several members, as stored in a checkpoint.
 
     Attributes
     ----------
     live : tuple of (int, mixture)
-        Members that are still trained.
+        Members in training.
     converged : tuple of (int, mixture)
-        Members that have left.
+        Members that have converged.
     histories : tuple of tuple of Record
         Of every member.
     repairs : tuple of tuple of str
@@ -153,17 +153,17 @@ class FitResult:
 
     @property
     def objective(self) -> float:
-        """The last objective seen; minus infinity before the first."""
+        """The last objective; minus infinity before the first step."""
         return self.history[-1].objective if self.history else -float("inf")
 
     @property
     def best_iteration(self) -> int:
-        """The iteration of the best score of the held-out samples, the first of equals; without them the last one."""
+        """The iteration with the best held-out score (the first of equal scores); without held-out samples the last."""
         return best_score(self.scores)[0] if self.scores else len(self.history)
 
 
 def best_score(scores: tuple[tuple[int, Any], ...]) -> tuple[int, Any]:
-    """Return the best score and its iteration, the first of equals."""
+    """Return the best score and its iteration (the first one of equal scores)."""
     return max(scores, key=lambda pair: pair[1])
 
 
@@ -190,7 +190,7 @@ class _Course:
         return self.history[-1]
 
     def take_up(self, history: tuple[Record, ...], repairs: tuple[str, ...]) -> None:
-        """Go on where a checkpoint stands."""
+        """Continue from a checkpoint."""
         self.history, self.repairs = list(history), dict.fromkeys(repairs)
         if self.history:
             self.previous = self.history[-1].objective
@@ -202,7 +202,7 @@ class _Course:
 
 @dataclass
 class _Scores:
-    """The scores of held-out samples, and the model of the best one."""
+    """The held-out scores, and the model with the best one."""
 
     held_out: HeldOut
     best: Any = None
@@ -232,7 +232,7 @@ def run(
     previous: float = -float("inf"),
     held_out: HeldOut | None = None,
 ) -> FitResult:
-    """Step until the objective per sample changes by less than tol, or max_iter steps are done.
+    """Iterate until the objective per sample changes by less than tol, or max_iter steps are done.
 
     With held-out samples the model with the best score is returned. Ctrl-C, or a failure to read the samples, ends the
     loop with the last complete model and the outcome INTERRUPTED; the caller raises the exception again.
@@ -308,7 +308,7 @@ def _iterate(
     max_iter: int,
     tol: float,
 ) -> tuple[Any, Outcome]:
-    """Take one step; return the new state, and LIMIT where the loop is to go on."""
+    """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
     assert not isinstance(info.value, tuple)
     record, outcome = course.add(float(info.value), info.repairs), Outcome.LIMIT
@@ -334,9 +334,9 @@ def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None
 def run_members(
     solver: MemberSolver, problem: Any, state: Any, n_members: int, max_iter: int, tol: float
 ) -> list[FitResult]:
-    """Train several models together: what `run` gives for each alone, to rounding.
+    """Train several models together; the results equal those of separate calls of `run`, up to rounding.
 
-    A member that has converged leaves, and the steps after it are cheaper.
+    Converged members are not updated any more, so later steps are cheaper.
     """
     courses = [_Course(solver.name, -float("inf")) for _ in range(n_members)]
     results: list[FitResult | None] = [None] * n_members
@@ -384,7 +384,7 @@ def _keep_members(
     results: list[FitResult | None],
     journal: LoopJournal,
 ) -> tuple[tuple[int, Any], ...]:
-    """Keep the progress of members in a checkpoint; return those that are still trained, as they would be read."""
+    """Store the progress of members in a checkpoint; return the members in training as restored from it."""
     live = tuple((number, as_loaded(solver.member(state, position))) for position, number in enumerate(members))
     for number, result in enumerate(results):
         if result is not None:
@@ -396,7 +396,7 @@ def _keep_members(
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
-    """Return the best of several fits, the first of equals.
+    """Return the fit with the largest objective (the first one of equal fits).
 
     Ctrl-C, or a failure to read the samples, ends the fits: the best one so far is returned with the outcome
     INTERRUPTED, and the caller raises the exception again.

@@ -58,7 +58,7 @@ class Problem:
 
     @cached_property
     def buffers(self) -> Buffers:
-        """Buffers of the passes, used again from step to step."""
+        """Buffers of the passes, reused between steps."""
         return Buffers()
 
     @cached_property
@@ -73,7 +73,7 @@ class Problem:
 
 
 def needs_pseudo_moments(prior: Prior | None) -> str | None:
-    """Return why a solver with a closed update cannot use a prior, as a clause."""
+    """Return a clause that says why a solver with closed-form updates cannot use a prior, or None."""
     if prior is None or isinstance(prior, ConjugatePrior):
         return None
     return (

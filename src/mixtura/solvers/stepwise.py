@@ -1,4 +1,4 @@
-"""Stepwise EM: the moments of samples that come once, with those before forgotten little by little (stepwise-em)."""
+"""Stepwise EM for batches that are seen once: moments with exponential forgetting (stepwise-em)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments
 from mixtura.values.storable import storable
 
 # gamma_t = (t + 1)^-DECAY: any exponent between 0.5 and 1 converges (Cappé and Moulines 2009); small ones forget the
-# start sooner, large ones average more. Held-out log-likelihood per sample after one pass of 200 000 samples in batches
+# initialisation sooner, large ones average more. Held-out log-likelihood per sample after one pass of 200 000 samples
+# in batches
 # of 4000 (16 features, 8 components), relative to 20 full EM iterations, for three sets of data (make_rows of
 # benchmarks.scale with shape_seed 10, 11 and 12; the figures of docs/scale.md are of other seeds):
 #
@@ -22,7 +23,7 @@ from mixtura.values.storable import storable
 #     seed 11    -.0084  -.0068  -.0044  -.0029  -.0019
 #     seed 12    -.0085  -.0068  -.0044  -.0029  -.0019
 #
-# Data of one distribution favour large exponents, which trust the first batches longer; 0.7 loses little there.
+# Stationary data favour large exponents, which weight the first batches more; 0.7 loses little on them.
 DECAY = 0.7
 
 
@@ -38,7 +39,7 @@ def check_running(running: RunningMoments) -> None:
 @storable("running_moments", check=check_running)
 @dataclass(frozen=True)
 class RunningMoments:
-    """What stepwise EM keeps of the samples seen so far.
+    """The statistics of the samples seen so far.
 
     Attributes
     ----------
@@ -50,7 +51,7 @@ class RunningMoments:
     floor : Tensor of shape (n_features,)
         Smallest variances.
     prior, class_prior : object
-        What the update adds, as in the first batch.
+        As in the first batch.
     """
 
     counts: Tensor
@@ -68,7 +69,7 @@ class RunningMoments:
         return Moments(self.counts, self.firsts, (self.seconds,), form, self.reference)
 
     def forgotten(self, step: float | str) -> float:
-        """Return the share of the moments so far that the next batch makes forgotten."""
+        """Return gamma, the fraction by which the next batch reduces the moments so far."""
         return float(step) if isinstance(step, Real) else (self.n_steps + 1) ** -DECAY
 
     def added(self, moments: Moments, mixture: Mixture, step: float | str) -> Moments:
@@ -77,12 +78,12 @@ class RunningMoments:
 
 
 def adds_over_time(mixture: Mixture) -> bool:
-    """Return whether moments of this mixture's covariances add from one mixture to the next."""
+    """Return whether moments of different iterations can be added, given this mixture's covariance structure."""
     return isinstance(mixture.covariance.form, DenseForm | DiagonalForm)
 
 
 def kept(moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior: Tensor | None) -> RunningMoments:
-    """Return moments as a value that can be stored."""
+    """Return moments as a storable value."""
     (seconds,) = moments.seconds
     reference = moments.reference.expand_as(moments.firsts).contiguous()
     return RunningMoments(moments.counts, moments.firsts, seconds, reference, n_steps, floor, prior, class_prior)

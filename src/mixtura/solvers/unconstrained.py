@@ -1,6 +1,7 @@
-"""A mixture as numbers that an optimiser may move freely, and the gradient of an objective by them (free-form).
+"""Unconstrained parameters of a mixture, and the gradient of an objective with respect to them (free-form).
 
-Columns are standardised inside, so that one step size suits all of them. Rows with missing values give their moments
+Features are standardised internally, so that one step size suits all of them. Rows with missing values contribute
+moments,
 by Fisher's identity (gradient-moments).
 """
 
@@ -19,13 +20,13 @@ from mixtura.values.moments import DenseForm, Moments
 from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
-LOWEST_LOGIT = -60.0  # of a component without weight: its gradient is nothing, and still a number
+LOWEST_LOGIT = -60.0  # of a component with weight zero: its gradient is negligible but finite
 
 
 @storable("units")
 @dataclass(frozen=True)
 class Units:
-    """Columns as the optimiser sees them: (x - centre) / scales."""
+    """Standardisation of the features in the optimiser: (x - centre) / scales."""
 
     centre: Tensor  # (D,)
     scales: Tensor  # (D,)
@@ -44,13 +45,13 @@ class Units:
 
 @dataclass(frozen=True)
 class FreeParameters:
-    """What a prior sees of the numbers that an optimiser moves, differentiable and in the units of the rows."""
+    """The parameters as a prior sees them: differentiable and in the units of the rows."""
 
     log_weights: Tensor  # (K,)
     standard_means: Tensor  # (K, D)
     quadratic: Quadratic
     units: Units
-    distinct: Tensor  # (G,), one component of every distinct matrix
+    distinct: Tensor  # (G,), one component for each distinct matrix
 
     @property
     def means(self) -> Tensor:
@@ -95,7 +96,7 @@ def _times(quadratic: Quadratic, vectors: Tensor) -> Tensor:
 
 
 class FreeMixture:
-    """The leaves - logits of the weights, means, unconstrained covariances - and what is computed from them."""
+    """The leaves (logits of the weights, means, unconstrained covariances) and the mixture computed from them."""
 
     def __init__(
         self,
@@ -148,12 +149,12 @@ class FreeMixture:
         return self.prior.log_density(parameters)
 
     def mixture(self) -> Mixture:
-        """In the units of the rows, in double precision."""
+        """The mixture in the units of the rows, in double precision."""
         with torch.no_grad():
             return self.units.back(self.standard_mixture())
 
     def standard_mixture(self) -> Mixture:
-        """On standardised columns."""
+        """The mixture of the standardised features."""
         with torch.no_grad():
             free = {k: v.detach().double() for k, v in self.leaves.items() if k not in ("logits", "means")}
             covariance = self._template.constrained(free).safe()
@@ -171,7 +172,7 @@ class FreeMixture:
     # ---- complete rows -----------------------------------------------------------------------------------------
 
     def coefficients(self) -> tuple[Coefficients, Quadratic, Tensor]:
-        """Of the feature map, differentiable; the precisions and the log weights that they are made of."""
+        """The coefficients of the feature map, differentiable, and the precisions and log weights behind them."""
         quadratic, log_weights, means = self._quadratic(), self.log_weights(), self.leaves["means"]
         bias = log_weights + 0.5 * quadratic.log_determinants + self._constant
         diagonals, factors = quadratic.diagonals, quadratic.factors
@@ -186,7 +187,7 @@ class FreeMixture:
         return Coefficients(shared, bias, weights, projections, offsets, quadratic.sign), quadratic, log_weights
 
     def log_joint(self, x: Tensor) -> Tensor:
-        """Of standardised rows (D, n), without a gradient: (K, n)."""
+        """Log joints (K, n) of standardised rows (D, n), without gradients."""
         with torch.no_grad():
             coefficients, _, _ = self.coefficients()
             return coefficients.forward(coefficients.phi(x))[0]
@@ -194,10 +195,10 @@ class FreeMixture:
     def add_gradient(
         self, objective: Objective, x: Tensor, targets: Targets, weights: Tensor, divisor: float, prior_share: float
     ) -> Tensor:
-        """Add the gradient of -(objective of the rows + prior_share * log prior) / divisor; the value of the rows.
+        """Add the gradient of -(objective of the rows + prior_share * log prior) / divisor; return the objective.
 
         Rows (D, n) are complete: the pullback of the signed responsibilities is the gradient with respect to the
-        coefficients, and autograd goes from there to the leaves, past no row.
+        coefficients, and autograd continues from there to the leaves, at a cost independent of the number of rows.
         """
         with torch.enable_grad():
             coefficients, quadratic, log_weights = self.coefficients()
@@ -220,7 +221,7 @@ class FreeMixture:
     # ---- rows with missing values -------------------------------------------------------------------------------
 
     def add_gradient_of_moments(self, moments: Moments, divisor: float, prior_share: float) -> Tensor:
-        """The same from moments of the signed responsibilities about the current means; returns the log prior's part.
+        """Add the gradient given moments of the signed responsibilities about the current means; return the log prior.
 
         The gradient of sum A log f is that of counts (log w + log|Lambda| / 2) + mean . Lambda firsts - tr(Lambda C)
         / 2, with firsts, C and the first Lambda held (gradient-moments).
