@@ -21,7 +21,7 @@ WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 .PHONY: demo test lint format docs bench fuzz oldest newest sdist clean
 .NOTPARALLEL:
 
-demo: .venv/installed-plot
+demo: .venv/installed-cli,plot
 	$(BIN)/python -m mixtura demo
 
 test: lint

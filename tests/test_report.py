@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'mixtura[cli]'")
+pytest.importorskip("typer", reason="typer is not installed: pip install 'mixtura[cli]'")
 
 from mixtura.cli import main  # noqa: E402
 

@@ -1,5 +1,22 @@
 """The command line: fit, predict, compare, report and demo."""
 
-from mixtura.cli.commands import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    try:
+        from mixtura.cli.commands import run
+    except ModuleNotFoundError as error:
+        print(
+            f"mixtura: The command line needs {error.name}; install it with: pip install 'mixtura[cli]'.",
+            file=sys.stderr,
+        )
+        return 2
+    return run(sys.argv[1:] if arguments is None else list(arguments))
+
 
 __all__ = ["main"]

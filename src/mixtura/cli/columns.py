@@ -16,6 +16,8 @@ MOSTLY = 0.9  # share of the values of a column that decides what it holds
 FEW_INTEGERS = 5  # different integers that are taken for categories
 MOST_CATEGORIES = 20  # of one column; rarer ones count as missing
 FEWEST_FOR_IDENTIFIERS = 20  # rows from which on a column of different values is an identifier
+FEWEST_ROWS = 3
+FEWEST_VALUES = 5  # of a column with missing values, so that folds without any are rare
 MOST_CLASSES_PER_ROW = 0.5
 MOST_FRACTIONAL_CLASSES = 20
 DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ]\d{1,2}:\d{2}.*)?\s*")
@@ -71,6 +73,8 @@ def _labels(column: Any, name: str) -> tuple[np.ndarray, list[str]]:
     notes: list[str] = []
     if not len(known):
         raise ValueError(f"The target {name!r} has no values.")
+    if len(known) < FEWEST_ROWS:
+        raise ValueError(f"The target {name!r} has {len(known)} values; a classifier needs {FEWEST_ROWS} or more.")
     if len(known) < len(column):
         notes.append(f"{len(column) - len(known)} rows without a value of {name!r} were left out.")
     if pd.api.types.is_float_dtype(known.dtype):
@@ -99,8 +103,8 @@ def _labels(column: Any, name: str) -> tuple[np.ndarray, list[str]]:
 def _column(values: Any, name: str, most_are_integers: bool) -> tuple[TableColumn | None, str | None]:
     """The features that a column becomes, or None where it is left out, and what a person should know about it."""
     known = values.dropna()
-    if not len(known):
-        return None, f"Column {name!r} has no values and was left out."
+    if len(known) < FEWEST_VALUES and len(known) < len(values):
+        return None, f"Column {name!r} has {len(known) or 'no'} values and was left out."
     if known.nunique() == 1:
         return None, f"Column {name!r} always has the same value and was left out."
     if pd.api.types.is_datetime64_any_dtype(known.dtype) or _is_dates(known):

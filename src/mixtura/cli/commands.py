@@ -6,108 +6,48 @@ the last three cases.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
 
 from mixtura import __version__
-from mixtura.cli.demo import add_demo, seed_of
+from mixtura.cli.answers import Answer
 
 UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+WIDTH = 120  # of text that does not go to a terminal
+PICTURES = (".png", ".svg", ".pdf")
+
+app = typer.Typer(
+    name="mixtura",
+    help="Classification with Gaussian mixtures.",
+    epilog="Exit codes: 0 done, 1 unexpected error, 2 wrong input, 130 interrupted.",
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
-    options = _parser().parse_args(arguments)
-    return options.command(options)
+    try:
+        code = app(arguments, prog_name="mixtura", standalone_mode=False)
+    except typer.TyperException as error:
+        if error.format_message():  # none where the help was shown
+            print(f"mixtura: {' '.join(error.format_message().split())}", file=sys.stderr)
+        return WRONG_INPUT
+    except typer.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mixtura", description="Classification with Gaussian mixtures.")
-    parser.add_argument("--version", action="version", version=f"mixtura {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_fit(commands)
-    _add_predict(commands)
-    _add_compare(commands)
-    _add_report(commands)
-    add_demo(commands)
-    return parser
-
-
-def _add_fit(commands: Any) -> None:
-    fit = commands.add_parser("fit", help="fit a classifier to a table and write a model file")
-    fit.add_argument("data", type=Path, help="CSV or Parquet file")
-    _add_target(fit)
-    fit.add_argument("--out", type=Path, default=Path("model.mixtura"), help="model file (default: %(default)s)")
-    _add_budget(fit)
-    _add_common(fit)
-    fit.set_defaults(command=_guarded("fitting", "run_fit"))
-
-
-def _add_predict(commands: Any) -> None:
-    predict = commands.add_parser("predict", help="predict the rows of a table with a model file")
-    predict.add_argument("model", type=Path, help="model file of `mixtura fit`")
-    predict.add_argument("data", type=Path, help="CSV or Parquet file")
-    predict.add_argument("--out", type=Path, default=Path("predictions.csv"), help="CSV file (default: %(default)s)")
-    predict.add_argument(
-        "--confidence",
-        type=_share,
-        default=0.0,
-        help="smallest probability of a class that is answered; below it the class stays empty (default: 0)",
-    )
-    predict.add_argument(
-        "--false-alarm", type=_share, default=0.01, help="share of ordinary rows that may be flagged as outliers"
-    )
-    _add_common(predict, seed=False)
-    predict.set_defaults(command=_guarded("fitting", "run_predict"))
-
-
-def _add_compare(commands: Any) -> None:
-    compare = commands.add_parser("compare", help="compare mixtures with other classifiers on held-out rows of a table")
-    compare.add_argument("data", type=Path, help="CSV or Parquet file")
-    _add_target(compare)
-    _add_budget(compare)
-    _add_common(compare)
-    compare.set_defaults(command=_guarded("comparing", "run_compare"))
-
-
-def _add_report(commands: Any) -> None:
-    report = commands.add_parser("report", help="write a report on a model as one HTML file")
-    report.add_argument("model", type=Path, help="model file of `mixtura fit`")
-    report.add_argument("data", type=Path, help="CSV or Parquet file with labels, such as the training data")
-    report.add_argument("--out", type=Path, default=None, help="HTML file (default: name of the model, in this folder)")
-    report.add_argument("--no-data", action="store_true", help="leave single rows of the data out of the report")
-    _add_common(report)
-    report.set_defaults(command=_guarded("reporting", "run_report"))
-
-
-def _add_target(parser: Any) -> None:
-    parser.add_argument("--target", required=True, help="name of the column with the classes")
-    parser.add_argument(
-        "--drop", action="append", default=[], metavar="COLUMN", help="leave a column out (may be repeated)"
-    )
-
-
-def _add_budget(parser: Any) -> None:
-    parser.add_argument(
-        "--budget",
-        type=_seconds,
-        default=60.0,
-        metavar="TIME",
-        help="time for the choice of a model, such as 60s or 5m (default: 60s)",
-    )
-
-
-def _add_common(parser: Any, seed: bool = True) -> None:
-    if seed:
-        parser.add_argument("--seed", type=seed_of, default=0, help="seed of every random choice (default: 0)")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--traceback", action="store_true", help="show where an unexpected error came from")
+# ---- Arguments -------------------------------------------------------------------------------------------------------
 
 
 def _seconds(text: str) -> float:
@@ -118,58 +58,185 @@ def _seconds(text: str) -> float:
     except (KeyError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 60s, 5m or 1h; got {text!r}")
+        raise typer.BadParameter(f"must be a positive time such as 60s, 5m or 1h; got {text!r}.")
     return seconds
 
 
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to below 1; got {text!r}")
-    return value
+def _picture(path: Path) -> Path:
+    if path.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"must end in {', '.join(PICTURES)}; got {str(path)!r}.")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"must be in an existing folder; got {str(path)!r}.")
+    return path
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"mixtura {__version__}")
+        raise typer.Exit
+
+
+Data = Annotated[Path, typer.Argument(help="CSV or Parquet file.", show_default=False)]
+LabeledData = Annotated[Path, typer.Argument(help="CSV or Parquet file with the target.", show_default=False)]
+Model = Annotated[Path, typer.Argument(help="Model file of `mixtura fit`.", show_default=False)]
+Target = Annotated[str, typer.Option(help="Name of the column with the classes.", show_default=False)]
+Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out (may be repeated).")]
+Budget = Annotated[Any, typer.Option(parser=_seconds, metavar="TIME", help="Time to take, such as 60s or 5m.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="NUMBER", help="Seed of every random choice.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")]
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Classification with Gaussian mixtures."""
+
+
+# ---- Commands --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def fit(
+    data: Data,
+    target: Target,
+    out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.mixtura"),
+    budget: Budget = "60s",
+    drop: Drop = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Fit a classifier to a table and write a model file."""
+
+    def command() -> Answer:
+        from mixtura.cli.fitting import run_fit
+
+        return run_fit(data, target, out, budget, drop or [], seed)
+
+    _answer(command, as_json, traceback)
+
+
+@app.command()
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
+    confidence: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, metavar="SHARE", help="Smallest probability of a class that is answered; below: no class."
+        ),
+    ] = 0.0,
+    false_alarm: Annotated[
+        float,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Share of ordinary rows that may be flagged as outliers."),
+    ] = 0.01,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Predict the rows of a table with a model file."""
+
+    def command() -> Answer:
+        from mixtura.cli.fitting import run_predict
+
+        return run_predict(model, data, out, confidence, false_alarm)
+
+    _answer(command, as_json, traceback)
+
+
+@app.command()
+def compare(
+    data: Data,
+    target: Target,
+    budget: Budget = "60s",
+    drop: Drop = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Compare mixtures with other classifiers on held-out rows of a table."""
+
+    def command() -> Answer:
+        from mixtura.cli.comparing import run_compare
+
+        return run_compare(data, target, budget, drop or [], seed)
+
+    _answer(command, as_json, traceback)
+
+
+@app.command()
+def report(
+    model: Model,
+    data: LabeledData,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write (default: name of the model, in this folder).")
+    ] = None,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Leave single rows of the data out of the report.")
+    ] = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write a report on a model as one HTML file."""
+
+    def command() -> Answer:
+        from mixtura.cli.reporting import run_report
+
+        return run_report(model, data, out, not no_data, seed)
+
+    _answer(command, as_json, traceback)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(callback=_picture, help="Figure to write: .png, .svg or .pdf.")] = Path(
+        "mixtura_demo.png"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Use a small subset of the digits (three classes).")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Compare mixtures with other classifiers on two data sets and draw a figure."""
+    from mixtura.cli.demo import run_demo
+
+    run_demo(output, quick, seed)
 
 
 # ---- Running a command -----------------------------------------------------------------------------------------------
 
 
-def _guarded(module: str, name: str) -> Callable[[argparse.Namespace], int]:
-    """A command that prints its answer, or one sentence about what went wrong."""
-
-    def run(options: argparse.Namespace) -> int:
-        try:
-            answer = _answer(module, name, options)
-        except KeyboardInterrupt:
-            return _failed("Interrupted; no file was written.", INTERRUPTED, options)
-        except (ValueError, TypeError, OSError) as error:
-            if options.traceback:
-                raise
-            return _failed(_sentence(error), WRONG_INPUT, options)
-        except ModuleNotFoundError as error:
-            fix = "install it with: pip install 'mixtura[cli]'"
-            return _failed(f"This command needs the package {error.name}; {fix}.", WRONG_INPUT, options)
-        except Exception as error:
-            if options.traceback:
-                raise
+def _answer(command: Callable[[], Answer], as_json: bool, traceback: bool) -> None:
+    """Print the answer of a command, or one sentence about what went wrong."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            answer = command()
+    except KeyboardInterrupt:
+        _fail("Interrupted; no file was written.", INTERRUPTED, as_json)
+    except Exception as error:
+        if traceback:
+            raise
+        if isinstance(error, ModuleNotFoundError):
+            text = f"This command needs the package {error.name}; install it with: pip install 'mixtura[cli]'."
+        elif isinstance(error, ValueError | TypeError | OSError):
+            text = _sentence(error)
+        else:
             text = f"Unexpected error ({_sentence(error)}); --traceback shows where it came from."
-            return _failed(text, UNEXPECTED, options)
-        print(json.dumps(answer.facts, indent=2, default=str) if options.json else answer.text)
-        return 0
-
-    return run
-
-
-def _answer(module: str, name: str, options: argparse.Namespace) -> Any:
-    import importlib  # the commands need pandas, the demo does not
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        answer = getattr(importlib.import_module(f"mixtura.cli.{module}"), name)(options)
-    for text in dict.fromkeys(str(warning.message) for warning in caught if _concerns_user(warning)):
-        print(f"Warning: {text}", file=sys.stderr)
-    return answer
+            _fail(text, UNEXPECTED, as_json)
+        _fail(text, WRONG_INPUT, as_json)
+    else:
+        for text in dict.fromkeys(str(warning.message) for warning in caught if _concerns_user(warning)):
+            print(f"Warning: {text}", file=sys.stderr)
+        if as_json:
+            print(json.dumps(answer.facts, indent=2, default=str))
+            return
+        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+        for part in answer.parts:
+            console.print(part)
 
 
 def _concerns_user(warning: warnings.WarningMessage) -> bool:
@@ -183,8 +250,8 @@ def _sentence(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _failed(text: str, code: int, options: argparse.Namespace) -> int:
+def _fail(text: str, code: int, as_json: bool) -> None:
     print(f"mixtura: {text}", file=sys.stderr)
-    if options.json:
+    if as_json:
         print(json.dumps({"error": text, "exit_code": code}))
-    return code
+    raise typer.Exit(code)

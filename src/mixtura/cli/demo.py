@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
 import time
@@ -34,42 +33,6 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.priors import Conjugate
 
 FRACTIONS = (0.0, 0.3, 0.6)  # of the values of the digits that are removed
-PICTURES = (".png", ".svg", ".pdf")
-
-
-def add_demo(commands: Any) -> None:
-    """Add the command to a parser."""
-    demo = commands.add_parser(
-        "demo", help="compare mixtures with other classifiers on two data sets and draw a figure"
-    )
-    demo.add_argument(
-        "--output", type=_picture, default=Path("mixtura_demo.png"), help="file of the figure (default: %(default)s)"
-    )
-    demo.add_argument("--quick", action="store_true", help="use a small subset of the digits (three classes)")
-    demo.add_argument(
-        "--seed",
-        type=seed_of,
-        default=0,
-        help="seed of the data, splits, removed values and initialisation (default: %(default)s)",
-    )
-    demo.set_defaults(command=run_demo)
-
-
-def _picture(text: str) -> Path:
-    path = Path(text)
-    if path.suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"must end in {', '.join(PICTURES)}; got {text!r}")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"must be in an existing folder; got {text!r}. Create {str(path.parent)!r} first"
-        )
-    return path
-
-
-def seed_of(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**32 - 1; got {text!r}")
-    return int(text)
 
 
 # ---- Problems --------------------------------------------------------------------------------------------------------
@@ -233,25 +196,24 @@ def score(method: Method, problem: DemoData, seed: int) -> Score:
 Scores = Mapping[tuple[str, str], Score]  # by names of method and problem
 
 
-def run_demo(options: argparse.Namespace) -> int:
+def run_demo(output: Path, quick: bool, seed: int) -> None:
     """Print the tables and write the figure."""
     start = time.perf_counter()
-    problems = [ripley(options.seed)]
-    problems += [digits(fraction, options.quick, options.seed) for fraction in FRACTIONS]
-    print(_heading(problems, options.seed))
+    problems = [ripley(seed)]
+    problems += [digits(fraction, quick, seed) for fraction in FRACTIONS]
+    print(_heading(problems, seed))
     scores = {}
     for problem in problems:
         print(f"... {problem.name}", file=sys.stderr, flush=True)
         for method in METHODS:
-            scores[method.name, problem.name] = score(method, problem, options.seed)
+            scores[method.name, problem.name] = score(method, problem, seed)
     columns = [problem.name for problem in problems]
     print(table("Error, %", scores, columns, lambda result: 100 * result.error, "{:.1f}"))
     print(table("Log-loss", scores, columns, lambda result: result.log_loss, "{:.3f}"))
     print(table("Seconds", scores, columns, lambda result: result.seconds, "{:.2f}"))
     print(_notes())
-    print(_draw(problems, scores, options.output))
+    print(_draw(problems, scores, output))
     print(f"Total time: {time.perf_counter() - start:.0f} seconds.")
-    return 0
 
 
 def _heading(problems: Sequence[DemoData], seed: int) -> str:

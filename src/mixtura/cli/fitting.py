@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import io
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from mixtura import __version__, load
-from mixtura.cli.answers import Answer
+from mixtura.cli.answers import Answer, pairs, progress
 from mixtura.cli.columns import TableProblem, read_problem
 from mixtura.cli.files import check_place, read_table
 from mixtura.cli.settled import held_out, log_loss_of, sampled
@@ -24,51 +23,56 @@ from mixtura.reading.tables import text_of
 from mixtura.values.whole_files import written_whole
 
 # Share of the budget for the choice of a model; the final fit and the held-out scores take the rest.
-CHOICE = 0.3
+CHOICE, SHORTEST = 0.5, 0.05
+OVERRUN = 1.2  # times the budget from which on a note says so
 # Features from which on there is no choice: one diagonal Gaussian per class.
 WIDE = 1000
 # Rows that are held out for outlier scores and the error rate, and how many values these may hold.
 MOST_HELD_OUT, MOST_VALUES = 3000, 300_000
 
 
-def run_fit(options: argparse.Namespace) -> Answer:
+def run_fit(data: Path, target: str, out: Path, budget: float, drop: Sequence[str], seed: int) -> Answer:
     """Fit a classifier to a table and write a model file."""
     began = time.perf_counter()
-    out = check_place(options.out)
-    problem = read_problem(read_table(options.data), options.target, options.drop)
-    model = fit_table(problem, options.budget, options.seed, verbose=_shows_progress(options))
-    scores = _keep_held_out(model, problem, options.seed)
-    model.about_ |= {"target": options.target, "file": options.data.name, "version": __version__, **scores}
-    model.about_["notes"] = problem.notes
-    model.about_["seconds"] = time.perf_counter() - began
+    check_place(out)
+    with progress(3) as say:
+        say(f"Reading {data.name}")
+        problem = read_problem(read_table(data), target, drop)
+        say(f"Choosing a model within {budget:g} s")
+        model = fit_table(problem, began + budget, seed)
+        say("Predicting held-out rows")
+        scores = _keep_held_out(model, problem, began + budget, seed)
+    notes = problem.notes
+    seconds = time.perf_counter() - began
+    if seconds > OVERRUN * budget:
+        notes = [*notes, f"The simplest model takes longer than the budget of {budget:g} s."]
+    model.about_ |= {"target": target, "file": data.name, "version": __version__, "notes": notes, "seconds": seconds}
+    model.about_ |= scores
     model.save(out)
-    facts = {"model": str(out), **_facts(model, problem), **scores, "seconds": model.about_["seconds"]}
-    return Answer(_fit_text(facts, problem, out), facts)
+    facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
+    return Answer([pairs(_lines(facts, out))], facts)
 
 
-def fit_table(problem: TableProblem, budget: float, seed: int, verbose: int = 0) -> TableClassifier:
-    """A model for a table, chosen within a time budget in seconds."""
-    model = TableClassifier(None, problem.columns)
-    wide = len(model.feature_names) >= WIDE
+def fit_table(problem: TableProblem, deadline: float, seed: int) -> TableClassifier:
+    """A model for a table; the choice ends early enough for the rest to be done at the deadline."""
+    wide = len(problem.columns) >= WIDE
     settings: dict[str, Any] = {"n_components": 1, "covariance_type": "diag"} if wide else {}
-    model.estimator = MixtureClassifier(time_budget=CHOICE * budget, random_state=seed, verbose=verbose, **settings)
-    return model.fit(problem.frame, problem.labels)
+    seconds = max(CHOICE * (deadline - time.perf_counter()), SHORTEST)
+    estimator = MixtureClassifier(time_budget=seconds, random_state=seed, **settings)
+    return TableClassifier(estimator, problem.columns).fit(problem.frame, problem.labels)
 
 
-def _shows_progress(options: argparse.Namespace) -> int:
-    return int(sys.stderr.isatty() and not options.json)
-
-
-def _keep_held_out(model: TableClassifier, problem: TableProblem, seed: int) -> dict[str, Any]:
+def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: float, seed: int) -> dict[str, Any]:
     """Learn which outlier scores are usual from held-out rows; return the scores of these rows."""
-    most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.feature_names)))
+    most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.columns)))
     rows = sampled(len(problem.labels), most, problem.labels, seed)
-    labels = problem.labels[rows]
-    probabilities, outlier_scores = held_out(model.estimator_, model.encode(problem.frame.iloc[rows]), labels, seed)
-    model.estimator_.outlier_reference_ = reference_of(outlier_scores)
-    numbers = np.searchsorted(model.classes_, labels)
+    labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
+    probabilities, outlier_scores = held_out(model.estimator_, table, labels, seed, deadline)
+    judged = ~np.isnan(outlier_scores)
+    probabilities, numbers = probabilities[judged], np.searchsorted(model.classes_, labels[judged])
+    model.estimator_.outlier_reference_ = reference_of(outlier_scores[judged])
     return {
-        "held_out_rows": len(rows),
+        "held_out_rows": int(judged.sum()),
         "held_out_error": float((probabilities.argmax(1) != numbers).mean()),
         "held_out_log_loss": log_loss_of(probabilities, numbers),
     }
@@ -86,7 +90,6 @@ def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
         "classes": {str(label): int((problem.labels == label).sum()) for label in model.classes_.tolist()},
         "choice": choice_of(fitted),
         "candidates": 0 if fitted.search_ is None else len(fitted.search_),
-        "notes": problem.notes,
     }
 
 
@@ -103,24 +106,32 @@ def choice_of(fitted: Any) -> dict[str, Any]:
     }
 
 
-def _fit_text(facts: dict[str, Any], problem: TableProblem, out: Path) -> str:
+def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
+    """What is printed after a fit."""
     choice, classes = facts["choice"], facts["classes"]
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
     shown += f" and {len(classes) - 8} more" if len(classes) > 8 else ""
-    percent = 100 * facts["missing_share"]
-    lines = [
-        f"Table     {facts['rows']} rows, {facts['numeric_columns']} numeric and {facts['categorical_columns']} "
-        f"categorical columns, {percent:.1f} % of the values missing",
-        f"Classes   {shown}",
-        f"Model     {choice['covariance']} covariances, {_components_text(choice['components_per_class'])} per class"
-        f"{'' if choice['transform'] == 'None' else ', transformed features'}, temperature "
-        f"{choice['temperature']:.2f} ({facts['candidates']} candidates compared)",
-        f"Held out  {100 * facts['held_out_error']:.1f} % error, log-loss {facts['held_out_log_loss']:.3f} "
-        f"({facts['held_out_rows']} rows, 5-fold cross-validation)",
-        *(f"Note      {note}" for note in problem.notes),
-        f"Written   {out} in {facts['seconds']:.1f} seconds",
+    transform = "" if choice["transform"] == "None" else ", transformed features"
+    return [
+        (
+            "Table",
+            f"{facts['rows']} rows, {facts['numeric_columns']} numeric and {facts['categorical_columns']} categorical "
+            f"columns, {100 * facts['missing_share']:.1f} % of the values missing",
+        ),
+        ("Classes", shown),
+        (
+            "Model",
+            f"{choice['covariance']} covariances, {_components_text(choice['components_per_class'])} per class"
+            f"{transform}, temperature {choice['temperature']:.2f} ({facts['candidates']} candidates compared)",
+        ),
+        (
+            "Held out",
+            f"{100 * facts['held_out_error']:.1f} % error, log-loss {facts['held_out_log_loss']:.3f} "
+            f"({facts['held_out_rows']} rows, cross-validation)",
+        ),
+        *(("Note", note) for note in facts["notes"]),
+        ("Written", f"{out} in {facts['seconds']:.1f} seconds"),
     ]
-    return "\n".join(lines)
 
 
 def _components_text(counts: Any) -> str:
@@ -138,26 +149,26 @@ def load_table_model(path: Path) -> TableClassifier:
     return model
 
 
-def run_predict(options: argparse.Namespace) -> Answer:
+def run_predict(path: Path, data: Path, out: Path, confidence: float, false_alarm: float) -> Answer:
     """Write the predictions for a table."""
-    out = check_place(options.out)
-    model = load_table_model(options.model)
-    frame = read_table(options.data)
+    check_place(out)
+    model = load_table_model(path)
+    frame = read_table(data)
     notes = _unknown_categories(model, frame)
-    result = predictions(model, frame, options.confidence, options.false_alarm)
+    result = predictions(model, frame, confidence, false_alarm)
     text = io.StringIO()
     result.to_csv(text, index=False, lineterminator="\n", float_format="%.6g")
     with written_whole(out.resolve()) as file:
         file.write(text.getvalue().encode())
     n_empty, n_outliers = int(result["class"].isna().sum()), int(result["outlier"].sum())
     facts = {"predictions": str(out), "rows": len(result), "abstained": n_empty, "outliers": n_outliers, "notes": notes}
-    lines = [f"{len(result)} rows: {n_empty} without an answer, {n_outliers} outliers; written to {out}"]
-    return Answer("\n".join([*lines, *(f"Note: {note}" for note in notes)]), facts)
+    line = f"{len(result)} rows: {n_empty} without an answer, {n_outliers} outliers; written to {out}"
+    return Answer([line, *(f"Note: {note}" for note in notes)], facts)
 
 
 def predictions(model: TableClassifier, frame: pd.DataFrame, confidence: float, false_alarm: float) -> pd.DataFrame:
     """Class, confidence, outlier flag and the probabilities of all classes, for every row."""
-    features = model.encode(frame)
+    features = model.read(frame)
     probabilities = np.asarray(model.estimator_.predict_proba(features))
     classes = pd.Series(model.classes_[probabilities.argmax(1)]).astype(object)
     highest = probabilities.max(1)

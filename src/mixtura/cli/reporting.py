@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 
 from mixtura import __version__
 from mixtura.cli import page
-from mixtura.cli.answers import Answer
+from mixtura.cli.answers import Answer, progress
 from mixtura.cli.columns import read_problem
-from mixtura.cli.comparing import HELD_OUT, RIVALS, scores_of
+from mixtura.cli.comparing import HELD_OUT, RIVALS, scores_of, with_categories
 from mixtura.cli.files import check_place, read_table
 from mixtura.cli.fitting import choice_of, load_table_model
 from mixtura.cli.settled import calibration_error, fit_settled, held_out, log_loss_of, sampled, settled, splits
@@ -47,21 +46,34 @@ class ReportedRows:
     def names(self) -> list[str]:
         return [str(label) for label in self.model.classes_.tolist()]
 
+    def encoded(self) -> tuple[np.ndarray, list[str]]:
+        """The rows as numbers, missing values imputed and categories as indicators, and the names of the columns."""
+        fitted, names = self.model.estimator_, [str(name) for name in self.features.columns]
+        imputed, encoding = fitted.impute(self.features), fitted.encoding_
+        if encoding is None:
+            return np.nan_to_num(np.asarray(imputed, dtype=float)), names
+        columns = [names[j] for j in encoding.numeric]
+        for j, categories in zip(encoding.categorical, encoding.categories, strict=True):
+            columns += [f"{names[j]}={category}" for category in categories.tolist()]
+        return np.nan_to_num(encoding.encoded(imputed)), columns
 
-def run_report(options: argparse.Namespace) -> Answer:
+
+def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: int) -> Answer:
     """Write the report."""
-    out = check_place(options.out or Path(f"{options.model.stem}.html"), ".html")
-    model = load_table_model(options.model)
-    evidence = _evidence(model, options)
-    text = report(evidence, options.model.name, options.data.name, with_data=not options.no_data)
+    out = check_place(out or Path(f"{path.stem}.html"), ".html")
+    with progress(2) as say:
+        say("Predicting held-out rows")
+        evidence = _evidence(load_table_model(path), data, seed)
+        say("Writing the report")
+        text = report(evidence, path.name, data.name, with_data)
     with written_whole(out.resolve()) as file:
         file.write(text.encode())
     facts = {"report": str(out), "bytes": len(text.encode()), "rows": len(evidence.labels)}
-    return Answer(f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)", facts)
+    return Answer([f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)"], facts)
 
 
-def _evidence(model: TableClassifier, options: argparse.Namespace) -> ReportedRows:
-    frame = read_table(options.data)
+def _evidence(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
+    frame = read_table(data)
     target = model.about_["target"]
     if target not in frame.columns:
         raise ValueError(f"The table has no column {target!r}; a report needs the labels of its rows.")
@@ -69,11 +81,12 @@ def _evidence(model: TableClassifier, options: argparse.Namespace) -> ReportedRo
     unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
     if unknown:
         raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is no class of the model.")
-    rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, options.seed)
-    frame, labels = problem.frame.iloc[rows].reset_index(drop=True), problem.labels[rows]
-    features = model.encode(frame)
-    probabilities, scores = held_out(model.estimator_, features, labels, options.seed)
-    return ReportedRows(model, frame, features, labels, probabilities, scores, options.seed)
+    rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, seed)
+    labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
+    probabilities, scores = held_out(model.estimator_, table, labels, seed)
+    judged = ~np.isnan(scores)
+    frame, features = (part[judged].reset_index(drop=True) for part in (problem.frame.iloc[rows], table))
+    return ReportedRows(model, frame, features, labels[judged], probabilities[judged], scores[judged], seed)
 
 
 def _others(model: TableClassifier, frame: Any, target: str) -> list[str]:
@@ -132,9 +145,7 @@ def plane_of(evidence: ReportedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
     The first two discriminant directions; a second one at right angles where there are two classes.
     """
-    fitted = evidence.model.estimator_
-    rows = np.asarray(fitted.impute(evidence.features), dtype=float)
-    rows = np.nan_to_num(rows)
+    rows, _ = evidence.encoded()
     centre, scale = rows.mean(0), rows.std(0)
     scale[scale == 0] = 1.0
     standard = (rows - centre) / scale
@@ -202,7 +213,7 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
 
 def _direction(evidence: ReportedRows, weights: np.ndarray) -> str:
     order = np.argsort(-np.abs(weights))[:3]
-    names = evidence.model.feature_names
+    _, names = evidence.encoded()
     return "mostly " + ", ".join(names[j][:24] for j in order) if np.abs(weights).max() > 0 else ""
 
 
@@ -217,7 +228,7 @@ def _details(evidence: ReportedRows) -> list[str]:
     """What is shown for each drawn sample: label, prediction, component, reasons and values."""
     shown, fitted = _shown(evidence), evidence.model.estimator_
     explanation = fitted.explain(evidence.features.iloc[shown], n_orders=4)
-    names, texts = evidence.model.feature_names, []
+    names, texts = [str(name) for name in evidence.features.columns], []
     columns = [column.name for column in evidence.model.columns]
     for place, sample in enumerate(shown):
         best = int(evidence.probabilities[sample].argmax())
@@ -273,8 +284,8 @@ def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
 
 def _rivals(evidence: ReportedRows) -> str:
     train, test = splits(evidence.labels, evidence.seed, round(1 / HELD_OUT))[0]
-    values, labels = np.asarray(evidence.features), evidence.labels
-    parts = (values[train], values[test], labels[train], labels[test])
+    values, labels = with_categories(evidence.features, evidence.model.columns), evidence.labels
+    parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
     ours = fit_settled(evidence.model.estimator_, evidence.features.iloc[train], labels[train])
     own = np.zeros((len(test), len(evidence.names)))
     own[:, np.searchsorted(evidence.model.classes_, ours.classes_)] = as_array(
@@ -305,7 +316,10 @@ def _learning_curve(evidence: ReportedRows) -> str:
         part = order[: max(2, round(share * len(order)))]
         if len(np.unique(evidence.labels[part])) < len(np.unique(evidence.labels)):
             continue
-        copy = fit_settled(evidence.model.estimator_, evidence.features.iloc[part], evidence.labels[part])
+        try:
+            copy = fit_settled(evidence.model.estimator_, evidence.features.iloc[part], evidence.labels[part])
+        except ValueError:  # a column without values in so few rows
+            continue
         probabilities = np.zeros((len(test), len(evidence.names)))
         places = np.searchsorted(evidence.model.classes_, copy.classes_)
         probabilities[:, places] = as_array(copy.predict_proba(evidence.features.iloc[test]))
@@ -344,19 +358,34 @@ def _importances(evidence: ReportedRows) -> str:
     importances = np.asarray(fitted.feature_importances(part, evidence.labels[rows]), dtype=float).ravel()
     order = np.argsort(-importances)[:MOST_FEATURES]
     largest = max(float(importances.max()), 1e-12)
-    means = [np.nanmean(part[numbers[rows] == c], axis=0) for c in np.unique(numbers[rows])]
-    names = evidence.model.feature_names
+    present = np.unique(numbers[rows])[:12]
+    names = [str(name) for name in part.columns]
     lines = [
         [
             names[j],
             page.bar(max(float(importances[j]), 0.0) / largest, f"{importances[j]:.3f}"),
-            *(f"{mean[j]:.4g}" for mean in means[:12]),
+            *(_typical(part.iloc[numbers[rows] == c, j]) for c in present),
         ]
         for j in order
     ]
-    heads = ["feature", "importance", *(f"mean, {evidence.names[c]}" for c in np.unique(numbers[rows])[:12])]
-    text = page.paragraph("Importance: rise of the log-loss if the feature is integrated out of the model.", True)
+    heads = ["feature", "importance", *(evidence.names[c] for c in present)]
+    text = page.paragraph(
+        "Importance: rise of the log-loss if the feature is integrated out of the model. By class: the mean, or the "
+        "most frequent category.",
+        True,
+    )
     return page.section("Features that matter", page.table(heads, lines), text)
+
+
+def _typical(values: Any) -> str:
+    """The mean of numbers, or the most frequent category and its share."""
+    known = values.dropna()
+    if not len(known):
+        return "-"
+    if known.dtype.kind == "f":
+        return f"{known.mean():.4g}"
+    counts = known.value_counts()
+    return f"{counts.index[0]} ({counts.iloc[0] / len(known):.0%})"
 
 
 def _components(evidence: ReportedRows) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any
 
@@ -45,12 +46,19 @@ def splits(labels: np.ndarray, seed: int, n_folds: int = FOLDS) -> list[tuple[np
     return list(splitter(n_folds, shuffle=True, random_state=seed).split(positions, labels))
 
 
-def held_out(model: MixtureClassifier, X: Any, labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (n, C) and outlier scores (n,) of samples by copies of a model that have not seen them."""
-    probabilities, scores = np.zeros((len(labels), len(model.classes_))), np.zeros(len(labels))
+def held_out(
+    model: MixtureClassifier, X: Any, labels: np.ndarray, seed: int, deadline: float = float("inf")
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (n, C) and outlier scores (n,) of samples by copies of a model that have not seen them.
+
+    No further fold begins after the deadline; samples that were not held out have NaN.
+    """
+    probabilities, scores = np.full((len(labels), len(model.classes_)), np.nan), np.full(len(labels), np.nan)
     for train, test in splits(labels, seed):
-        if len(np.unique(labels[train])) < 2:
+        judged = not np.isnan(scores).all()
+        if len(np.unique(labels[train])) < 2 or (judged and time.perf_counter() > deadline):
             continue
+        probabilities[test] = 0.0
         copy = fit_settled(model, X.iloc[train], labels[train])
         places = np.searchsorted(model.classes_, copy.classes_)
         probabilities[np.ix_(test, places)] = as_array(copy.predict_proba(X.iloc[test]))

@@ -14,41 +14,36 @@ from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import as_array
+from mixtura.reading.tables import data_frame
 from mixtura.values.storable import storable
+
+CONSTANT = "(constant)"  # a numeric column for tables of categories alone
 
 
 @storable("table_column")
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table and the features that it becomes.
+    """A column of a table.
 
     Parameters
     ----------
     name : str
         The name of the column.
     categories : tuple of str or None, default=None
-        None for a numeric column. Otherwise its categories as text; every category but the first becomes a feature
-        that is 1 for samples of that category and 0 for samples of another one.
+        None for a numeric column. Otherwise its categories as text.
     """
 
     name: str
     categories: tuple[str, ...] | None = None
 
-    @property
-    def features(self) -> list[str]:
-        """Names of the features."""
-        return [self.name] if self.categories is None else [f"{self.name}={value}" for value in self.categories[1:]]
-
-    def encode(self, values: Any) -> np.ndarray:
-        """Return the features of a column, (n_samples, n_features); NaN where its value is missing or unknown."""
+    def read(self, values: Any) -> np.ndarray:
+        """Return numbers with NaN, or categories with None, where a value is missing, unknown or of another kind."""
         entries = np.asarray(values)
         if self.categories is None:
-            return numbers_of(entries)[:, None]
-        numbers: dict[str | None, int] = {category: number for number, category in enumerate(self.categories)}
-        positions = np.array([numbers.get(category_of(entry), -1) for entry in entries.tolist()], dtype=np.int64)
-        indicators = (positions[:, None] == np.arange(1, len(self.categories))).astype(float)
-        indicators[positions < 0] = np.nan
-        return indicators
+            return numbers_of(entries)
+        known = set(self.categories)
+        names = [category_of(entry) for entry in entries.tolist()]
+        return np.array([name if name in known else None for name in names], dtype=object)
 
 
 def numbers_of(values: np.ndarray) -> np.ndarray:
@@ -76,8 +71,8 @@ def category_of(value: Any) -> str | None:
 class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Classify the rows of a data frame with numeric and categorical columns; ``mixtura fit`` writes such models.
 
-    Categories become indicator features, missing values are marginalised, and columns are found by name, so that
-    tables for prediction may have other columns, and their columns in another order.
+    Columns are found by name, so that tables for prediction may have other columns, and their columns in another order.
+    Values that a column does not know count as missing, and missing values are marginalised.
 
     Parameters
     ----------
@@ -89,7 +84,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     Attributes
     ----------
     estimator_ : classifier
-        The model of the features.
+        The model of the columns; a table of categories alone has a constant numeric column besides.
     classes_ : ndarray of shape (n_classes,)
     about_ : dict
         Facts about the training, such as the name of the target.
@@ -109,8 +104,8 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         self.estimator = estimator
         self.columns = columns
 
-    def encode(self, X: Any) -> Any:
-        """Return the features of a data frame.
+    def read(self, X: Any) -> Any:
+        """Return the columns of a data frame that the model uses, as numbers and as categories.
 
         Parameters
         ----------
@@ -119,21 +114,18 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
 
         Returns
         -------
-        features : pandas data frame of shape (n_samples, n_features)
+        table : pandas data frame of shape (n_samples, n_columns)
         """
         absent = [column.name for column in self.columns if column.name not in X.columns]
         if absent:
             raise ValueError(f"The table lacks the columns {absent}; it has {[str(name) for name in X.columns]}.")
-        features = np.concatenate([column.encode(X[column.name]) for column in self.columns], 1)
-        return type(X)(features, index=X.index, columns=self.feature_names)
-
-    @property
-    def feature_names(self) -> list[str]:
-        """Names of the features, in the order of `encode`."""
-        return [name for column in self.columns for name in column.features]
+        values = {column.name: column.read(X[column.name]) for column in self.columns}
+        if all(column.categories is not None for column in self.columns):
+            values[CONSTANT] = np.zeros(len(X))
+        return data_frame(values, X.index)
 
     def fit(self, X: Any, y: Any) -> TableClassifier:
-        """Fit the estimator to the features of a data frame.
+        """Fit the estimator to the columns of a data frame.
 
         Parameters
         ----------
@@ -146,9 +138,8 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         """
         if not self.columns:
             raise ValueError("columns must have at least one TableColumn; got none.")
-        features = self.encode(X)
         model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
-        self.estimator_ = model.fit(features, y)
+        self.estimator_ = model.fit(self.read(X), y)
         self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
         return self
 
@@ -164,7 +155,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         labels : ndarray of shape (n_samples,)
         """
         check_is_fitted(self)
-        return as_array(self.estimator_.predict(self.encode(X)))
+        return as_array(self.estimator_.predict(self.read(X)))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict the probabilities of the classes.
@@ -178,12 +169,13 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         probabilities : ndarray of shape (n_samples, n_classes)
         """
         check_is_fitted(self)
-        return as_array(self.estimator_.predict_proba(self.encode(X)))
+        return as_array(self.estimator_.predict_proba(self.read(X)))
 
     def _check_fitted(self) -> None:
         checks.is_kind("columns", self.columns, list)
         for column in self.columns:
             checks.is_kind("columns", column, TableColumn)
         check_fitted(self.estimator_)
-        if self.estimator_.n_features_in_ != len(self.feature_names):
+        numeric = any(column.categories is None for column in self.columns)
+        if self.estimator_.n_features_in_ != len(self.columns) + (not numeric):
             raise ValueError("the columns and the model have different numbers of features")
