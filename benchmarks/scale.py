@@ -3,6 +3,7 @@
     python -m benchmarks.scale parquet --rows 50000000
     python -m benchmarks.scale dask --rows 4000000
     python -m benchmarks.scale stream --rows 1000000
+    python -m benchmarks.scale cost --rows 1000000000
 
 Each writes its part of results/scale.json. Times are the smallest of several iterations; ratios are of iterations that
 ran in turn, since other programs may be running.
@@ -27,6 +28,7 @@ import psutil
 import torch
 
 from benchmarks.__main__ import machine
+from benchmarks.cost import cost
 from mixtura import GaussianMixture
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -190,7 +192,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
 
 
-PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream}
+PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream, "cost": cost}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,0 +1,168 @@
+"""What an iteration costs: processor seconds per row, measured over sizes, and a small model fitted to them.
+
+    python -m benchmarks.scale cost
+
+The seconds are those of one core (processor time of a process with one thread, the difference of a long and a short
+fit), so that other programs on the machine matter little. The model is
+
+    seconds per row = c . (1, M, K, K M, K D R, q K D^2, q K D^3)
+
+with D features, K components, M monomials (D (D + 3) / 2 for full covariances, 2 D for diagonal and low-rank ones), R
+the rank of low-rank covariances, q the share of rows with missing values. Its coefficients are not negative and
+minimise the squared relative errors. Problems that it was not fitted to say how far it can be trusted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+
+from mixtura import GaussianMixture
+from mixtura.covariances import LowRank
+
+FEW, MANY = 2, 6  # iterations of the two fits whose difference is measured
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a problem."""
+
+    covariance: str
+    n_features: int
+    n_components: int
+    rank: int = 0
+    missing: float = 0.0  # share of the values
+    n_rows: int = 0  # 0: as many as take a moment
+
+    @property
+    def n_monomials(self) -> int:
+        full = self.n_features * (self.n_features + 3) // 2
+        return full if self.covariance == "full" else 2 * self.n_features
+
+    @property
+    def terms(self) -> np.ndarray:
+        """What the coefficients of the model multiply."""
+        d, k, m = self.n_features, self.n_components, self.n_monomials
+        incomplete = (1 - (1 - self.missing) ** d) if self.covariance == "full" else 0.0
+        return np.array([1, m, k, k * m, k * d * self.rank, incomplete * k * d**2, incomplete * k * d**3], float)
+
+
+TERMS = ("row", "monomial", "component", "K M", "K D R", "q K D^2", "q K D^3")
+FITTED = [
+    *(Size("full", d, k) for d, k in itertools.product((2, 8, 16, 32, 64), (2, 8, 32))),
+    *(Size("diag", d, k) for d, k in itertools.product((8, 32, 128), (4, 16, 64))),
+    *(Size("low_rank", d, k, rank) for d, k, rank in itertools.product((32, 64), (4, 16), (2, 8))),
+    *(Size("full", d, k, missing=share) for d, k, share in itertools.product((8, 16, 32), (4, 16), (0.02, 0.2))),
+    Size("full", 16, 8, n_rows=20_000),
+    Size("full", 16, 8, n_rows=400_000),
+]
+CHECKED = [
+    Size("full", 12, 5),
+    Size("full", 24, 16),
+    Size("full", 48, 12),
+    Size("full", 16, 8, n_rows=1_000_000),
+    Size("diag", 64, 24),
+    Size("low_rank", 48, 8, 4),
+    Size("full", 12, 8, missing=0.1),
+    Size("full", 24, 8, missing=0.05),
+]
+
+
+def seconds_per_row(size: Size, n_repeats: int = 3) -> float:
+    """Processor seconds of one EM iteration, per row; the smallest of several."""
+    work = size.n_components * (size.n_monomials + 100) * (1 if not size.missing else size.n_features)
+    n_rows = size.n_rows or int(np.clip(1e9 / work, 5_000, 200_000))
+    rng = np.random.default_rng(0)
+    means = rng.normal(scale=2, size=(size.n_components, size.n_features))
+    rows = means[rng.integers(size.n_components, size=n_rows)] + rng.normal(size=(n_rows, size.n_features))
+    rows[rng.random(rows.shape) < size.missing] = np.nan
+    covariance: Any = LowRank(size.rank) if size.covariance == "low_rank" else size.covariance
+
+    def fit(n_iterations: int) -> float:
+        start = time.process_time()
+        GaussianMixture(
+            size.n_components,
+            covariance_type=covariance,
+            means_init=means,
+            init_params="random",
+            max_iter=n_iterations,
+            tol=0.0,
+            random_state=0,
+        ).fit(rows)
+        return time.process_time() - start
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit(1)
+        times = [(fit(FEW), fit(MANY)) for _ in range(n_repeats)]
+    few, many = (min(column) for column in zip(*times, strict=True))
+    return max(many - few, 1e-6) / (MANY - FEW) / n_rows
+
+
+def fitted(sizes: list[Size], seconds: list[float]) -> np.ndarray:
+    """Coefficients of the least squared relative errors."""
+    matrix = np.stack([size.terms / each for size, each in zip(sizes, seconds, strict=True)])
+    scales = matrix.max(0)
+    coefficients, _ = nnls(matrix / scales, np.ones(len(sizes)))
+    return coefficients / scales
+
+
+def iteration_on_workers(per_row: float, n_rows: float, n_workers: int, network: dict[str, float]) -> dict[str, float]:
+    """Seconds of an iteration over rows on several workers: their passes, then a tree of sums on its way to one place.
+
+    Sums of a worker are added there, so that one sum per worker travels, in as many rounds as the tree is high.
+    """
+    n_rounds = int(np.ceil(np.log2(n_workers))) if n_workers > 1 else 0
+    travel = n_rounds * (network["latency"] + network["bytes of a sum"] / network["bytes per second"])
+    tasks = network["seconds per task"] * network["partitions per worker"] * n_workers
+    return {"workers": n_workers, "pass": n_rows * per_row / n_workers, "network": travel, "scheduler": tasks}
+
+
+def cost(n_rows: int) -> dict[str, Any]:
+    """Measure, fit, check and predict; `n_rows` is what predictions are made for."""
+    torch.set_num_threads(1)
+    measured = {}
+    for size in [*FITTED, *CHECKED]:
+        measured[size] = seconds_per_row(size)
+        print(f"{size}: {1e9 * measured[size]:.1f} ns per row", flush=True)
+    coefficients = fitted(FITTED, [measured[size] for size in FITTED])
+    predicted = {size: float(size.terms @ coefficients) for size in measured}
+    common, network = Size("full", 16, 8), network_of(16, 8)
+    return {
+        "nanoseconds per term": dict(zip(TERMS, (1e9 * coefficients).tolist(), strict=True)),
+        "relative errors": {
+            name: {
+                "median": float(np.median([abs(predicted[s] / measured[s] - 1) for s in sizes])),
+                "largest": max(abs(predicted[s] / measured[s] - 1) for s in sizes),
+            }
+            for name, sizes in {"fitted": FITTED, "checked": CHECKED}.items()
+        },
+        "measurements": [
+            {**asdict(s), "checked": s in CHECKED, "ns": 1e9 * measured[s], "predicted ns": 1e9 * predicted[s]}
+            for s in measured
+        ],
+        "predicted seconds per iteration": {
+            "rows": n_rows,
+            "problem": "full, 16 features, 8 components",
+            "assumed network": network,
+            "workers": [iteration_on_workers(predicted[common], n_rows, n, network) for n in (1, 8, 64)],
+        },
+    }
+
+
+def network_of(n_features: int, n_components: int) -> dict[str, float]:
+    """Ordinary Ethernet, and the time that the scheduler of Dask needs for a task."""
+    return {
+        "latency": 1e-3,
+        "bytes per second": 1.25e8,
+        "bytes of a sum": 8.0 * n_components * (1 + n_features + n_features**2),
+        "partitions per worker": 16.0,
+        "seconds per task": 1e-3,
+    }
