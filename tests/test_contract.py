@@ -200,6 +200,13 @@ def test_no_constructor_has_more_than_24_arguments(kind):
     assert len(kind._get_param_names()) <= 24
 
 
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, AveragedMixture(random_state=0), AveragedMixtureClassifier()])
+def test_components_are_counted(estimator, iris):
+    model = clone(estimator).fit(*iris)
+    assert np.sum(model.n_components_) == len(model.weights_) == len(model.means_)
+    assert np.shape(model.n_components_) == (model.classes_.shape if is_classifier(model) else ())
+
+
 def test_kinds_of_estimators():
     assert is_classifier(MixtureClassifier(1))
     assert get_tags(GaussianMixture()).estimator_type == "density_estimator"

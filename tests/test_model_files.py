@@ -176,7 +176,6 @@ def test_arguments_of_every_plain_kind_are_kept(path):
         "n_components": {0: np.int64(1), 1: 2, 2: 1},
         "class_prior": np.array([0.2, 0.3, 0.5]),
         "class_weight": {0: 1.0, 1: 2.0, 2: 1.0},
-        "dtype": torch.float64,
         "device": torch.device("cpu"),
         "random_state": np.int64(7),
         "tol": np.float64(1e-3),
@@ -201,7 +200,6 @@ OBJECTS = {
     "covariance_type": [Tied(LowRank(2), per_class=True), Spherical(), LowRankPrecision(1)],
     "warp": [Warp([0.0] * 4, [1.0, math.inf, 2.0, math.inf])],
     "init": [FIRST, FIRST.mixture_, "k-means++"],
-    "dtype": [np.float32, np.float64, float, "float32"],
 }
 
 
@@ -261,7 +259,7 @@ VALUES = [
     np.array([1.0, 2.0], ">f8"), np.array(["a", "bbb"]), np.array([["a", None], [1, 2.5]], dtype=object),
     np.array([np.nan, "b"], dtype=object), torch.tensor([1.0, math.nan]), torch.tensor(2),
     torch.ones(2, dtype=torch.bfloat16),
-    torch.float32, torch.device("cuda:1"), np.float32, float, Path("folder/file"),
+    torch.device("cuda:1"), Path("folder/file"),
     Full(), Diagonal(), Tied(Spherical()), LowRank(3), Joint(), Marginal(), Hybrid(), Margin(3.0), Shrinkage(),
     [Shrinkage(float(i)) for i in range(1, 12)], tuple(Margin(i / 3) for i in range(12)),
 ]  # fmt: skip
@@ -459,7 +457,6 @@ CHANGES = [
     lambda model, fitted, tensors: model["arguments"].update(prior=tag("shrinkage", strength=-1.0)),
     lambda model, fitted, tensors: model["arguments"].update(prior=tag("conjugate")),
     lambda model, fitted, tensors: model["arguments"].update(tol={"float": "1e5"}),
-    lambda model, fitted, tensors: model["arguments"].update(dtype={"torch_dtype": "load"}),
     lambda model, fitted, tensors: model["arguments"].update(tol={"scalar": 1, "dtype": "O"}),
     lambda model, fitted, tensors: model["arguments"].update(
         tol={"array": ["a"], "dtype": "<U999999999", "shape": [1]}

@@ -681,6 +681,5 @@ def _as_classifier(averaged: AveragedMixtureClassifier, mixture: Mixture) -> Mix
     model = _fitted_copy(averaged, mixture)
     model.classes_ = averaged.classes_
     model.class_prior_ = mixture.log_class_prior.exp().cpu().numpy()
-    model.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
     model.n_components = dict(zip(model.classes_.tolist(), model.n_components_.tolist(), strict=True))
     return model

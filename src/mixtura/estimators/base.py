@@ -199,6 +199,12 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
             return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
 
     @property
+    def n_components_(self) -> Any:
+        """Number of components."""
+        check_is_fitted(self)
+        return self.mixture_.n_components
+
+    @property
     def n_parameters_(self) -> int:
         """Number of free parameters of the fitted mixture."""
         check_is_fitted(self)

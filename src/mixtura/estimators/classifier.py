@@ -559,7 +559,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(plan.warp)
         self.classes_ = plan.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
-        self.n_components_ = np.array([part.stop - part.start for part in result.mixture.class_slices])
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)

@@ -114,7 +114,7 @@ def classifier_from_sklearn(cls: Any, model: Any) -> Any:
     own.classes_, own.class_prior_ = np.asarray(model.classes_), np.asarray(prior, dtype=float)
     own.mixture_ = Mixture(_tensor(prior).log(), means, covariance, torch.arange(len(means)))
     own.warp_, own.unobserved_, own.history_ = None, (), []
-    own.n_components_, own.n_iter_, own.converged_ = np.ones(len(means), dtype=np.int64), 0, True
+    own.n_iter_, own.converged_ = 0, True
     adopt_features(own, model)
     return own
 

@@ -135,6 +135,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         The same for each iteration.
     history_ : list of Record
         Objective and time of each iteration.
+    n_components_ : int
+        Number of components.
     n_parameters_ : int
         Number of free parameters.
     n_features_in_ : int

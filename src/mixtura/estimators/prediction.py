@@ -181,6 +181,12 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
     temperature_: float = 1.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
 
+    @property
+    def n_components_(self) -> np.ndarray:
+        """Number of components of each class."""
+        check_is_fitted(self)
+        return np.array([part.stop - part.start for part in self.mixture_.class_slices])
+
     def _scores(self) -> Callable[[Tensor], Tensor]:
         """The function from log joints (K, n) to log p(x, c), (C, n)."""
         check_is_fitted(self)

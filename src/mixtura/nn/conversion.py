@@ -178,7 +178,6 @@ def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
 def _fitted(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray) -> MixtureClassifier:
     model.mixture_, model.classes_, model.n_features_in_ = mixture, labels, mixture.n_features
     model.class_prior_ = mixture.log_class_prior.exp().numpy()
-    model.n_components_ = np.array([part.stop - part.start for part in mixture.class_slices])
     model.n_iter_, model.converged_, model.history_ = 0, True, []
     return model
 

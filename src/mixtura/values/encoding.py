@@ -12,7 +12,7 @@ JSON has None, booleans, integers, finite numbers, text and lists; everything el
     {"each": class, "columns": {...}}                    a long list of them
     {"structure": {...}, "tensors": {...}}               a value that its structure makes of tensors
     {"estimator": class, "arguments": {...}, "fitted": {...}}
-    {"type": "float32"}, {"torch_dtype": "float32"}, {"device": "cpu"}, {"path": "..."}
+    {"device": "cpu"}, {"path": "..."}
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from torch import Tensor
 
 from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured, stored_fields
 
-TYPES: dict[str, type] = {"float": float, "float32": np.float32, "float64": np.float64}
-TORCH_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
-TENSOR_DTYPES = {*TORCH_DTYPES.values(), torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+TENSOR_DTYPES = {*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 LONG = 8  # from so many entries on, lists of numbers and of equal values are stored as tensors
 LARGEST_TEXT_ARRAY = 5 * 10**7  # bytes: arrays of text give every entry the room of the longest
 PLAIN = (bool, int, str, type(None))
@@ -80,16 +79,10 @@ class Encoder:
         return self._object(value, place)
 
     def _object(self, value: Any, place: str) -> Any:
-        if isinstance(value, torch.dtype) and value in TORCH_DTYPES.values():
-            return {"torch_dtype": str(value).removeprefix("torch.")}
         if isinstance(value, torch.device):
             return {"device": str(value)}
         if isinstance(value, PurePath):
             return {"path": str(value)}
-        if isinstance(value, np.dtype) and value in (np.float32, np.float64):
-            value = value.type
-        if isinstance(value, type) and value in TYPES.values():
-            return {"type": value.__name__}
         if isinstance(value, Structured):
             return self._structured(value, place)
         if type(value) not in NAMES:
@@ -308,8 +301,6 @@ READERS: dict[tuple[str, ...], Any] = {
     ("each", "columns"): Decoder._each,
     ("structure", "tensors"): Decoder._structured,
     ("estimator", "arguments", "fitted"): Decoder.estimator,
-    ("type",): lambda self, name: TYPES[name],
-    ("torch_dtype",): lambda self, name: TORCH_DTYPES[name],
     ("device",): lambda self, name: torch.device(name),
     ("path",): lambda self, name: Path(name),
 }
