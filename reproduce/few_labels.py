@@ -9,9 +9,9 @@ Labeled subsets are drawn at random, not by class, as in the paper. Adds to resu
 
 from __future__ import annotations
 
-import os
-import sys
+import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from mixtura.objectives import Joint
 from mixtura.priors import Conjugate
 from mixtura.solvers import EM, HeldOut, Problem, run
 from reproduce import hybrid as base
-from reproduce.hybrid_search import END, class_log_joints, is_known
+from reproduce.hybrid import RUN
+from reproduce.hybrid_search import class_log_joints, is_known
 
 N_CLASSES = 10
 ITERATIONS = 100
@@ -140,23 +141,30 @@ class Subset:
         return {**best, **self.errors(mixture)}
 
 
-def main() -> None:
+def run_all(n_labels: Sequence[int], n_subsets: int) -> None:
     pixels = base.pixels()
     data = base.projected(pixels)
     counts = {way.neighbours for way in WAYS if way.neighbours is not None}
     rows = pixels["train"][0].float()
     graphs = {count: graph_of(rows, count) for count in counts}
-    first, stride = int(os.environ.get("FIRST", "0")), int(os.environ.get("STRIDE", "1"))
-    for subset in range(first, int(os.environ.get("SUBSETS", "5")), stride):
-        for n_labels in (int(n) for n in sys.argv[1].split(",")):
-            if time.time() > END:
+    for subset in range(RUN.first, n_subsets, RUN.stride):
+        for count in n_labels:
+            if time.time() > RUN.end:
                 return
-            if is_known("few labels", f"{n_labels}: spread, EM, then LM; paper's protocol", subset):
+            if is_known("few labels", f"{count}: spread, EM, then LM; paper's protocol", subset):
                 continue
-            fits = Subset(data, graphs, n_labels, subset)
+            fits = Subset(data, graphs, count, subset)
             fits.supervised()
             fits.without_choice()
             fits.chosen()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("labels", help="numbers of labels, with commas between")
+    parser.add_argument("--subsets", type=int, default=5)
+    options = base.read_arguments(parser)
+    run_all([int(n) for n in options.labels.split(",")], options.subsets)
 
 
 if __name__ == "__main__":

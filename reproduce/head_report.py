@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from reproduce import heads_published
 from reproduce.head_training import Training
 from reproduce.heads import COLUMNS, METHODS, RESULTS, Column, chosen
 
 
-def write_page(results: Path) -> None:
-    (results / "heads.md").write_text(report(results))
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON files, if any is there."""
+    files = [folder / f"heads{stem}_{name}.json" for name in COLUMNS for stem in ("", "_published")]
+    return {"heads.md": report(folder)} if any(file.exists() for file in files) else {}
 
 
 HEADINGS = (
@@ -32,13 +35,15 @@ HEADINGS = (
 
 def spread(values: list[float], digits: int) -> str:
     mean, n_runs = float(np.mean(values)), len(values)
+    if n_runs == 1:
+        return f"{mean:.{digits}f}"
     error = float(np.std(values, ddof=1) / np.sqrt(n_runs)) if n_runs > 1 else float("nan")
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
 def report(results: Path = RESULTS) -> str:
     """The page, from the files."""
-    lines = ["# HU21, table 2: heads of networks", "", INTRODUCTION, ""]
+    lines = ["# HU21, table 2: heads of networks", "", "# Our recipe", "", INTRODUCTION, ""]
     for name, column in COLUMNS.items():
         path = results / f"heads_{name}.json"
         if path.is_file():
@@ -46,11 +51,48 @@ def report(results: Path = RESULTS) -> str:
     for path in (results / "heads_density.json", results / "heads_small_density.json"):
         if path.is_file():
             lines += density_lines(json.loads(path.read_text()))
+    lines += published_lines(results)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def published_lines(results: Path) -> list[str]:
+    """The recipe of the paper, and errors at equal numbers of weights."""
+    files = {name: results / f"heads_published_{name}.json" for name in COLUMNS}
+    files = {name: json.loads(path.read_text()) for name, path in files.items() if path.is_file()}
+    if not files:
+        return []
+    lines = ["# The paper's recipe", "", " ".join((heads_published.__doc__ or "").split("\n\n")[1].split()), ""]
+    for name, found in files.items():
+        column, runs = COLUMNS[name], found["runs"]
+        epochs = sorted({run["epochs"] for run in runs})
+        lines += [f"## {column.title}, the paper's recipe", ""]
+        lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {found['about']['machine']}.", ""]
+        lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
+        for method, paper in zip(METHODS, column.paper, strict=True):
+            own = [run for run in runs if run["method"] == method]
+            cells = [METHODS[method], f"{paper:.2f}"]
+            cells += [
+                spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))
+            ]
+            cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines += ["", *equal_weights(runs)]
+    return [*lines, "![Error against the number of weights left](heads_weights.png)", ""]
+
+
+def equal_weights(runs: list[dict[str, Any]]) -> list[str]:
+    """Mean test errors of the heads at the same numbers of weights."""
+    curves = {method: [dict(map(tuple, run["curve"])) for run in runs if run["method"] == method] for method in METHODS}
+    counts = sorted({count for own in curves.values() for count in own[0]})
+    lines = ["| weights left | " + " | ".join(str(count) for count in counts) + " |", "|---" * (len(counts) + 1) + "|"]
+    for method, own in curves.items():
+        means = [f"{np.mean([each[count] for each in own]):.2f}" if count in own[0] else "" for count in counts]
+        lines.append(f"| {METHODS[method]}, error % | " + " | ".join(means) + " |")
+    return [*lines, ""]
+
+
 INTRODUCTION = (
-    "Written by `python -m reproduce.heads report`. The network has five convolutions and four poolings, with the "
+    "Written by `python -m reproduce hu21-table2`. The network has five convolutions and four poolings, with the "
     "widths of the authors' program; batch normalisation, dropout, augmentation and the one-cycle schedule are "
     "ours and the same for all heads. Settings were chosen by the error on the last 10 000 training images; the "
     "training settings by that of softmax. Test images were used for these figures alone. The paper's figures are "

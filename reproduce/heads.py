@@ -1,14 +1,13 @@
-"""python -m reproduce.heads select|table|density|report|pictures: table 2 and figure 5 of HU21 beside ours.
+"""Table 2 and figure 5 of HU21 beside ours: python -m reproduce hu21-table2, or one part by python -m reproduce.heads.
 
     select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
     table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
     density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json; a small
              version on a CPU (--rows 5000 --width 8 --epochs 25 --batch 100)        -> heads_small_density.json
     all      these three, in parallel processes
-    report   the tables of the other parts as one page                               -> heads.md
     pictures figure 5, and the same features moving                                  -> docs/images
 
-Data: set MIXTURA_DATA to the folder of mnist.npz and fashion_mnist.npz. A GPU needs minutes; --epochs, --rows and
+A GPU needs minutes; --epochs, --rows and
 --width make a small version. What a run found is written when it ends; runs go seed by seed, until --seconds are over.
 """
 
@@ -32,8 +31,9 @@ import mixtura
 from mixtura import MixtureClassifier
 from mixtura.datasets import load_fashion_mnist, load_mnist
 from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
+from reproduce.options import Options
+from reproduce.stamps import RESULTS, write_json
 
-RESULTS = Path(__file__).parent / "results"
 N_VALIDATION = 10_000
 N_SHOWN = 2000  # images whose features are followed through training
 
@@ -121,9 +121,7 @@ def about() -> dict[str, Any]:
 
 def write(path: Path, runs: list[dict[str, Any]], size: str | None = None) -> None:
     """Runs with where they ran; size says what a small version has less of."""
-    lines = ",\n".join("  " + json.dumps(run) for run in runs)
-    known = about() | ({} if size is None else {"size": size})
-    path.write_text(f'{{"about": {json.dumps(known)},\n"runs": [\n{lines}\n]}}\n')
+    write_json(path, {"about": about() | ({} if size is None else {"size": size}), "runs": runs})
 
 
 class Clock:
@@ -304,9 +302,24 @@ def merge(folder: Path, name: str) -> None:
 PARTS = {"select": select, "table": table, "density": density}
 
 
+def compute(options: Options) -> None:
+    """All parts; what the results hold already is kept, and a select file makes no new selection."""
+    folder, device = options.out, options.device
+    common = ["--device", device, "--out", str(folder), "--selected", str(folder), "--images", str(folder)]
+    small = ["--epochs", "1", "--width", "4", "--batch", "50", "--rows", "400"] if options.quick else []
+    seeds = ["--seeds", str(options.n_seeds(3))]
+    for name in ["mnist_2"] if options.quick else COLUMNS:
+        if not (folder / f"heads_select_{name}.json").exists():
+            main(["select", name, *common, *small, "--seeds", "1"])
+        if not (folder / f"heads_{name}.json").exists():
+            main(["table", name, *common, *small, *seeds])
+    if not options.quick and not (folder / "heads_density.json").exists():
+        main(["density", "fashion_10", *common, *seeds])
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "all", "report", "pictures"])
+    parser.add_argument("part", choices=[*PARTS, "all", "pictures"])
     parser.add_argument("columns", nargs="*", default=list(COLUMNS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=Training.epochs)
@@ -323,12 +336,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.part == "all":
         everything(options)
-    elif options.part in ("report", "pictures"):
+    elif options.part == "pictures":
         from reproduce import head_report
 
-        head_report.write_page(options.out) if options.part == "report" else head_report.draw(
-            options.out, options.images
-        )
+        head_report.draw(options.out, options.images)
     else:
         for name in options.columns:
             PARTS[options.part](name, options)

@@ -1,8 +1,8 @@
-"""python -m reproduce.hybrid STAGE ...: tables and figures of Roth, Peharz, Tschiatschek & Pernkopf (2018) beside ours.
+"""Tables and figures of Roth, Peharz, Tschiatschek & Pernkopf (2018) with the published settings.
 
-Stages: see STAGES below. Data: set MIXTURA_DATA to the folder of mnist.npz. Each
-stage adds what it finds to results/hybrid.json, run by run, and skips what is there; reproduce.hybrid_tables writes
-results/hybrid.md.
+`python -m reproduce rptp18-table1` and `rptp18-figure3` run the stages in STAGES; `python -m reproduce.hybrid STAGE
+[options]` runs one, so that several processes can share the work. Each stage adds what it computes to hybrid.json, run
+by run, and skips what is there; reproduce.hybrid_tables writes hybrid.md.
 
 Settings are the published ones (of the authors' program, where the paper is silent) or were chosen on the validation
 rows; test rows are used for errors only. As in the paper an error is that of the epoch with the best validation error.
@@ -10,12 +10,12 @@ rows; test rows are used for errors only. As in the paper an error is that of th
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
 import platform
-import sys
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 import mixtura
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
-from mixtura.datasets import load_mnist
+from mixtura.datasets import load_cifar10_pca50, load_mnist
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
@@ -36,11 +36,69 @@ from mixtura.priors import Conjugate
 from mixtura.selection.scores import classification_score
 from mixtura.solvers import Gradient, HeldOut, Problem, run
 from mixtura.solvers.unconstrained import Units
+from reproduce.options import Options
+from reproduce.stamps import RESULTS as FOLDER
 
-RESULTS = Path(os.environ.get("OUT", Path(__file__).parent / "results")) / f"hybrid{os.environ.get('PART', '')}.json"
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-N_EPOCHS = int(os.environ.get("EPOCHS", "100"))
-SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
+ROWS = ("LL", "LL+LM", "LM", "LL (CLL)", "LL+CLL", "CLL")
+
+
+@dataclass
+class Run:
+    """What all scripts of this paper read: where to write, on what to compute, and how much.
+
+    `part` is a suffix of the result file, one for each of several processes. Nothing new begins after `end` (seconds
+    since the epoch). Processes that share a search take trials `first`, `first + stride`, and so on. `quick` replaces
+    numbers of components and epochs by small ones, for tests.
+    """
+
+    folder: Path = FOLDER
+    part: str = ""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    epochs: int = 100
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rows: tuple[str, ...] = ROWS
+    end: float = float("inf")
+    first: int = 0
+    stride: int = 1
+    starts: tuple[str, ...] = ()
+    quick: bool = False
+
+    @property
+    def file(self) -> Path:
+        return self.folder / f"hybrid{self.part}.json"
+
+    def counts(self, k: Any) -> Any:
+        return (2,) * len(k) if self.quick else k
+
+
+RUN = Run()
+
+
+def configure(options: Options) -> None:
+    """As `python -m reproduce` was asked."""
+    RUN.folder, RUN.device, RUN.quick = options.out, options.device, options.quick
+    RUN.seeds = tuple(range(options.n_seeds(3)))
+    RUN.epochs = 1 if options.quick else 100
+
+
+def read_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Options of one process among several."""
+    parser.add_argument("--out", type=Path, default=RUN.folder)
+    parser.add_argument("--part", default="", help="suffix of the result file of this process")
+    parser.add_argument("--device", default=RUN.device)
+    parser.add_argument("--epochs", type=int, default=RUN.epochs)
+    parser.add_argument("--seeds", default="0,1,2", help="with commas between")
+    parser.add_argument("--rows", default=",".join(ROWS), help="of the table, with commas between")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing new after so many")
+    parser.add_argument("--first", type=int, default=0, help="first trial or subset of this process")
+    parser.add_argument("--stride", type=int, default=1, help="number of processes that share the trials")
+    parser.add_argument("--starts", default="", help="starts that a search may use, with semicolons between")
+    options = parser.parse_args(arguments)
+    RUN.folder, RUN.part, RUN.device, RUN.epochs = options.out, options.part, options.device, options.epochs
+    RUN.seeds, RUN.rows = tuple(map(int, options.seeds.split(","))), tuple(options.rows.split(","))
+    RUN.end, RUN.first, RUN.stride = time.time() + options.seconds, options.first, options.stride
+    RUN.starts = tuple(filter(None, options.starts.split(";")))
+    return options
 
 
 @dataclass(frozen=True)
@@ -92,9 +150,22 @@ def split(rows: torch.Tensor, labels: torch.Tensor, sizes: tuple[int, int, int])
 def pixels() -> dict[str, Any]:
     """MNIST: the first 50000 train, the last 10000 of the training part validate."""
     data = load_mnist()
-    rows = np.concatenate([data.X_train, data.X_test]).reshape(70_000, 784) / 255.0
+    rows = np.concatenate([data.X_train, data.X_test]).reshape(-1, 784) / 255.0
     labels = np.concatenate([data.y_train, data.y_test]).astype(np.int64)
-    return split(torch.from_numpy(rows).to(DEVICE), torch.from_numpy(labels).to(DEVICE), (50_000, 10_000, 10_000))
+    n_train, n_validation = len(data.y_train), len(data.y_train) // 6
+    sizes = (n_train - n_validation, n_validation, len(data.y_test))
+    return split(torch.from_numpy(rows).to(RUN.device), torch.from_numpy(labels).to(RUN.device), sizes)
+
+
+def cifar() -> dict[str, Any]:
+    """50 principal components of CIFAR-10, each divided by its standard deviation; the last 10000 validate."""
+    data = load_cifar10_pca50()
+    rows = torch.from_numpy(np.concatenate([data.X_train, data.X_test]).astype(np.float64)).to(RUN.device)
+    labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(RUN.device)
+    n_train, n_validation = len(data.y_train), len(data.y_train) // 5
+    parts = split(rows, labels, (n_train - n_validation, n_validation, len(data.y_test)))
+    x = parts["train"][0]
+    return {name: ((own - x.mean(0)) / x.std(0), y) for name, (own, y) in parts.items()}
 
 
 def projected(data: dict[str, Any], n_components: int = 50) -> dict[str, Any]:
@@ -113,13 +184,14 @@ def variant(name: str, seed: int = 0) -> dict[str, Any]:
     labels = torch.cat([y for _, y in data.values()])
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(rows), generator=generator)[:62_000].to(rows.device)
+    sizes = (len(order) * 10 // 62, len(order) * 2 // 62)
     rows, labels = rows[order], labels[order]
     if name == "rotated":
         angles = 2 * torch.pi * torch.rand(len(rows), generator=generator, dtype=torch.float64).to(rows.device)
         rows = turned(rows, angles)
     if name == "random":
         rows = torch.maximum(rows, torch.rand(rows.shape, generator=generator, dtype=torch.float64).to(rows.device))
-    return split(rows, labels, (10_000, 2_000, 50_000))
+    return split(rows, labels, (*sizes, len(order) - sum(sizes)))
 
 
 def turned(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -150,7 +222,7 @@ def generative(
     x, y = data["train"]
     variances = torch.full((x.shape[1],), prior[1], dtype=torch.float64, device=x.device)
     model = MixtureClassifier(
-        dict(enumerate(counts)),
+        dict(enumerate(RUN.counts(counts))),
         covariance_type=kind,
         rank=rank,
         prior=Conjugate(prior[0], variances),
@@ -184,7 +256,7 @@ def hybrid(
 ) -> tuple[Mixture, dict[str, Any]]:
     """Adam from a start; the mixture of the epoch with the best validation error."""
     x, y = data["train"]
-    epochs = epochs or N_EPOCHS
+    epochs = RUN.epochs if RUN.quick else epochs or RUN.epochs
     other = Conditional() if settings.margin is None else Margin(settings.margin)
     solver = Gradient(
         optimiser="adam",
@@ -219,23 +291,23 @@ def hybrid(
 
 
 def known() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return json.loads(RUN.file.read_text()) if RUN.file.exists() else {}
 
 
 def keep(table: str, row: str, seed: int, found: dict[str, Any]) -> None:
     """Add one run, with where it was made."""
     results = known()
-    found = {**found, "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()}
+    found = {**found, "device": torch.cuda.get_device_name() if RUN.device == "cuda" else platform.machine()}
     results.setdefault(table, {}).setdefault(row, {})[str(seed)] = found
     results["versions"] = {
         "mixtura": mixtura.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    RESULTS.parent.mkdir(exist_ok=True, parents=True)
-    unfinished = RESULTS.with_suffix(".unfinished")
+    RUN.folder.mkdir(exist_ok=True, parents=True)
+    unfinished = RUN.file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(RESULTS)  # at once: other processes read it
+    unfinished.replace(RUN.file)  # at once: other processes read it
     shown = {k: v for k, v in found.items() if k not in ("curve", "device")}
     print(f"{table} {row} seed {seed}: {shown}", flush=True)
 
@@ -255,7 +327,7 @@ def of_table(
 ) -> None:
     """LL, and hybrids and discriminative fits from it, for several seeds."""
     kind, start_kind = kinds
-    for seed in SEEDS:
+    for seed in RUN.seeds:
         for which, own in settings.items():
             names = {"margin": ("LL", "LL+LM", "LM"), "conditional": ("LL (CLL)", "LL+CLL", "CLL")}[which]
             wanted = [n for n in names if n in rows and missing_run(table, n, seed)]
@@ -282,7 +354,7 @@ def generative_pixels(data: dict[str, Any], own: Settings, seed: int, kind: str 
     """EM digit by digit with epsilon added to every variance, as in the paper, which has full covariances."""
     x, y = data["train"]
     parts = []
-    for c, n_components in enumerate(own.k):
+    for c, n_components in enumerate(RUN.counts(own.k)):
         model = GaussianMixture(
             n_components,
             covariance_type=kind,
@@ -332,7 +404,7 @@ def generative_rows() -> None:
         "MNIST (pca50), diagonal": ((100,) * 10, "diag", (1.0, 0.5)),
     }
     for table, (k, kind, prior) in preferred.items():
-        for seed in SEEDS:
+        for seed in RUN.seeds:
             if missing_run(table, row, seed):
                 fitted = generative(data, k, kind, 1, prior, seed)
                 found = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
@@ -351,33 +423,28 @@ def diagonal_grid() -> None:
 
 
 def pca50() -> None:
-    rows = os.environ.get("ROWS", "LL,LL+LM,LM,LL (CLL),LL+CLL,CLL").split(",")
     data = projected(pixels())
-    table = "MNIST (pca50)" if DEVICE.type == "cuda" else ON_CPU
-    of_table(table, data, PCA50, ("low_rank_precision", "full"), PRIORS["pca50"], tuple(rows))
+    table = "MNIST (pca50)" if RUN.device == "cuda" else ON_CPU
+    of_table(table, data, PCA50, ("low_rank_precision", "full"), PRIORS["pca50"], RUN.rows)
 
 
 def diagonal() -> None:
-    rows = os.environ.get("ROWS", "LL,LL+LM,LM,LL (CLL),LL+CLL,CLL").split(",")
     data = projected(pixels())
-    of_table("MNIST (pca50), diagonal", data, DIAGONAL, ("diag", "diag"), PRIORS["diagonal"], tuple(rows))
+    of_table("MNIST (pca50), diagonal", data, DIAGONAL, ("diag", "diag"), PRIORS["diagonal"], RUN.rows)
 
 
 def pixel_rows() -> None:
-    rows = os.environ.get("ROWS", "LL,LL+LM,LM,LL (CLL),LL+CLL,CLL").split(",")
-    of_table("MNIST", pixels(), PIXELS, ("low_rank", "low_rank"), None, tuple(rows))
+    of_table("MNIST", pixels(), PIXELS, ("low_rank", "low_rank"), None, RUN.rows)
 
 
 def variants() -> None:
     """Table 1 on 10000 rows of MNIST as it is, turned, and before noise; 500 epochs in the paper."""
-    wanted = os.environ.get("VARIANTS", "basic,rotated,random").split(",")
-    rows = tuple(os.environ.get("ROWS", "LL,LL+LM,LM").split(","))
-    for name in wanted:
+    for name in ("basic", "rotated", "random"):
         data = projected(variant(name))
         # Of "Basic (pca50)"; the trade-off there, 0.009, is all but discriminative.
         own = {"margin": Settings((6, 19, 20, 4, 13, 4, 9, 6, 7, 7), 1e-4, 8.89e-3, 24, 30.5)}
         prior = PRIORS["pca50"]
-        of_table(f"{name} (pca50)", data, own, ("low_rank_precision", "full"), prior, rows, VARIANT_EPOCHS)
+        of_table(f"{name} (pca50)", data, own, ("low_rank_precision", "full"), prior, RUN.rows, VARIANT_EPOCHS)
 
 
 # ---- missing cells: figure 3a ----------------------------------------------------------------------------------------
@@ -487,7 +554,9 @@ STAGES = {
 
 
 def main() -> None:
-    for stage in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("stages", nargs="+", choices=list(STAGES))
+    for stage in read_arguments(parser).stages:
         STAGES[stage]()
 
 

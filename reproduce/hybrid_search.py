@@ -1,23 +1,22 @@
-"""python -m reproduce.hybrid_search STAGE TABLE ROW,ROW,...: settings of table 1 of RPTP18, chosen on validation rows.
+"""Settings of table 1 of RPTP18, chosen on validation rows: python -m reproduce.hybrid_search STAGE TABLE [options].
 
-Stages, each of which goes on from what hybrid*.json in results/ or $OUT, or in the folder $KNOWN, hold:
+Stages, each of which goes on from what hybrid*.json in results/ and in --out hold:
     generative  fits of many sizes; every digit takes the size with which validation errors are fewest (LL);
     averaged    averages of several starts, one size for all digits;
-    search      trials of trade-off, margin, step size, start and schedule, spread evenly, until the time $END;
+    search      trials of trade-off, margin, step size, start and schedule, spread evenly, until --seconds are over;
     refine      trials near the best ones;
     listed      the trials of TRIALS, which what the others found suggested;
     raced       those of the numbers in RACES, with several seeds each;
-    final       the best settings with the seeds $SEEDS, and their test errors;
+    final       the best settings with --seeds, and their test errors;
     merge       (FOLDER FILE) what the files of a folder hold, as one file.
 Test rows are read by the generative stages, which choose without them, and by `final` alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -33,9 +32,9 @@ from mixtura.engine.sources import TensorSource
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
 from reproduce import hybrid as base
-from reproduce.hybrid import RESULTS, SEEDS, Settings
+from reproduce.hybrid import RUN, Settings
+from reproduce.stamps import RESULTS
 
-END = float(os.environ.get("END", time.time() + 400))  # when to begin nothing new
 ROWS = ("LL+LM", "LM", "LL+CLL", "CLL")
 NEAR, LISTED = 1000, 2000  # numbers of trials near the best, and of those in TRIALS
 SEARCH_SEED = 100  # of starts and minibatches in the search; those of the final runs are others
@@ -77,6 +76,7 @@ class Space:
     epochs: int
     options: tuple[Start, ...] = ()  # for the generative row
     n_starts: int = 2
+    one_seed: bool = False  # whether the chosen trial itself gives the test error
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -195,6 +195,30 @@ SPACES = [
         DIAGONAL_OPTIONS,
     ),
     *(of_variant(name) for name in ("basic", "rotated", "random")),
+    Space(
+        "CIFAR-10 (pca50)",
+        base.cifar,
+        {f"{k} each": Start(each(k), (50.0, 0.3)) for k in (5, 10, 20)},
+        "low_rank_precision",
+        25,
+        (3.0, 100.0),
+        (1e-4, 5e-3),
+        15,
+        grid((5, 10, 20, 40), ((50.0, 0.3), (200.0, 0.3)), "full"),
+        one_seed=True,
+    ),
+    Space(
+        "CIFAR-10 (pca50), diagonal",
+        base.cifar,
+        {f"{k} each": Start(each(k), (4.0, 0.5), "diag") for k in (20, 50, 100)},
+        "diag",
+        1,
+        (3.0, 100.0),
+        (1e-3, 2e-2),
+        20,
+        grid((10, 20, 50, 100), ((4.0, 0.5),), "diag"),
+        one_seed=True,
+    ),
 ]
 SPACE = {space.table: space for space in SPACES}
 
@@ -383,8 +407,8 @@ def near(space: Space, row: str, place: list[float], number: int) -> tuple[str, 
 
 
 def wanted_start(name: str) -> bool:
-    """Whether $STARTS, names with semicolons between, has it; without it all are."""
-    return name in os.environ.get("STARTS", name).split(";")
+    """Whether --starts has it; without it all are."""
+    return not RUN.starts or name in RUN.starts
 
 
 def between(share: float, ends: tuple[float, float]) -> float:
@@ -397,14 +421,16 @@ def between(share: float, ends: tuple[float, float]) -> float:
 
 def known(*folders: Path) -> dict[str, Any]:
     """All results so far in some folders, or of this process and of the files of others."""
-    usual = (RESULTS.parent, Path(__file__).parent / "results", Path(os.environ.get("KNOWN", ".partial")))
+    usual = (RUN.folder,) if RUN.quick else (RUN.folder, RESULTS)
     found: dict[str, Any] = {}
     for path in sorted(path for folder in set(folders or usual) for path in folder.glob("hybrid*.json")):
         for table, rows in json.loads(path.read_text()).items():
-            for row, runs in rows.items():
-                if table == "versions":
-                    found.setdefault(table, {})[row] = runs
-                else:
+            if table == "stamps":
+                found.setdefault(table, []).extend(stamp for stamp in rows if stamp not in found[table])
+            elif table == "versions":
+                found.setdefault(table, {}).update(rows)
+            else:
+                for row, runs in rows.items():
                     found.setdefault(table, {}).setdefault(row, {}).update(runs)
     return found
 
@@ -527,13 +553,13 @@ def chosen(tables: list[torch.Tensor], labels: torch.Tensor) -> list[int]:
 def generative(space: Space) -> None:
     """LL with sizes by validation: one choice for all starts, by their mean error."""
     row = "LL, sizes by validation"
-    if all(is_known(space.table, row, seed) for seed in SEEDS):
+    if all(is_known(space.table, row, seed) for seed in RUN.seeds):
         return
     parts = ("validation", "test")
     scores: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
     seeds, first = [], time.time()
-    for seed in SEEDS:
-        if seeds and time.time() + (time.time() - first) / len(seeds) > END:
+    for seed in RUN.seeds:
+        if seeds and time.time() + (time.time() - first) / len(seeds) > RUN.end:
             break
         seeds.append(seed)
         found: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
@@ -563,16 +589,16 @@ def generative_averaged(space: Space) -> None:
     """LL of averages over starts (OT95), which are mixtures again: the size by the mean validation error."""
     row, options, found = "LL, average of 5 starts", AVERAGED[space.table], {}
     for option in options:
-        for seed in SEEDS:
-            if time.time() > END or is_known(space.table, row, seed):
+        for seed in RUN.seeds:
+            if time.time() > RUN.end or is_known(space.table, row, seed):
                 return
             mixture = fitted(space, option, seed)
             found[option, seed] = {name: base.error(mixture, space.data[name]) for name in ("validation", "test")}
             print(row, option, seed, found[option, seed]["validation"], flush=True)
-    means = {o: sum(found[o, seed]["validation"] for seed in SEEDS) / len(SEEDS) for o in options}
+    means = {o: sum(found[o, seed]["validation"] for seed in RUN.seeds) / len(RUN.seeds) for o in options}
     best = min(options, key=lambda option: means[option])
     compared = [[o.k[0], o.n_averaged, value] for o, value in means.items()]
-    for seed in SEEDS:
+    for seed in RUN.seeds:
         own = {"chosen": [best.k[0], best.n_averaged], "compared": compared}
         base.keep(space.table, row, seed, {**found[best, seed], **own})
 
@@ -624,7 +650,7 @@ class Searcher:
     def trial(self, row: str, number: int, seed: int = SEARCH_SEED) -> None:
         name, own, epochs = drawn(self.space, row, number)
         try:
-            found = self.run(name, own, epochs, seed, test=False)
+            found = self.run(name, own, epochs, seed, test=self.space.one_seed)
         except FloatingPointError as error:
             found = {"validation": 100.0, "failed": str(error)}
         kept = {**found, "start": name, "settings": asdict(own), "epochs": epochs}
@@ -641,7 +667,7 @@ class Searcher:
         longest = 0.0
         for number, row in sorted(numbers)[first::stride]:
             began = time.time()
-            if began + longest < END and not is_known(f"{self.space.table}, search", row, LISTED + number):
+            if began + longest < RUN.end and not is_known(f"{self.space.table}, search", row, LISTED + number):
                 self.trial(row, LISTED + number)
                 longest = max(longest, time.time() - began)
 
@@ -656,23 +682,28 @@ class Searcher:
         """One trial of each row in turn, while there is time for another."""
         numbers = dict.fromkeys(rows, first)
         longest = 0.0
-        while time.time() + longest < END:
+        while time.time() + longest < RUN.end:
             for row in rows:
                 began = time.time()
                 while is_known(f"{self.space.table}, search", row, numbers[row]):
                     numbers[row] += stride
-                if began + longest < END:
+                if began + longest < RUN.end:
                     self.trial(row, numbers[row])
                     longest = max(longest, time.time() - began)
 
     def final(self, rows: list[str]) -> None:
-        for seed in SEEDS:
+        if self.space.one_seed:
+            for row in rows:
+                for number, best in ranked(trials(self.space, row))[:1]:
+                    base.keep(f"{self.space.table}, searched", row, SEARCH_SEED, {**best, "trial": number})
+            return
+        for seed in RUN.seeds:
             for row in rows:
                 places = ranked(trials(self.space, row))
                 done = known().get(f"{self.space.table}, searched", {}).get(row, {}).get(str(seed))
                 if not (places or row == "LL") or (done and (row == "LL" or done["trial"] == places[0][0])):
                     continue
-                if time.time() > END:
+                if time.time() > RUN.end:
                     return
                 if row == "LL":
                     self.generative(seed)
@@ -691,29 +722,32 @@ class Searcher:
 
 
 def main() -> None:
-    stage, table, *rest = sys.argv[1:]
-    if stage == "merge":
-        Path(rest[0]).write_text(json.dumps(known(Path(table)), indent=1) + "\n")
-        return
-    rows: list[str] = rest[0].split(",") if rest else [*ROWS]
-    first, stride = int(os.environ.get("FIRST", "0")), int(os.environ.get("STRIDE", "1"))
-    space = SPACE[table]
-    if stage == "generative":
-        generative(space)
-    elif stage == "averaged":
-        generative_averaged(space)
-    elif stage in ("search", "refine"):
-        Searcher(space).search(rows, first + (NEAR if stage == "refine" else 0), stride)
-    elif stage == "listed":
-        Searcher(space).listed(rows, first, stride)
-    elif stage == "raced":
-        for seed in RACE_SEEDS:
-            if seed in SEEDS:
-                Searcher(space).raced(rows[0], seed, first, stride)
-    elif stage == "final":
-        Searcher(space).final(rows)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("stage", choices=[*STAGES, "merge"])
+    parser.add_argument("table")
+    parser.add_argument("file", nargs="?", type=Path)
+    options = base.read_arguments(parser)
+    if options.stage == "merge":
+        options.file.write_text(json.dumps(known(Path(options.table)), indent=1) + "\n")
     else:
-        raise SystemExit(__doc__)
+        STAGES[options.stage](SPACE[options.table], [row for row in RUN.rows if row in (*ROWS, "LL")])
+
+
+def raced(space: Space, rows: list[str]) -> None:
+    for seed in RACE_SEEDS:
+        if seed in RUN.seeds:
+            Searcher(space).raced(rows[0], seed, RUN.first, RUN.stride)
+
+
+STAGES: dict[str, Callable[[Space, list[str]], None]] = {
+    "generative": lambda space, rows: generative(space),
+    "averaged": lambda space, rows: generative_averaged(space),
+    "search": lambda space, rows: Searcher(space).search(rows, RUN.first, RUN.stride),
+    "refine": lambda space, rows: Searcher(space).search(rows, RUN.first + NEAR, RUN.stride),
+    "listed": lambda space, rows: Searcher(space).listed(rows, RUN.first, RUN.stride),
+    "raced": raced,
+    "final": lambda space, rows: Searcher(space).final(rows),
+}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""python -m reproduce.hybrid_tables [FILE ...]: add files to results/hybrid.json; write hybrid.md and a picture."""
+"""The page of RPTP18 from hybrid.json, and python -m reproduce.hybrid_tables FILE ...: add files to hybrid.json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 matplotlib.use("agg")
 from matplotlib import pyplot as plt
 
-from reproduce.hybrid_search import ranked
+from reproduce.hybrid_search import known, ranked
+from reproduce.stamps import RESULTS, write_json
 
-RESULTS = Path(__file__).parent / "results"
 AVERAGED = "LL, average of 5 starts"
 ON_CPU = "MNIST (pca50), on a CPU"
 COLUMNS = ("LL", "LL+LM", "LL+CLL", "LM", "CLL")
@@ -27,6 +27,8 @@ PAPER = {
     "basic (pca50)": (3.162, 3.122, 3.346, 3.146, 3.408),
     "rotated (pca50)": (11.710, 9.962, 11.710, 11.656, 12.224),
     "random (pca50)": (8.238, 7.878, 7.814, 8.432, 9.816),
+    "CIFAR-10 (pca50)": (50.67, 48.58, 51.14, 50.34, 53.00),
+    "CIFAR-10 (pca50), diagonal": (56.79, 52.59, 56.23, 52.52, 55.47),
 }
 # RPTP18, table 2 (LM): labels -> supervised, semi-supervised.
 PAPER_FEW = {
@@ -41,19 +43,14 @@ PAPER_FEW = {
 }
 
 
-def merged(paths: list[str]) -> dict[str, Any]:
-    """All results, with those of the files added."""
-    path = RESULTS / "hybrid.json"
-    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    for name in paths:
-        for table, rows in json.loads(Path(name).read_text()).items():
-            for row, runs in rows.items():
-                if table == "versions":
-                    results.setdefault(table, {})[row] = runs
-                else:
-                    results.setdefault(table, {}).setdefault(row, {}).update(runs)
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    return results
+def merge(paths: list[Path], folder: Path = RESULTS) -> None:
+    """Add the files of processes that shared the work."""
+    merged = known(folder)
+    for path in paths:
+        for table, rows in json.loads(path.read_text()).items():
+            for row, runs in rows.items() if table not in ("versions", "stamps") else ():
+                merged.setdefault(table, {}).setdefault(row, {}).update(runs)
+    write_json(folder / "hybrid.json", merged)
 
 
 def shown(runs: dict[str, Any] | None, key: str = "test") -> str:
@@ -127,6 +124,8 @@ def few(results: dict[str, Any]) -> list[str]:
 
 def missing(results: dict[str, Any]) -> list[str]:
     found = results.get("missing", {})
+    if not found:
+        return []
     shares = sorted(int(share) for share in next(iter(found.values())))
     lines = ["| removed, % | " + " | ".join(map(str, shares)) + " |", "|---|" + "---|" * len(shares)]
     for row, runs in found.items():
@@ -134,7 +133,7 @@ def missing(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def plot_missing(results: dict[str, Any]) -> None:
+def plot_missing(results: dict[str, Any], folder: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
     for row, runs in results.get("missing", {}).items():
         shares = sorted(int(share) for share in runs)
@@ -144,12 +143,17 @@ def plot_missing(results: dict[str, Any]) -> None:
     axis.set_yticks([2, 5, 10, 20, 50, 90], ["2", "5", "10", "20", "50", "90"])
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, fontsize=8)
-    figure.savefig(RESULTS / "hybrid_missing.png", dpi=90)
+    figure.savefig(folder / "hybrid_missing.png", dpi=90)
+    plt.close(figure)
 
 
-def main() -> None:
-    results = merged(sys.argv[1:])
-    plot_missing(results)
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there."""
+    path = folder / "hybrid.json"
+    return {"hybrid.md": page(json.loads(path.read_text()))} if path.exists() else {}
+
+
+def page(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     runs = [run for name in PAPER for run in results.get(name, {}).get("LM", {}).values()]
     epochs = sorted({len(run["curve"]) - 1 for run in runs})
@@ -158,7 +162,7 @@ def main() -> None:
     lines = [
         "# Hybrid training: Roth, Peharz, Tschiatschek & Pernkopf (2018)",
         "",
-        f"Written by `python -m reproduce.hybrid_tables`; {versions}.",
+        f"Written by `python -m reproduce rptp18-table1`; {versions}.",
         "Errors in per cent; mean ± standard error (seeds).",
         "",
         "## Table 1",
@@ -205,8 +209,9 @@ def main() -> None:
         "",
         "Times on a GPU and on a CPU are in [benchmarks/results/hybrid.md](../../benchmarks/results/hybrid.md).",
     ]
-    (RESULTS / "hybrid.md").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    merge([Path(name) for name in sys.argv[1:]])
+    plot_missing(json.loads((RESULTS / "hybrid.json").read_text()), RESULTS)

@@ -1,18 +1,14 @@
-"""python -m reproduce.nonnegative [choose usps cbcl speed pictures]: tables of Liu, Zheng & Zheng (2006) beside ours.
+"""Tables of Liu, Zheng & Zheng (2006) beside ours: python -m reproduce lzz06-table1, lzz06-table2, lzz06-speed.
 
-Data: set MIXTURA_DATA to the folder of usps.npz and cbcl_faces.npz. Every setting is the paper's, a default of the
-library, or chosen by cross-validation on the training rows ("choose", to be run first); test rows are used for
-accuracies only. Each line of a table is written as soon as it is done. MIXTURA_JOBS lines are measured at a time, each
-on one thread.
+Every setting is the paper's, a default of the library, or chosen by cross-validation on the training rows; test rows
+are used for accuracies only. Each line of a table is written as soon as it is done.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import platform
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,9 +31,9 @@ from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
 from mixtura.datasets import load_cbcl_faces, load_usps
 from mixtura.estimators.nonnegative import QuietNMF
 from mixtura.nonnegative.updates import Multiplicative
+from reproduce.options import Options
+from reproduce.stamps import write_json
 
-RESULTS = Path(__file__).parent / "results"
-JOBS = int(os.environ.get("MIXTURA_JOBS", "1"))
 # What cross-validation chooses from, for each number of bases.
 CHOICES = {"shared": (True, False), "sparsity": (0.0, 0.3, 1.0, 3.0)}
 STARTS = range(5)
@@ -80,12 +76,14 @@ def cbcl() -> dict[str, np.ndarray]:
     rows, labels = np.float64(data.X_train).reshape(len(data.X_train), -1) / 255, data.y_train.astype(int)
     rng = np.random.default_rng(0)
     faces, others = (rng.permutation(np.flatnonzero(labels == c)) for c in (1, 0))
-    test, train = np.r_[faces[:472], others[:2048]], np.r_[faces[472:], others[2048:]]
+    n_faces, n_others = len(faces) * 472 // 2429, len(others) * 2048 // 4548
+    test, train = np.r_[faces[:n_faces], others[:n_others]], np.r_[faces[n_faces:], others[n_others:]]
     return {"X": rows[train], "y": labels[train], "X_test": rows[test], "y_test": labels[test]}
 
 
 def coded(data: dict[str, np.ndarray], n_basis: int) -> tuple[dict[str, np.ndarray], QuietNMF]:
     """Codes of a factorisation of the training rows; test rows are coded with its basis fixed."""
+    n_basis = min(n_basis, len(data["X"]) // 10)
     coder = QuietNMF(n_basis, init="nndsvda", max_iter=200, random_state=0)
     codes = coder.fit_transform(data["X"])
     return {**data, "X": codes, "X_test": coder.transform(data["X_test"])}, coder
@@ -94,14 +92,13 @@ def coded(data: dict[str, np.ndarray], n_basis: int) -> tuple[dict[str, np.ndarr
 # ---- fits ------------------------------------------------------------------------------------------------------------
 
 
-def in_parallel(tasks: list[Any], order: str = "generator_unordered") -> Iterator[Any]:
-    return cast(Iterator[Any], Parallel(JOBS, return_as=order)(tasks))
+def in_parallel(tasks: list[Any], n_jobs: int, order: str = "generator_unordered") -> Iterator[Any]:
+    return cast(Iterator[Any], Parallel(n_jobs, return_as=order)(tasks))
 
 
 def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], start: int) -> dict[str, Any]:
     """Accuracies in per cent from one start, number of weights and bases, seconds of the fit."""
-    if JOBS > 1:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -158,7 +155,7 @@ def machine() -> dict[str, str]:
     versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
     return {
         "processor": model,
-        "threads": str(1 if JOBS > 1 else torch.get_num_threads()),
+        "threads": "1",
         "python": platform.python_version(),
         "mixtura": mixtura.__version__,
         "scipy": scipy.__version__,
@@ -172,11 +169,23 @@ def mean_and_error(values: list[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
 
 
-def save(name: str, found: dict[str, Any], text: list[str]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), **found}, indent=1) + "\n")
-    heads = [f"Machine: {', '.join(f'{key} {value}' for key, value in machine().items())}.", ""]
-    (RESULTS / f"{name}.md").write_text("\n".join([text[0], "", *heads, *text[1:]]) + "\n")
+def page(found: dict[str, Any], text: list[str]) -> str:
+    heads = [f"Machine: {', '.join(f'{key} {value}' for key, value in found['machine'].items())}.", ""]
+    return "\n".join([text[0], "", *heads, *text[1:]]) + "\n"
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON files that are there."""
+    texts: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+        "usps": lambda found: usps_text(found["rows"]),
+        "cbcl": lambda found: cbcl_text(found["rows"]),
+        "usps_choice": lambda found: choice_text("usps", found),
+        "cbcl_choice": lambda found: choice_text("cbcl", found),
+        "nonnegative_speed": speed_text,
+    }
+    files = {name: folder / f"{name}.json" for name in texts}
+    results = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+    return {f"{name}.md": page(found, texts[name](found)) for name, found in results.items()}
 
 
 def usps_text(rows: list[dict[str, Any]]) -> list[str]:
@@ -228,11 +237,11 @@ def cbcl_text(rows: list[dict[str, Any]]) -> list[str]:
 class Table:
     """Lines of a table, written after every one; lines that an earlier run wrote are kept and not measured again."""
 
-    def __init__(self, name: str, data: dict[str, np.ndarray], n_basis: int, text: Callable[[Any], list[str]]):
-        self.name, self.text, self.data = name, text, data
+    def __init__(self, name: str, data: dict[str, np.ndarray], n_basis: int, options: Options):
+        self.name, self.data, self.options = name, data, options
         self.codes, self.coder = coded(data, n_basis)
-        path = RESULTS / f"{name}.json"
-        known = json.loads(path.read_text())["rows"] if path.is_file() else []
+        self.path = options.out / f"{name}.json"
+        known = json.loads(self.path.read_text())["rows"] if self.path.is_file() else []
         self.known = {(row["rule"], row["M"], row["penalty"]): row for row in known}
         self.lines: dict[tuple[str, str, str], Any] = {}  # in the order of the table
 
@@ -247,7 +256,9 @@ class Table:
         coded: bool = True,
     ) -> None:
         line = {"rule": rule, "M": size, "penalty": penalty, "paper": figures}
-        self.lines[rule, size, penalty] = line, make, starts, coded
+        starts = list(starts)[: self.options.n_seeds(len(starts))]
+        if not self.options.quick or not any(line["rule"] == rule for line, *_ in self.lines.values()):
+            self.lines[rule, size, penalty] = line, make, starts, coded
 
     def write(self) -> None:
         """Measure the lines that are not known yet."""
@@ -259,7 +270,7 @@ class Table:
         ]
         found: dict[Any, dict[int, Any]] = {key: {} for key in missing}
         self._save()
-        for key, start, result in in_parallel(tasks):
+        for key, start, result in in_parallel(tasks, self.options.jobs):
             found[key][start] = result
             line, _, starts, _ = missing[key]
             if len(found[key]) == len(starts):
@@ -270,7 +281,7 @@ class Table:
 
     def _save(self) -> None:
         rows = [self.known[key] for key in self.lines if key in self.known]
-        save(self.name, {"rows": rows}, self.text(rows))
+        write_json(self.path, {"machine": machine(), "rows": rows})
 
     def add_published(self, paper: dict[int, dict[float, tuple[float, float]]]) -> None:
         for size, row in paper.items():
@@ -292,12 +303,13 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
     return key, start, measured(make, data, start)
 
 
-def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...]) -> None:
+def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...], options: Options) -> None:
     """Cross-validate the choices on the training rows alone; the codes are made anew in every fold's training part."""
-    path = RESULTS / f"{name}_choice.json"
+    path = options.out / f"{name}_choice.json"
     known = json.loads(path.read_text())["rows"] if path.is_file() else []
     found = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
-    grid = list(itertools.product(sizes, *CHOICES.values()))
+    grid = list(itertools.product(sizes, *CHOICES.values()))[: 1 if options.quick else None]
+    sizes = sizes[: 1 if options.quick else None]
     missing = [choice for choice in grid if choice not in found]
     folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"])) if missing else []
     parts = [
@@ -305,13 +317,19 @@ def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[in
         for a, b in folds
     ]
     tasks = [delayed(_validated)(*choice, part) for choice in missing for part in parts]
-    results = np.array(list(in_parallel(tasks, "generator"))).reshape(len(missing), len(parts), 2).tolist()
+    results = (
+        np.array(list(in_parallel(tasks, options.jobs, "generator"))).reshape(len(missing), len(parts), 2).tolist()
+    )
     for choice, each in zip(missing, results, strict=True):
         accuracies, losses = zip(*each, strict=True)
         found[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
         found[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
     rows = [found[choice] for choice in grid]
     chosen = {size: min((r for r in rows if r["M"] == size), key=lambda r: np.mean(r["loss"])) for size in sizes}
+    write_json(path, {"machine": machine(), "rows": rows, "chosen": list(chosen.values())})
+
+
+def choice_text(name: str, found: dict[str, Any]) -> list[str]:
     lines = [
         f"# What cross-validation chooses on the training rows of {name}",
         "Mean and standard error over four folds; of each M the smallest log-loss is chosen.",
@@ -319,34 +337,26 @@ def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[in
         "| M | bases | sparsity | accuracy % | log-loss | chosen |",
         "|---|---|---|---|---|---|",
     ]
-    for r in rows:
+    for r in found["rows"]:
         cells = [r["M"], "shared" if r["shared"] else "per class", f"{r['sparsity']:g}", mean_and_error(r["accuracy"])]
-        cells += [mean_and_error(r["loss"], 3), "yes" if chosen[r["M"]] is r else ""]
+        cells += [mean_and_error(r["loss"], 3), "yes" if r in found["chosen"] else ""]
         lines.append("| " + " | ".join(str(c) for c in cells) + " |")
-    save(f"{name}_choice", {"rows": rows, "chosen": list(chosen.values())}, lines)
-    print("\n".join(lines), flush=True)
+    return lines
 
 
 def _validated(size: int, shared: bool, sparsity: float, part: dict[str, np.ndarray]) -> tuple[float, float]:
-    if JOBS > 1:
-        torch.set_num_threads(1)
-    model = default(size, sparsity, shared=shared)(0).fit(part["X"], part["y"])
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = default(size, sparsity, shared=shared)(0).fit(part["X"], part["y"])
     shares = model.predict_proba(part["X_test"])[np.arange(len(part["y_test"])), part["y_test"]]
     loss = -np.log(np.maximum(shares, np.finfo(float).tiny)).mean()
     return 100 * model.score(part["X_test"], part["y_test"]), float(loss)
 
 
-def run_choose() -> None:
-    choose("usps", usps(), 100, tuple(USPS_PAPER))
-    choose("cbcl", cbcl(), 80, tuple(CBCL_PAPER))
-
-
 def add_chosen(table: Table) -> None:
     """The settings that cross-validation on the training rows chose, one for every M of the paper."""
-    path = RESULTS / f"{table.name}_choice.json"
-    if not path.is_file():
-        print(f"{table.name}: run 'choose' first for the lines whose settings are chosen by cross-validation")
-        return
+    path = table.options.out / f"{table.name}_choice.json"
     for c in json.loads(path.read_text())["chosen"]:
         size = f"{c['M']} {'shared' if c['shared'] else 'per class'}"
         table.add(
@@ -361,8 +371,10 @@ def to_the_end(n_bases: int) -> Callable[[int], Any]:
     return default(n_bases, 0.0, shared=True, solver="accelerated", early_stopping=False, max_iter=300)
 
 
-def run_usps() -> None:
-    table = Table("usps", usps(), 100, usps_text)
+def run_usps(options: Options) -> None:
+    data = usps()
+    choose("usps", data, 100, tuple(USPS_PAPER), options)
+    table = Table("usps", data, 100, options)
     add_chosen(table)
     for size in (48, 24):
         table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
@@ -378,10 +390,13 @@ def run_usps() -> None:
         table.add("accelerated, to convergence", f"{size} shared", "shares 0", to_the_end(size))
     table.add_others()
     table.write()
+    picture(table, 24, (16, 16))
 
 
-def run_cbcl() -> None:
-    table = Table("cbcl", cbcl(), 80, cbcl_text)
+def run_cbcl(options: Options) -> None:
+    data = cbcl()
+    choose("cbcl", data, 80, tuple(CBCL_PAPER), options)
+    table = Table("cbcl", data, 80, options)
     add_chosen(table)
     for size in CBCL_PAPER:
         table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
@@ -393,29 +408,31 @@ def run_cbcl() -> None:
     table.add("accelerated, to convergence", "48 shared", "shares 0", to_the_end(48))
     table.add_others()
     table.write()
+    picture(table, 24, (19, 19))
 
 
-def run_pictures() -> None:
-    picture("usps", Table("usps", usps(), 100, usps_text), 24, (16, 16))
-    picture("cbcl", Table("cbcl", cbcl(), 80, cbcl_text), 24, (19, 19))
-
-
-def picture(name: str, table: Table, n_bases: int, shape: tuple[int, int]) -> None:
+def picture(table: Table, n_bases: int, shape: tuple[int, int]) -> None:
     """The parts that the factorisation found, the bases of the classifier as images, and its weights."""
     from mixtura.plotting import plot_bases
 
-    model = NonnegativeMixtureClassifier(n_bases, shared=True, random_state=0).fit(table.codes["X"], table.codes["y"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = default(n_bases, 1.0, shared=True)(0).fit(table.codes["X"], table.codes["y"])
     figure = plot_bases(model, table.codes["X"], table.coder.components_, shape)
-    figure.savefig(RESULTS / f"{name}_bases.png", dpi=110)
+    figure.savefig(table.options.out / f"{table.name}_bases.png", dpi=110)
 
 
-def run_speed() -> None:
+def run_speed(options: Options) -> None:
     """An iteration beside three products and two exponentials of its size; time to the plain rule's objective."""
     torch.set_num_threads(1)
     from reproduce.speed import compare
 
     codes, _ = coded(usps(), 100)
-    found = compare(codes["X"], codes["y"])
+    found = compare(codes["X"], codes["y"], n_iterations=3 if options.quick else 1000)
+    write_json(options.out / "nonnegative_speed.json", {"machine": machine(), **found})
+
+
+def speed_text(found: dict[str, Any]) -> list[str]:
     lines = ["# Speed of the solvers on USPS codes", "5000 rows, 100 features, one thread, double precision.", ""]
     lines += ["| bases | iteration, ms | floor, ms | ratio |", "|---|---|---|---|"]
     lines += [
@@ -426,16 +443,7 @@ def run_speed() -> None:
         "| start | objective of 1000 plain iterations | plain, s | accelerated, s | part of the time |",
         "|---|---|---|---|---|",
     ]
-    lines += [
+    return lines + [
         f"| {r['start']} | {r['objective']:.4f} | {r['plain']:.2f} | {r['accelerated']:.2f} | {r['part']:.3f} |"
         for r in found["race"]
     ]
-    save("nonnegative_speed", found, lines)
-    print("\n".join(lines))
-
-
-RUNS = {"choose": run_choose, "usps": run_usps, "cbcl": run_cbcl, "speed": run_speed, "pictures": run_pictures}
-
-if __name__ == "__main__":
-    for name in sys.argv[1:] or RUNS:
-        RUNS[name]()

@@ -1,6 +1,6 @@
-"""python -m reproduce.regularised [toy bupa] [--processes N]: tables 1 and 2 of Ormoneit & Tresp (1995) beside ours.
+"""Tables 1 and 2 of Ormoneit & Tresp (1995) beside ours: python -m reproduce ot95-table1, ot95-table2.
 
-Data: set MIXTURA_DATA to the folder of bupa.npz. What the paper leaves open is fixed here before any test row is seen:
+What the paper leaves open is fixed here before any test row is seen:
 the toy geometry is `datasets.make_rings`, averages have 20 members, BUPA has 5 components a class and inputs that are
 standardised by the training rows, and "unregularised" means variances of at least about 1e-6, as nothing else keeps a
 likelihood finite that has no maximum. Rows named "automatic" choose from the training rows alone; "bent" adds
@@ -10,13 +10,12 @@ repetition is done.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,9 @@ import mixtura
 from mixtura import AveragedMixtureClassifier, MixtureClassifier
 from mixtura.datasets import load_bupa, make_rings
 from mixtura.priors import Conjugate
+from reproduce.options import Options
+from reproduce.stamps import write_json
 
-RESULTS = Path(__file__).parent / "results"
 N_MEMBERS = 20
 TOY_REPETITIONS = 20
 TOY_COMPONENTS = 20
@@ -168,20 +168,27 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
 
 
 def repeated(
-    name: str, repetition: Callable[[int], dict[str, Any]], seeds: Iterable[int], n_processes: int
+    path: Path, repetition: Callable[[int], dict[str, Any]], seeds: Iterable[int], n_processes: int
 ) -> dict[str, Any]:
     """All repetitions, going on where an earlier call of the same script stopped."""
-    path = RESULTS / f"regularised_{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
     left = [seed for seed in seeds if str(seed) not in known["repetitions"]]
-    start = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(n_processes, torch.set_num_threads, (1,)) as pool:
-        for seed, found in pool.imap_unordered(_numbered, [(repetition, seed) for seed in left]):
-            known["repetitions"][str(seed)] = found
-            path.write_text(json.dumps(known, indent=1) + "\n")
-            print(f"{name} {seed}: done after {time.perf_counter() - start:.1f} s", flush=True)
+    for seed, found in numbered(repetition, left, n_processes):
+        known["repetitions"][str(seed)] = found
+        write_json(path, known)
+        print(f"{path.stem} {seed}", flush=True)
     known["repetitions"] = dict(sorted(known["repetitions"].items(), key=lambda pair: int(pair[0])))
     return known
+
+
+def numbered(repetition: Callable[[int], dict[str, Any]], seeds: list[int], n_processes: int) -> Iterator[Any]:
+    """Seeds and what a repetition gave, in processes of one thread each where there are several."""
+    jobs = [(repetition, seed) for seed in seeds]
+    if n_processes == 1:
+        yield from map(_numbered, jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(n_processes, torch.set_num_threads, (1,)) as pool:
+        yield from pool.imap_unordered(_numbered, jobs)
 
 
 def _numbered(job: tuple[Callable[[int], dict[str, Any]], int]) -> tuple[int, dict[str, Any]]:
@@ -194,8 +201,12 @@ def machine() -> dict[str, str]:
     return versions | {"mixtura": mixtura.__version__, "processor": platform.machine()}
 
 
+def standard_error(values: Any) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
 def mean_and_error(values: list[float]) -> str:
-    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
+    return f"{np.mean(values):.1f} ± {standard_error(values):.1f}"
 
 
 def toy_table(found: dict[str, Any]) -> str:
@@ -203,7 +214,7 @@ def toy_table(found: dict[str, Any]) -> str:
     lines = [
         "# Two circularly arranged classes (OT95, table 1)",
         "",
-        f"Written by `python -m reproduce.regularised toy`: {len(runs)} repetitions with rows of their own, 100",
+        f"Written by `python -m reproduce ot95-table1`: {len(runs)} repetitions with rows of their own, 100",
         f"training and 100 test rows a class, {TOY_COMPONENTS} full components a class unless chosen. Log-likelihood",
         "of the 100 rows of class A / class B; mean ± standard error over the repetitions. The paper gives standard",
         "deviations, and its geometry only in a figure, so that the best beta is another one here.",
@@ -246,7 +257,7 @@ def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
     ]
     for name in [name for name in runs[0] if name.startswith("automatic")]:
         ahead = {measure: of(name) - of(best[measure]) for measure, of in measures.items()}
-        behind = [m for m, values in ahead.items() if values.mean() < -values.std(ddof=1) / np.sqrt(len(values))]
+        behind = [m for m, values in ahead.items() if values.mean() < -standard_error(values)]
         figures = ", ".join(f"{measure} {mean_and_error(values.tolist())}" for measure, values in ahead.items())
         verdict = f"behind by {' and by '.join(behind)}" if behind else "as good by all three"
         lines.append(f"- {name}: {figures}; **{verdict}**.")
@@ -259,7 +270,7 @@ def bupa_table(found: dict[str, Any]) -> str:
     lines = [
         "# BUPA liver disorders (OT95, table 2)",
         "",
-        f"Written by `python -m reproduce.regularised bupa`: {len(runs)} random splits into {BUPA_TRAINING} training",
+        f"Written by `python -m reproduce ot95-table2`: {len(runs)} random splits into {BUPA_TRAINING} training",
         "and 145 test rows, inputs standardised by the training rows,",
         f"{BUPA_COMPONENTS} full components a class unless chosen. Accuracy in per cent, mean ± standard error over",
         "the splits; difference to the unregularised mixture on the same splits. The paper has one split, on which an",
@@ -291,18 +302,22 @@ TABLES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m reproduce.regularised", description=__doc__)
-    parser.add_argument("tables", nargs="*", default=list(TABLES))
-    parser.add_argument("--processes", type=int, default=1)
-    options = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    for name in options.tables:
-        repetition, seeds, table = TABLES[name]
-        text = table(repeated(name, repetition, seeds, options.processes))
-        (RESULTS / f"regularised_{name}.md").write_text(text)
-        print(text)
+def compute(name: str, options: Options) -> None:
+    repetition, seeds, _ = TABLES[name]
+    seeds = seeds[: options.n_seeds(len(seeds))]
+    repeated(options.out / f"regularised_{name}.json", repetition, seeds, options.jobs)
 
 
-if __name__ == "__main__":
-    main()
+def toy(options: Options) -> None:
+    compute("toy", options)
+
+
+def bupa(options: Options) -> None:
+    compute("bupa", options)
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON files that are there."""
+    files = {name: folder / f"regularised_{name}.json" for name in TABLES}
+    return {f"regularised_{name}.md": TABLES[name][2](json.loads(file.read_text()))
+            for name, file in files.items() if file.exists()}  # fmt: skip

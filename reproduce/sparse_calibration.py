@@ -1,4 +1,4 @@
-"""python -m reproduce.sparse_calibration: how far probabilities can be trusted, plug-in and moderated.
+"""How far probabilities can be trusted, plug-in and moderated: python -m reproduce sparse-calibration.
 
 Defaults, published splits; expected calibration error and log-loss of test rows, pooled reliability curves. Writes
 results/sparse_calibration.json after every fit, and .md and .png from it.
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
-from reproduce.sparse_table import RESULTS, machine, mean_and_error, splits
+from reproduce.options import Options
+from reproduce.sparse_table import machine, mean_and_error, splits
+from reproduce.stamps import write_json
 
 RUNS = {"ripley": 1, "banana": 5, "titanic": 10, "breast_cancer": 10, "waveform": 5}
 MODELS = {
@@ -53,7 +55,7 @@ def run_one(kind: str, name: str, number: int) -> dict:
 def as_markdown(found: dict) -> str:
     lines = ["# Calibration of sparse mixtures", ""]
     lines += [
-        "Written by `python -m reproduce.sparse_calibration` from sparse_calibration.json. Expected calibration error"
+        "Written by `python -m reproduce sparse-calibration` from sparse_calibration.json. Expected calibration error"
     ]
     lines += [
         f"over {N_BINS} bins of the probability of the second class, and log-loss; mean ± standard error over splits.",
@@ -97,23 +99,25 @@ def draw(found: dict, path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
+def compute(options: Options) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    path = RESULTS / "sparse_calibration.json"
+    path = options.out / "sparse_calibration.json"
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     found["machine"] = machine()
-    for name, n_runs in RUNS.items():
+    for name, n_runs in {"ripley": 1}.items() if options.quick else RUNS.items():
         for kind in MODELS:
             runs = found["runs"].setdefault(f"{kind}/{name}", {})
-            for number in range(n_runs):
+            for number in range(min(n_runs, options.n_seeds(n_runs))):
                 if str(number) not in runs:
                     runs[str(number)] = run_one(kind, name, number)
                     print(kind, name, number, flush=True)
-                    path.write_text(json.dumps(found, indent=1))
-    path.with_suffix(".md").write_text(as_markdown(found))
-    draw(found, path.with_suffix(".png"))
+                    write_json(path, found)
+    if not options.quick:
+        draw(found, path.with_suffix(".png"))
 
 
-if __name__ == "__main__":
-    main()
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there."""
+    path = folder / "sparse_calibration.json"
+    return {"sparse_calibration.md": as_markdown(json.loads(path.read_text()))} if path.exists() else {}

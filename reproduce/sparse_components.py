@@ -1,4 +1,4 @@
-"""python -m reproduce.sparse_components: Appendix B of Hayashi & Uchida (2021), initial numbers of components.
+"""Appendix B of Hayashi & Uchida (2021), initial numbers of components: python -m reproduce hu21-appendix-b.
 
 A 4 x 4 checkerboard of Gaussians; error, components and weights that are left for 2 to 20 initial components in all,
 by the published algorithm and by the defaults. Writes results/sparse_components.json after every fit, and .md and .png
@@ -7,7 +7,6 @@ from it.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -15,7 +14,9 @@ import numpy as np
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard
-from reproduce.sparse_table import PUBLISHED, RESULTS, done, machine, mean_and_error, one_thread
+from reproduce.options import Options
+from reproduce.sparse_table import PUBLISHED, done, machine, mean_and_error, one_thread
+from reproduce.stamps import write_json
 
 INITIAL = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
 N_SETS = 5
@@ -38,7 +39,7 @@ def run_one(method: str, initial: int, seed: int) -> dict:
 
 def as_markdown(found: dict) -> str:
     lines = ["# Appendix B of Hayashi & Uchida (2021)", ""]
-    lines += ["Written by `python -m reproduce.sparse_components` from sparse_components.json: mean ± standard error"]
+    lines += ["Written by `python -m reproduce hu21-appendix-b` from sparse_components.json: mean ± standard error"]
     lines += ["over drawn sets, one start each. Printed: components equal the initial number up to 8 and are"]
     lines += ["reduced from 10 on, 8 of 20 removed; more than 99 % of the weights removed in any case.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
@@ -81,32 +82,27 @@ def draw(found: dict, path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=RESULTS)
-    parser.add_argument("--no-picture", action="store_true", help="for machines without matplotlib")
-    options = parser.parse_args()
+def compute(options: Options) -> None:
     one_thread()
-    path = options.folder / "sparse_components.json"
+    path = options.out / "sparse_components.json"
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     tasks = [
         (method, initial, seed)
-        for seed in range(N_SETS)
-        for initial in reversed(INITIAL)
+        for seed in range(options.n_seeds(N_SETS))
+        for initial in ([4] if options.quick else reversed(INITIAL))
         for method in METHODS
         if str(seed) not in found["runs"].get(f"{method}/{initial}", {})
     ]
     if tasks:
         found["machine"] = machine()
-    for (method, initial, seed), record in done(tasks, run_one, options.processes):
+    for (method, initial, seed), record in done(tasks, run_one, options.jobs):
         found["runs"].setdefault(f"{method}/{initial}", {})[str(seed)] = record
         print(method, initial, seed, record, flush=True)
-        path.write_text(json.dumps(found, indent=1))
-    path.with_suffix(".md").write_text(as_markdown(found))
-    if not options.no_picture:
-        draw(found, path.with_suffix(".png"))
+        write_json(path, found)
+    draw(found, path.with_suffix(".png"))
 
 
-if __name__ == "__main__":
-    main()
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there."""
+    path = folder / "sparse_components.json"
+    return {"sparse_components.md": as_markdown(json.loads(path.read_text()))} if path.exists() else {}

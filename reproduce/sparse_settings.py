@@ -1,4 +1,4 @@
-"""python -m reproduce.sparse_settings: settings of sparse learning chosen on training rows.
+"""Settings of sparse learning chosen on training rows: python -m reproduce sparse-settings.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
 choices would make of it: with the published start the Hessian, the evidence that judges starts, components that leave
@@ -9,7 +9,6 @@ the trial of one component per class: reproduce.sparse_simulations.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +25,10 @@ from mixtura.sparse import working_set
 from mixtura.sparse.kernels import Polynomial, standard_scaling
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse.problem import SparseProblem, make_problem, starting_responsibilities
+from reproduce.options import Options
 from reproduce.sparse_removal import TRIAL_STEPS, simplifications
-from reproduce.sparse_table import RESULTS, done, machines, mean_and_error, one_thread, splits
+from reproduce.sparse_table import done, machines, mean_and_error, one_thread, splits
+from reproduce.stamps import write_json
 
 # Data set: training splits, folds of each, starts of each.
 COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
@@ -258,7 +259,7 @@ def columns_cell(records: Iterable[dict], size: str) -> str:
 
 def as_markdown(found: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
-    lines += ["Written by `python -m reproduce.sparse_settings` from sparse_settings.json. No test row was read.", ""]
+    lines += ["Written by `python -m reproduce sparse-settings` from sparse_settings.json. No test row was read.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
     tables = (components_table, starts_table, moderation_table, columns_table)
     return "\n".join([*lines, *(line for table in tables for line in table(found))])
@@ -282,26 +283,24 @@ def planned(part: str, data: list[str] | None) -> Iterator[tuple[str, str, str, 
                 yield from ((part, name, fold, seed) for seed in range(n_starts))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=list(MEASURES), choices=list(MEASURES))
-    parser.add_argument("--data", nargs="*")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=RESULTS)
-    options = parser.parse_args()
+def compute(options: Options) -> None:
     one_thread()
-    file = options.folder / "sparse_settings.json"
+    file = options.out / "sparse_settings.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    tasks = [task for part in options.parts for task in planned(part, options.data)]
+    tasks = [task for part in MEASURES for task in planned(part, ["ripley"] if options.quick else None)]
     tasks = [task for task in tasks if f"{task[2]}/{task[3]}" not in found.setdefault(task[0], {}).get(task[1], {})]
+    tasks = tasks[: 1 if options.quick else None]
     if tasks:
         found["machine"] = machines(found)
-    for (part, name, fold, seed), record in done(tasks, measure, options.processes):
+    for (part, name, fold, seed), record in done(tasks, measure, options.jobs):
         found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)
-        file.write_text(json.dumps(found, indent=0))
-    file.with_suffix(".md").write_text(as_markdown(found))
+        write_json(file, found)
 
 
-if __name__ == "__main__":
-    main()
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there and complete."""
+    path = folder / "sparse_settings.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    complete = set(COMPONENTS) <= set(found.get("components", {}))
+    return {"sparse_settings.md": as_markdown(found)} if complete else {}

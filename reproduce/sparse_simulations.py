@@ -1,4 +1,4 @@
-"""python -m reproduce.sparse_simulations: defaults of sparse learning compared on simulated sets and training rows.
+"""Defaults of sparse learning compared on simulated sets and training rows: python -m reproduce sparse-simulations.
 
 Held-out training rows of real sets are few; sets drawn from known laws have as many rows to judge by as wanted. For
 every set and setting three starts of several components per class and one start of one component; rules that choose
@@ -9,12 +9,11 @@ as it goes, and .md from it.
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +24,10 @@ from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_ripley, make_waveform
 from mixtura.estimators.sparse import ordinary
 from mixtura.objectives import class_log_joint
+from reproduce.options import Options
 from reproduce.sparse_settings import folds, row
-from reproduce.sparse_table import RESULTS, done, machines, one_thread
+from reproduce.sparse_table import done, machines, one_thread
+from reproduce.stamps import write_json
 
 N_SETS = 30
 N_JUDGING = 6000
@@ -140,10 +141,8 @@ def four_fits(rows: Sets, n_components: int, seed: int, setting: str) -> dict:
     return {"several": fits[:3], "one": fits[3], "rows": len(X)}
 
 
-def measure(setting: str, name: str, where: str, until: float) -> dict:
-    """One record; none when time is up."""
-    if time.time() > until:
-        return {}
+def measure(setting: str, name: str, where: str) -> dict:
+    """One record."""
     if name in SIMULATED:
         return four_fits(SIMULATED[name](int(where)), COMPONENTS.get(name, 3), int(where), setting)
     return four_fits(dict(folds(name, *FOLDED[name]))[where], 3, 0, setting)
@@ -252,7 +251,7 @@ def as_markdown(found: dict) -> str:
     lines = [
         "# Defaults of sparse learning on simulated sets and training rows",
         "",
-        "Written by `python -m reproduce.sparse_simulations` from sparse_simulations.json. No test row was read.",
+        "Written by `python -m reproduce sparse-simulations` from sparse_simulations.json. No test row was read.",
         "",
         "Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".",
         "",
@@ -286,33 +285,23 @@ def as_markdown(found: dict) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--settings", nargs="*", default=COMPARED)
-    parser.add_argument("--sets", type=int, default=N_SETS)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--folder", type=Path, default=RESULTS)
-    options = parser.parse_args()
+def compute(options: Options) -> None:
     one_thread()
-    file = options.folder / "sparse_simulations.json"
+    file = options.out / "sparse_simulations.json"
     found = json.loads(file.read_text()) if file.exists() else {"runs": {}}
-    until = time.time() + options.seconds
-    tasks = [task for task in planned(options.settings, options.sets)
-             if task[2] not in found["runs"].get(f"{task[0]}, {task[1]}", {})]  # fmt: skip
+    missing = (task for task in planned(COMPARED, options.n_seeds(N_SETS))
+               if task[2] not in found["runs"].get(f"{task[0]}, {task[1]}", {}))  # fmt: skip
+    tasks = list(islice(missing, 1 if options.quick else None))
     if tasks:
         found["machine"] = machines(found)
-    written = time.time()
-    for (setting, name, where, _), record in done([(*task, until) for task in tasks], measure, options.processes):
-        if record:
-            found["runs"].setdefault(f"{setting}, {name}", {})[where] = record
-        if time.time() > written + 5:
-            file.write_text(json.dumps(found, separators=(",", ":")))
-            written = time.time()
-            print(setting, name, where, flush=True)
-    file.write_text(json.dumps(found, separators=(",", ":")))
-    file.with_suffix(".md").write_text(as_markdown(found))
+    for (setting, name, where), record in done(tasks, measure, options.jobs):
+        found["runs"].setdefault(f"{setting}, {name}", {})[where] = record
+        write_json(file, found)
+        print(setting, name, where, flush=True)
 
 
-if __name__ == "__main__":
-    main()
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there and has more than one set."""
+    path = folder / "sparse_simulations.json"
+    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    return {"sparse_simulations.md": as_markdown(found)} if len(found["runs"]) > 1 else {}

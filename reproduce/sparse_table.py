@@ -1,13 +1,12 @@
-"""python -m reproduce.sparse_table: Table 1 of Hayashi & Uchida (2021), errors and numbers of weights.
+"""Table 1 of Hayashi & Uchida (2021), errors and numbers of weights: python -m reproduce hu21-table1.
 
-Every fit adds one record to results/sparse_table.json at once, and is not repeated when the script is run again;
-results/sparse_table.md is written from that file alone. Settings are defaults or, where a row says so, chosen for each
+Every fit adds one record to sparse_table.json at once, and is not repeated when the script is run again without
+--fresh; sparse_table.md is written from that file alone. Settings are defaults or, where a row says so, chosen for each
 data set on the training rows of its first five splits (one for Ripley) by the largest evidence.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -31,6 +30,8 @@ from sklearn.preprocessing import StandardScaler
 import mixtura
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.datasets import load_ratsch, load_ripley
+from reproduce.options import Options
+from reproduce.stamps import write_json
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = ["ripley", "titanic", "breast_cancer", "banana", "waveform"]
@@ -77,6 +78,10 @@ def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 def done(tasks: list[tuple], work: Callable, processes: int) -> Iterator[tuple[tuple, dict]]:
     """Tasks and what work(*task) gave, in the order in which they end; each process has one thread."""
+    if processes == 1:
+        for task in tasks:
+            yield task, work(*task)
+        return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=one_thread) as pool:
         pending = {pool.submit(work, *task): task for task in tasks}
@@ -173,7 +178,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
 
 def as_markdown(found: dict) -> str:
     lines = ["# Table 1 of Hayashi & Uchida (2021)", ""]
-    lines += ["Written by `python -m reproduce.sparse_table` from sparse_table.json. Mean ± standard error over"]
+    lines += ["Written by `python -m reproduce hu21-table1` from sparse_table.json. Mean ± standard error over"]
     lines += ["distinct splits (Ripley: over starts). Seconds are processor time of one fit.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
     lines += overview(found)
@@ -237,9 +242,11 @@ def overview(found: dict) -> list[str]:
         start = what.startswith("ripley")
         methods = STARTS if start else ("sdgm", "sdgm_published", "sdgm_exact")
         cells = {method: result for method in methods if (result := reached(found, what, method))}
+        if not cells:
+            continue
         best = min(cells, key=lambda method: cells[method])
         shown = []
-        for method in (methods[0], best):
+        for method in (next(iter(cells)), best):
             met = round(cells[method][0], 1) <= error and round(cells[method][1], 1) <= weights
             shown += ["{:.1f}, {:.1f}".format(*cells[method]), "reached" if met else "missed"]
         lines.append("| " + " | ".join([what, f"{error}, {weights:g}", *shown, METHODS[best]]) + " |")
@@ -261,39 +268,34 @@ def chosen_by_evidence(found: dict) -> list[str]:
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="*", default=NAMES, choices=NAMES)
-    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=RESULTS)
-    options = parser.parse_args()
+def compute(options: Options) -> None:
     one_thread()
-    path = options.folder / "sparse_table.json"
+    path = options.out / "sparse_table.json"
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
     chosen = {}
-    for name in options.data if "rvm" in options.methods else []:
+    for name in ["ripley"] if options.quick else NAMES:
         key = f"{name}/rvm"
         if key not in found["scores"]:
-            found["scores"][key] = scores(name, options.processes)
+            found["scores"][key] = scores(name, options.jobs)
             print(key, found["scores"][key], flush=True)
-            path.write_text(json.dumps(found, indent=1))
+            write_json(path, found)
         chosen[key] = {"gamma": GAMMAS[int(np.argmax(found["scores"][key]))]}
     tasks = [
         (method, name, number, chosen.get(f"{name}/{method}"))
-        for method in options.methods
-        for name in options.data
-        for number in range(n_runs(method, name))
+        for method in METHODS
+        for name in (["ripley"] if options.quick else NAMES)
+        for number in range(min(options.n_seeds(10**6), n_runs(method, name)))
         if str(number) not in found["runs"].get(f"{name}/{method}", {})
     ]
     if tasks:
         found["machine"] = machines(found)
-    for (method, name, number, _), record in done(tasks, run_one, options.processes):
+    for (method, name, number, _), record in done(tasks, run_one, options.jobs):
         found["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
         print(name, method, number, record, flush=True)
-        path.write_text(json.dumps(found, indent=1))
-    path.with_suffix(".md").write_text(as_markdown(found))
+        write_json(path, found)
 
 
-if __name__ == "__main__":
-    main()
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there."""
+    path = folder / "sparse_table.json"
+    return {"sparse_table.md": as_markdown(json.loads(path.read_text()))} if path.exists() else {}

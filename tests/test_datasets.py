@@ -1,14 +1,18 @@
 """Generators have the law they state, loaders give what the files hold, and mistakes are told in words."""
 
+import gzip
+import io
 import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 from scipy.special import logsumexp
 
 from mixtura import datasets
+from mixtura.datasets import downloads
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_HOME = Path(os.environ.get("MIXTURA_DATA") or ROOT.parent / "shared" / "data")
@@ -506,7 +510,10 @@ def test_data_home_comes_before_the_environment(home, monkeypatch):
     np.testing.assert_array_equal(datasets.load_bupa(home / "given").y, [1, 1])
 
 
-ADVICE = "Set data_home or MIXTURA_DATA to the folder that holds mnist.npz."
+ADVICE = (
+    "Set data_home or MIXTURA_DATA to the folder that holds mnist.npz, or pass download=True to fetch it into that "
+    "folder."
+)
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -524,6 +531,85 @@ def test_a_missing_file_is_named_with_the_folder(home, monkeypatch, source):
     message = f"mnist.npz was not found: {home} ({source}) does not contain it. {ADVICE}"
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         datasets.load_mnist(home if source == "data_home" else None)
+
+
+# ---- downloads, from a network that is not there ---------------------------------------------------------------------
+
+RIPLEY = {
+    "synth.tr": 'rownames,"xs","ys","yc"\n"1",0.25,0.5,0\n"2",-1,2,1\n',
+    "synth.te": 'rownames,"xs","ys","yc"\n"1",1,1,1\n',
+    "Pima.tr": 'rownames,npreg,glu,type\n"1",5,86,"No"\n"2",7,195,"Yes"\n',
+    "Pima.te": 'rownames,npreg,glu,type\n"1",6,148,"Yes"\n',
+}
+
+
+def fake_url(url):
+    name = url.rpartition("/")[2].removesuffix(".csv")
+    if name in RIPLEY:
+        return RIPLEY[name].encode()
+    if name == "bupa.data":
+        return b"85,92,45,27,31,0.0,1\n85,64,59,32,23,0.0,2\n"
+    if name == "benchmarks.mat":
+        file, kind = io.BytesIO(), [(key, object) for key in ("x", "t", "train", "test")]
+        parts = (np.eye(3), np.array([[1], [-1], [1]]), np.array([[1, 2]]), np.array([[3]]))
+        savemat(file, {"banana": np.array([[parts]], dtype=kind)})
+        return file.getvalue()
+    row = " ".join(["6.0000", *["-1.0000"] * 256])
+    return gzip.compress(f"{row}\n{row}\n".encode())
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """Tiny files in the places of the public ones."""
+    monkeypatch.setattr(downloads, "read_url", fake_url)
+    monkeypatch.setattr(downloads, "read_openml", lambda name: (np.full((70_000, 784), 3.0), np.array(["7"] * 70_000)))
+    monkeypatch.setattr(downloads, "CHECKSUMS", {})
+
+
+def test_a_missing_set_is_fetched_and_kept(home, network, monkeypatch):
+    fetched = datasets.load_ripley(home, download=True)
+    np.testing.assert_array_equal(fetched.X_train, [[0.25, 0.5], [-1, 2]])
+    assert fetched.y_train.tolist() == [0, 1]
+    assert fetched.feature_names.tolist() == ["xs", "ys"]
+    monkeypatch.setattr(downloads, "read_url", None)  # a second call does not ask the network
+    np.testing.assert_array_equal(datasets.load_ripley(home, download=True).X_test, [[1, 1]])
+
+
+def test_fetched_sets_have_the_layout_of_the_published_files(home, network):
+    assert datasets.load_mnist(home, download=True).X_train.shape == (60_000, 28, 28)
+    assert datasets.load_fashion_mnist(home, download=True).y_test.tolist() == [7] * 10_000
+    assert datasets.load_pima(home, download=True).y_train.tolist() == [0, 1]
+    assert datasets.load_bupa(home, download=True).y.tolist() == [1, 2]
+    digits = datasets.load_usps(home, download=True)
+    assert digits.X_test.shape == (2, 256)
+    assert digits.y_test.tolist() == [6, 6]
+    banana = datasets.load_ratsch("banana", home, download=True)
+    assert banana.y.tolist() == [1, -1, 1]
+    assert banana.train.tolist() == [[0, 1]]
+    assert banana.test.tolist() == [[2]]
+
+
+def test_fetched_values_are_checked(home, network, monkeypatch):
+    arrays = downloads.PUBLIC["bupa"]()
+    monkeypatch.setattr(downloads, "CHECKSUMS", {"bupa": "0" * 16})
+    message = (
+        "The values fetched for bupa are not those that results were computed with: got checksum "
+        f"{downloads.checksum(arrays)}, expected {'0' * 16}. Get bupa.npz from another source."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        datasets.load_bupa(home, download=True)
+    assert not (home / "bupa.npz").exists()
+
+
+@pytest.mark.parametrize("name", sorted(downloads.CHECKSUMS))
+def test_checksums_are_of_the_published_sets(name):
+    archive = np.load(data_home_with(f"{name}.npz") / f"{name}.npz")
+    assert downloads.checksum(dict(archive)) == downloads.CHECKSUMS[name]
+
+
+def test_a_set_that_is_not_public_is_not_fetched(home):
+    with pytest.raises(ValueError, match=r"^timit\.npz cannot be fetched; got 'timit'\. Public sets are mnist, "):
+        downloads.download_into(home / "timit.npz")
 
 
 def test_an_archive_without_its_arrays_is_refused(home):

@@ -1,0 +1,243 @@
+"""Table 2 of HU21 with the recipe of the paper: python -m reproduce hu21-table2-published.
+
+The network and its training are those of the authors' program: five convolutions with ReLU and three poolings (the
+paper says four), a linear layer to D features, SGD with momentum 0.9 and a constant rate of 1e-3, batches of 32, 100
+epochs, no augmentation, no normalisation beyond the pixels, the model of the last epoch. The mixture heads have one
+component per class and full quadratic features; the divergence has the weight 1e-9 epoch / epochs. Strength of L1 and
+the margin are not published: 1e-3 and 2. Nothing is chosen, so no validation images are needed.
+
+On a GPU all heads and seeds are trained side by side, each in a stream of its own. After training, weights are removed
+one after the other, the smallest first (SDGM: the largest log alpha first), for errors at equal numbers of weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mixtura.nn import MixtureHead, SparseMixtureHead
+from reproduce.head_training import Data, make_head, quality
+from reproduce.heads import COLUMNS, METHODS, Column, load, write
+from reproduce.options import Options
+
+EPOCHS, BATCH, RATE, MOMENTUM, KL_WEIGHT = 100, 32, 1e-3, 0.9, 1e-9
+MEAN, SCALE = 0.1307, 0.3081  # of the pixels of MNIST, used for both data sets
+QUADRATIC = {"n_components": 1, "quadratic": "full", "normalise": False}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "softmax_l1": {"l1": 1e-3},
+    "large_margin": {"margin": 2},
+    "mixture": QUADRATIC,
+    "sparse": QUADRATIC,
+}
+STEPS_PER_GRAPH = 5
+COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
+
+
+class PlainNetwork(nn.Sequential):
+    """Convolutions 1-32 (5 x 5), 32-32, pool, 32-64, 64-64, pool, 64-128, pool, then a linear layer."""
+
+    def __init__(self, n_features: int, width: int = 32):
+        def convolution(n_in: int, n_out: int, size: int = 3) -> list[nn.Module]:
+            return [nn.Conv2d(n_in, n_out, size, padding=size // 2), nn.ReLU()]
+
+        super().__init__(
+            *convolution(1, width, 5), *convolution(width, width), nn.MaxPool2d(2),
+            *convolution(width, 2 * width), *convolution(2 * width, 2 * width), nn.MaxPool2d(2),
+            *convolution(2 * width, 4 * width), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36 * width, n_features),
+        )  # fmt: skip
+
+
+def pixels(images: Tensor) -> Tensor:
+    return (images.float() / 255 - MEAN) / SCALE
+
+
+class PlainTrainer:
+    """Steps of training that read everything from tensors, so that a GPU can replay recorded ones."""
+
+    def __init__(self, method: str, n_features: int, data: Data, seed: int, epochs: int, width: int = 32):
+        torch.manual_seed(seed)
+        settings = dict(SETTINGS[method])
+        self.method, self.seed, self.data, self.epochs = method, seed, data, epochs
+        self.strength = settings.pop("l1", 0.0)
+        self.device = data.images.device
+        self.network = PlainNetwork(n_features, width).to(self.device)
+        self.head = make_head(method, n_features, int(data.labels.max()) + 1, settings).to(self.device)
+        parameters = [*self.network.parameters(), *self.head.parameters()]
+        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM)
+        self.steps_per_epoch = len(data.images) // BATCH
+        self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.places = torch.arange(BATCH, device=self.device)
+        self.order = torch.randperm(len(data.images), device=self.device)
+        self.loss = torch.zeros((), device=self.device)
+        self.replay, self.stream = self.step, None
+
+    def step(self) -> None:
+        rows = self.order.index_select(0, self.number % self.steps_per_epoch * BATCH + self.places)
+        images, labels = self.data.images.index_select(0, rows), self.data.labels.index_select(0, rows)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(self.head(self.network(pixels(images)), labels).float(), labels)
+        if self.method == "sparse":
+            epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
+            loss = loss + self.head.kl() * (KL_WEIGHT * epoch / self.epochs)
+        elif self.strength:
+            loss = loss + self.strength * self.head.penalty()
+        loss.backward()
+        self.optimiser.step()
+        self.loss.copy_(loss.detach())
+        self.number.add_(1)
+
+    def record(self) -> None:
+        """Record some steps as a graph in a stream of its own; the steps that warm up are taken in earnest."""
+        self.stream = torch.cuda.Stream()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(STEPS_PER_GRAPH):
+                self.step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            for _ in range(STEPS_PER_GRAPH):
+                self.step()
+        self.replay = graph.replay
+
+    def shuffle(self) -> None:
+        self.order.copy_(torch.randperm(len(self.order), device=self.device))
+
+
+def train_together(trainers: Sequence[PlainTrainer], seconds: float) -> int:
+    """Epochs of all trainers side by side, until the last or until the time is over; how many there were."""
+    recorded = trainers[0].device.type == "cuda"
+    for trainer in trainers if recorded else ():
+        trainer.record()
+    stride, began = STEPS_PER_GRAPH if recorded else 1, time.perf_counter()
+    for epoch in range(trainers[0].epochs):
+        for _ in range(trainers[0].steps_per_epoch // stride - (1 if recorded and epoch == 0 else 0)):
+            for trainer in trainers:
+                with torch.cuda.stream(trainer.stream):
+                    trainer.replay()
+        for trainer in trainers:
+            with torch.cuda.stream(trainer.stream):
+                trainer.shuffle()
+        if recorded:
+            torch.cuda.synchronize()
+        used = time.perf_counter() - began
+        if epoch % 5 == 0:
+            losses = {f"{t.method} {t.seed}": round(float(t.loss), 3) for t in trainers[:5]}
+            print(f"epoch {epoch + 1}: {used:.0f} s, losses {losses}", flush=True)
+        if used * (epoch + 2) / (epoch + 1) > seconds:
+            return epoch + 1
+    return trainers[0].epochs
+
+
+@torch.no_grad()
+def judged(trainer: PlainTrainer, test: Data) -> dict[str, Any]:
+    """Error, calibration, weights left, and errors with fewer weights."""
+    network, head = trainer.network.eval(), trainer.head.eval()
+    features = torch.cat([network(pixels(part)) for part in test.images.split(2500)]).float()
+    found: dict[str, Any] = {**quality(head(features), test.labels), "final_loss": float(trainer.loss)}
+    counts = weight_counts(head)
+    found |= {"weights": counts[0], "weights_left": counts[1], "sparsity": 100 * (1 - counts[1] / counts[0])}
+    return found | {"curve": curve(head, features, test.labels)}
+
+
+def weight_of(head: Any) -> Tensor:
+    return head.components.weight if isinstance(head, MixtureHead) else head.weight
+
+
+def weight_counts(head: Any) -> tuple[int, int]:
+    """All weights, and those that are not zero; biases do not count."""
+    if isinstance(head, SparseMixtureHead):
+        return head.n_weights, head.n_weights_left
+    weight = weight_of(head)
+    return weight.numel(), weight.numel()
+
+
+def curve(head: Any, features: Tensor, labels: Tensor) -> list[list[float]]:
+    """Numbers of weights left and test errors in per cent."""
+    points = []
+    sparse = isinstance(head, SparseMixtureHead)
+    weight = None if sparse else weight_of(head)
+    keys = torch.cat([part.flatten() for part in head.components.log_alphas()]) if sparse else -weight.abs().flatten()
+    ordered, whole = keys.sort().values, None if sparse else weight.clone()
+    usual = head.components.threshold if sparse else 0.0
+    for count in [n for n in COUNTS if n < len(ordered)] + [len(ordered)]:
+        limit = float(ordered[count]) if count < len(ordered) else float("inf")
+        if sparse:
+            head.components.threshold = limit
+        else:
+            weight.copy_(torch.where(-whole.abs() < limit, whole, 0.0))
+        points.append([count, quality(head(features), labels)["error"]])
+    if sparse:
+        head.components.threshold = usual
+    else:
+        weight.copy_(whole)
+    return points
+
+
+def run_column(name: str, column: Column, options: Options, seconds: float) -> None:
+    """All heads and seeds of a column."""
+    rows, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
+    train, test = load(column.data, options.device, rows)
+    seeds = range(options.n_seeds(3))
+    trainers = [
+        PlainTrainer(method, column.n_features, train, seed, epochs, width) for seed in seeds for method in METHODS
+    ]
+    began = time.perf_counter()
+    done = train_together(trainers, seconds)
+    taken = time.perf_counter() - began
+    runs = [
+        {"method": t.method, "settings": SETTINGS[t.method], "seed": t.seed, "epochs": done, "seconds": taken,
+         **judged(t, test)}
+        for t in trainers
+    ]  # fmt: skip
+    write(options.out / f"heads_published_{name}.json", runs)
+
+
+def compute(options: Options, seconds: float = float("inf"), columns: Sequence[str] | None = None) -> None:
+    """Columns that are missing, each at most so long."""
+    for name, column in COLUMNS.items():
+        wanted = name == "mnist_2" if options.quick else columns is None or name in columns
+        if wanted and not (options.out / f"heads_published_{name}.json").exists():
+            run_column(name, column, options, seconds)
+    draw(options.out)
+
+
+def draw(folder: Path) -> None:
+    """Error against the number of weights left, a panel for each column."""
+    import json
+
+    import matplotlib.pyplot as plt
+
+    files = {name: folder / f"heads_published_{name}.json" for name in COLUMNS}
+    files = {name: file for name, file in files.items() if file.exists()}
+    figure, axes = plt.subplots(1, len(files), figsize=(4.4 * len(files), 3.6), layout="constrained", squeeze=False)
+    looks = {
+        "softmax": ("#000000", "o", "softmax, magnitude pruning"),
+        "softmax_l1": ("#E69F00", "s", "softmax + L1, magnitude pruning"),
+        "mixture": ("#0072B2", "^", "mixture, magnitude pruning"),
+        "sparse": ("#D55E00", "D", "SDGM, by log alpha"),
+    }
+    for axis, (name, file) in zip(axes[0], files.items(), strict=True):
+        runs = json.loads(file.read_text())["runs"]
+        for method, (colour, marker, label) in looks.items():
+            curves = np.array([run["curve"] for run in runs if run["method"] == method])  # (seeds, points, 2)
+            axis.plot(curves[0, :, 0], curves[..., 1].mean(0), color=colour, marker=marker, markersize=4, label=label)
+        axis.set(xscale="log", yscale="log", xlabel="weights left", ylabel="test error, %", title=COLUMNS[name].title)
+        axis.grid(alpha=0.3, which="both")
+    axes[0][0].legend(frameon=False, fontsize=8)
+    figure.savefig(folder / "heads_weights.png", dpi=90)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    import sys
+
+    compute(Options(Path(sys.argv[1])), float(sys.argv[2]), sys.argv[3:] or None)

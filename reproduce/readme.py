@@ -1,0 +1,82 @@
+"""reproduce/README.md, rendered from the registry."""
+
+from __future__ import annotations
+
+from reproduce import stamps
+from reproduce.registry import PAPERS, SOURCES, TABLES, Table
+from reproduce.stamps import RESULTS
+
+PAGE = RESULTS.parent / "README.md"
+HEAD = """# Reproductions
+
+Every table of the five papers that mixtura implements can be computed again from here.
+[One page](../docs/reproductions.md) shows all of them beside the published figures, which are in
+[published.json](published.json).
+
+    pip install -e '.[dev]'                         # from a checkout
+    export MIXTURA_DATA=~/mixtura-data              # a folder for the data sets
+    python -m reproduce fetch                       # download what is public into it (needs a network)
+    python -m reproduce hu21-table1                 # compute what is missing, then write the page
+    python -m reproduce hu21-table1 --fresh         # compute everything anew
+    python -m reproduce hu21-table1 --fresh --seeds 2 --out /tmp/try --jobs 4
+    python -m reproduce rptp18-table2 --fresh --device cuda
+    python -m reproduce render                      # write all pages anew from the JSON files
+
+`--seeds N` is the number of seeds, splits or repetitions. `--jobs N` are processes with one thread each, where a table
+has them. `--out FOLDER` writes elsewhere than in `results/`. `--quick` runs a small version that only shows that a
+script works; the tests run it for every table on generated data.
+
+Every JSON file starts with stamps: the version of mixtura and a digest of the code of the method (without docstrings
+and comments). Without `--fresh` runs that a file holds already are kept, so that a file can have several stamps.
+Results
+that are older than the code have a note in [notes.json](notes.json); `tests/test_reproduce.py` checks this, and that
+each page equals what its JSON file renders to.
+
+Settings are chosen on training or validation samples only. Where a candidate entered a search after a test figure had
+been seen, the page of the table says so.
+"""
+FOOT = """## Several processes
+
+Searches for RPTP18 share their work between processes, each of which writes a file of its own; the options replace
+all environment variables of earlier versions:
+
+    python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 0 --stride 2 --part _0 --out parts &
+    python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 1 --stride 2 --part _1 --out parts
+    python -m reproduce.hybrid_tables parts/hybrid_*.json        # add their results to results/hybrid.json
+"""
+
+
+def entry(name: str, table: Table) -> list[str]:
+    """One row: command, results, data, device, minutes, deviations."""
+    pages = sorted({f"{file.removesuffix('.json')}.md" for file in table.results if (RESULTS / file).exists()})
+    links = ", ".join(f"[{page}](results/{page})" for page in pages if (RESULTS / page).exists())
+    data = ", ".join(SOURCES[key].file for key in table.data)
+    cells = [f"`{name}`", table.title, links, data, table.device, table.minutes, table.deviations]
+    return ["| " + " | ".join(cells) + " |"]
+
+
+def older(table: Table) -> list[str]:
+    """Notes on results of a table that are older than the code."""
+    notes, lines = stamps.notes(), []
+    for file in table.results:
+        for code, words in notes.get(file, {}).items():
+            lines.append(f"| {file} | {code} | {words} |")
+    return lines
+
+
+def text() -> str:
+    lines = [HEAD]
+    for key, paper in PAPERS.items():
+        own = {name: table for name, table in TABLES.items() if table.paper == key}
+        lines += [f"## {key}: {paper}", ""]
+        lines += ["| TABLE | what | pages | data | device | minutes | deviations |", "|---|---|---|---|---|---|---|"]
+        lines += [line for name, table in own.items() for line in entry(name, table)] + [""]
+    lines += ["## Data", "", "| file | source | licence |", "|---|---|---|"]
+    lines += [f"| {source.file} | {source.source} | {source.licence} |" for source in SOURCES.values()]
+    lines += ["", FOOT, "## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
+    lines += list(dict.fromkeys(line for table in TABLES.values() for line in older(table)))
+    return "\n".join(lines) + "\n"
+
+
+def write() -> None:
+    PAGE.write_text(text())
