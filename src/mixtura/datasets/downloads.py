@@ -94,9 +94,9 @@ def ratsch(name: str) -> Arrays:
     """One benchmark, with its splits as rows of indices that start at 0."""
     from scipy.io import loadmat
 
-    found = loadmat(io.BytesIO(read_url(RATSCH)), variable_names=[name])[name][0, 0]
-    splits = {part: found[part].astype(np.int32) - 1 for part in ("train", "test")}
-    return {"X": np.asarray(found["x"], float), "y": found["t"].ravel().astype(np.int64), **splits}
+    benchmark = loadmat(io.BytesIO(read_url(RATSCH)), variable_names=[name])[name][0, 0]
+    splits = {part: benchmark[part].astype(np.int32) - 1 for part in ("train", "test")}
+    return {"X": np.asarray(benchmark["x"], float), "y": benchmark["t"].ravel().astype(np.int64), **splits}
 
 
 PUBLIC: dict[str, Callable[[], Arrays]] = {
