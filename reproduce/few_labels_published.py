@@ -172,7 +172,11 @@ def supervised(data: dict[str, Any], row: str, n_labels: int, subset: int) -> No
     if not unknown(n_labels, row, subset):
         return
     own = replace(
-        settings_of(row.replace("SV", "SSL"), n_labels), margin=10.0 if row == "SV (LM)" else None, kappa=1.0, step=1e-3
+        settings_of(row.replace("SV", "SSL"), n_labels),
+        margin=10.0 if row == "SV (LM)" else None,
+        kappa=1.0,
+        tradeoff=0.1,
+        step=1e-3,
     )
     labels, trials = subset_of(data, n_labels, subset), []
     for k, epsilon in SUPERVISED[:1] if RUN.quick else SUPERVISED:
