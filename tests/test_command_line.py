@@ -105,7 +105,19 @@ def test_json_has_the_facts(capsys):
     assert (facts["rows"], facts["numeric_columns"], facts["categorical_columns"]) == (120, 2, 2)
     assert sum(facts["classes"].values()) == 120
     assert 0 <= facts["held_out_error"] <= 0.3
-    assert [re.search(r"'(\w+)'", note).group(1) for note in facts["notes"]] == ["id", "name", "deck"]
+    assert re.findall(r"Column '(\w+)'", " ".join(facts["notes"])) == ["id", "name", "deck"]
+
+
+def test_a_budget_that_is_too_short_is_said(capsys):
+    passengers().to_csv("table.csv", index=False)
+    code, out, _ = run(capsys, "fit", "table.csv", "--target", "survived", "--budget", "0.001s", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["candidates"] == 1
+    assert facts["held_out_rows"] == 24  # one fold of five
+    assert facts["notes"][-1] == (
+        "Reading the table and fitting the simplest model took longer than the budget of 0.001 s."
+    )
 
 
 def test_rows_below_the_confidence_get_no_class_and_odd_rows_are_outliers(iris, capsys):

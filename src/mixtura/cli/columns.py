@@ -101,22 +101,30 @@ def _labels(column: Any, name: str) -> tuple[np.ndarray, list[str]]:
 
 
 def _column(values: Any, name: str, most_are_integers: bool) -> tuple[TableColumn | None, str | None]:
-    """The features that a column becomes, or None where it is left out, and what a person should know about it."""
+    """A column of the model, or None where it is left out, and what a person should know about it."""
     known = values.dropna()
     if len(known) < FEWEST_VALUES and len(known) < len(values):
         return None, f"Column {name!r} has {len(known) or 'no'} values and was left out."
-    if known.nunique() == 1:
+    entries = known.to_numpy()
+    if (entries == entries[0]).all():
         return None, f"Column {name!r} always has the same value and was left out."
+    if pd.api.types.is_numeric_dtype(known.dtype):
+        return _numeric_column(known, name, most_are_integers)
     if pd.api.types.is_datetime64_any_dtype(known.dtype) or _is_dates(known):
         raise ValueError(
             f"Column {name!r} holds dates; convert them to numbers, such as days since a date, or leave the column out "
             f"with --drop {name!r}."
         )
-    if not pd.api.types.is_numeric_dtype(known.dtype):
-        return _text_column(known, name)
-    if _is_identifier(known):
+    return _text_column(known, name)
+
+
+def _numeric_column(known: Any, name: str, most_are_integers: bool) -> tuple[TableColumn | None, str | None]:
+    if not _is_integer(known):
+        return TableColumn(name), None
+    n_values = known.nunique()
+    if len(known) >= FEWEST_FOR_IDENTIFIERS and n_values == len(known) and known.max() - known.min() < 2 * len(known):
         return None, f"Column {name!r} looks like an identifier (a different integer in every row) and was left out."
-    if _is_integer(known) and 2 < known.nunique() <= FEW_INTEGERS and not most_are_integers:
+    if 2 < n_values <= FEW_INTEGERS and not most_are_integers:
         return TableColumn(name, _categories(known)), None
     return TableColumn(name), None
 
@@ -151,19 +159,10 @@ def _categories(known: Any) -> tuple[str, ...]:
 def _is_integer(values: Any) -> bool:
     if pd.api.types.is_bool_dtype(values.dtype) or not pd.api.types.is_numeric_dtype(values.dtype):
         return False
-    numbers = values.dropna().to_numpy(dtype=float)
-    return bool(np.isfinite(numbers).all() and np.array_equal(numbers, np.round(numbers)))
-
-
-def _is_identifier(known: Any) -> bool:
-    """Whether integers count the rows: all different, and without large gaps."""
-    if len(known) < FEWEST_FOR_IDENTIFIERS or not _is_integer(known) or known.nunique() < len(known):
-        return False
-    return float(known.max()) - float(known.min()) < 2 * len(known)
+    numbers = values.to_numpy(dtype=float, na_value=np.nan)
+    return bool((np.isnan(numbers) | (numbers == np.floor(numbers))).all() and not np.isinf(numbers).any())
 
 
 def _is_dates(known: Any) -> bool:
-    if pd.api.types.is_numeric_dtype(known.dtype):
-        return False
     sample = known.head(500).astype(str)
     return sum(DATE.fullmatch(value) is not None for value in sample) >= MOSTLY * len(sample)

@@ -45,7 +45,7 @@ def run_fit(data: Path, target: str, out: Path, budget: float, drop: Sequence[st
     notes = problem.notes
     seconds = time.perf_counter() - began
     if seconds > OVERRUN * budget:
-        notes = [*notes, f"The simplest model takes longer than the budget of {budget:g} s."]
+        notes = [*notes, f"Reading the table and fitting {_tried(model)} took longer than the budget of {budget:g} s."]
     model.about_ |= {"target": target, "file": data.name, "version": __version__, "notes": notes, "seconds": seconds}
     model.about_ |= scores
     model.save(out)
@@ -132,6 +132,11 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         *(("Note", note) for note in facts["notes"]),
         ("Written", f"{out} in {facts['seconds']:.1f} seconds"),
     ]
+
+
+def _tried(model: TableClassifier) -> str:
+    search = model.estimator_.search_
+    return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 
 
 def _components_text(counts: Any) -> str:

@@ -87,7 +87,7 @@ class Wanted:
     cv : int or splits
         As in `hold_outs`.
     time_budget : float or None
-        Seconds after which no further candidate is tried.
+        As in `Search`.
     """
 
     structures: dict[str, Structure]

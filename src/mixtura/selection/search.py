@@ -55,7 +55,7 @@ class Search(Generic[Fit]):
     watch : callable, optional
         Called with every trial.
     time_budget : float or None, default=None
-        Seconds after which no further candidate is tried.
+        Seconds; no candidate is tried that would end later if it took as long as the last one.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class Search(Generic[Fit]):
     def tried_together(self, evaluate: Callable[[], Sequence[Trial[Fit]]]) -> list[Trial[Fit]]:
         """Try candidates that are trained together; they share the time equally."""
         began = time.perf_counter()
-        if self.time_budget is not None and self.trials and began - self._began > self.time_budget:
+        # The next candidate is expected to take as long as the last one.
+        expected = began - self._began + (self.trials[-1].seconds if self.trials else 0.0)
+        if self.time_budget is not None and self.trials and expected > self.time_budget:
             raise TimeOverError
         trials = list(evaluate())
         seconds = (time.perf_counter() - began) / len(trials)
