@@ -1,11 +1,12 @@
 # Every target makes the environment it needs in .venv; only the first call takes a minute or two.
 #   make test                      lint, then the tests without the slow ones
 #   make test OPTIONS='-m slow'    any option of pytest, here the slow part alone
-#   make test WORKERS=2            spread over processes, one thread each
+#   make test WORKERS=             in one process with all threads; otherwise one process per core
 #   make fuzz MINUTES=5            random fits, and the laws that they obey
 
 PYTHON ?= python3
-WORKERS ?=
+# Processes of the tests, with one thread each; empty: one process with all threads.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count(), 8))')
 OPTIONS ?=
 CASES ?= 10000
 MINUTES ?= 60
