@@ -1,1 +1,1 @@
-"""The mixture itself, feature maps and transforms of features."""
+"""The mixture, its temperature, and transforms of features."""

@@ -1,4 +1,4 @@
-"""The mixture itself, as a frozen value."""
+"""The mixture, as a frozen value."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mixtura.values.storable import storable
 @storable("mixture", check=lambda mixture: mixture.check())
 @dataclass(frozen=True)
 class Mixture:
-    """K Gaussian components, each owned by a class: a[n, k] = log weight_k + log N(x_n; mean_k, Sigma_k) (log-joint).
+    """K Gaussian components, each of one class: a[n, k] = log weight_k + log N(x_n; mean_k, Sigma_k) (log-joint).
 
-    The weights of all components sum to one, so that those of a class sum to its prior probability. Components are
-    sorted by class.
+    The weights of all components sum to one; those of a class sum to its prior probability. Components are sorted by
+    class.
     """
 
     log_weights: Tensor  # (K,)
@@ -62,17 +62,17 @@ class Mixture:
 
     @property
     def class_sizes(self) -> list[int]:
-        """How many components each class has."""
+        """Number of components of each class."""
         return [part.stop - part.start for part in self.class_slices]
 
     @property
     def weights(self) -> Tensor:
-        """(K,), summing to one."""
+        """Weights, (K,), summing to one."""
         return self.log_weights.exp()
 
     @property
     def covariances(self) -> Tensor:
-        """Dense view, (K, D, D)."""
+        """Dense covariance matrices, (K, D, D)."""
         return self.covariance.dense()
 
     @property
@@ -102,7 +102,7 @@ class Mixture:
         return self.n_components - 1 + self.means.numel() + self.covariance.n_parameters
 
     def moved(self, log_weights: Tensor, means: Tensor, covariance: Covariance) -> Mixture:
-        """The same classes with other parameters: what is known of the classes is not looked up again."""
+        """Replace the parameters; cached properties of the classes are kept."""
         other = Mixture(log_weights, means, covariance, self.class_of)
         other.__dict__.update(
             {name: self.__dict__[name] for name in ("n_classes", "class_slices") if name in self.__dict__}
@@ -110,12 +110,12 @@ class Mixture:
         return other
 
     def with_class_prior(self, class_prior: Tensor) -> Mixture:
-        """The same classes with other prior probabilities (C,)."""
+        """Replace the class prior, (C,)."""
         change = class_prior.log() - self.log_class_prior
         return Mixture(self.log_weights + change[self.class_of], self.means, self.covariance, self.class_of)
 
     def select(self, components: slice | Tensor) -> Mixture:
-        """Some of the components, weights renormalised, as one class."""
+        """Select components as one class, with normalised weights."""
         log_weights = self.log_weights[components]
         return Mixture(
             log_weights - log_weights.logsumexp(0),
@@ -125,7 +125,7 @@ class Mixture:
         )
 
     def log_joint(self, rows: Tensor) -> Tensor:
-        """Log joints of rows, NaN meaning missing, by the exact path: (n, D) -> (n, K). Passes have fast ones."""
+        """Log joints of rows on the exact path; NaN is a missing value: (n, D) -> (n, K)."""
         observed = ~rows.isnan()
         deviations = torch.where(observed, rows - self.means.unsqueeze(1), 0.0)  # (K, n, D)
         given = self.covariance.condition(deviations, observed)
@@ -140,7 +140,7 @@ class Mixture:
         return self.means[components] + self.covariance.sample(components, generator), components
 
     def own_moments(self, counts: Tensor) -> Moments:
-        """The moments this mixture would see of its own rows, counts (K,) of them, about its means."""
+        """Expected moments of rows drawn from this mixture, about its means, with counts (K,)."""
         seconds = self.covariance.own_moments()
         scaled = Moments(
             torch.ones_like(counts), torch.zeros_like(self.means), seconds, self.covariance.form, self.means
@@ -148,7 +148,7 @@ class Mixture:
         return scaled.scaled(counts)
 
     def check(self) -> None:
-        """Raise a ValueError unless the parts fit together and are numbers; the covariances check themselves."""
+        """Raise a ValueError unless shapes are consistent and values finite; covariances are checked separately."""
         if self.means.ndim != 2 or self.means.numel() == 0 or self.means.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"means {tuple(self.means.shape)} of type {self.means.dtype} are not those of components")
         sizes, variances = (self.n_components, self.n_features), self.covariance.variances()
@@ -163,7 +163,7 @@ class Mixture:
             raise ValueError("a class has no weight")
 
     def to(self, device: torch.device | str) -> Mixture:
-        """The same mixture on another device."""
+        """Copy the mixture to a device."""
         if self.means.device == torch.device(device):
             return self
         return Mixture(

@@ -1,7 +1,8 @@
 """The temperature of class posteriors (temperature).
 
-A mixture counts dependent features as independent evidence, so that its posteriors are too confident. Dividing the log
-joints of the classes by one number T before the softmax corrects for that.
+A mixture that neglects dependences between features has overconfident posteriors. Dividing the log joints of the
+classes
+by a temperature T before the softmax calibrates them.
 """
 
 from __future__ import annotations
@@ -13,31 +14,32 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Temperature:
-    """T of samples whose features are all observed.
+    """Temperature T of samples without missing values.
 
-    A sample with a share q of its features observed has T(q) = 1 + (T - 1) q (temperature): with few observed values
-    there is little evidence to be counted twice, and with none the posterior is the class prior.
+    A sample with a fraction q of observed features has T(q) = 1 + (T - 1) q (temperature): with few observed values
+    there
+    is little evidence to be counted twice, and without any the posterior is the class prior.
 
     Parameters
     ----------
     value : float
-        T; 1 leaves the posteriors as they are.
+        T; 1 does not change the posteriors.
     log_prior_change : Tensor of shape (C,), or None
-        log of new over old class probabilities. A changed class prior acts after the temperature.
+        log of new over old class probabilities. A new class prior is applied after the temperature.
     """
 
     value: float
     log_prior_change: Tensor | None = None
 
     def apply(self, scores: Tensor, observed: Tensor | float = 1.0) -> Tensor:
-        """Tempered scores of the classes, up to a term of the sample.
+        """Divide the scores of the classes by the temperature, up to a constant per sample.
 
         Parameters
         ----------
         scores : Tensor of shape (C, n)
-            log p(x, c), under the new class probabilities where these changed.
+            log p(x, c), under the new class probabilities if they changed.
         observed : Tensor of shape (n,) or float
-            The share of the features that is observed.
+            The fraction of observed features.
         """
         if self.value == 1:
             return scores

@@ -13,9 +13,9 @@ from mixtura.values.features import gather, weigh
 from mixtura.values.sparse_rows import pick, row_slice, transposed
 from mixtura.values.storable import storable
 
-# Class probabilities below this are computed in logs, because quotients of such numbers lose their digits.
+# Class probabilities below this are computed in logarithms, because quotients of such numbers lose precision.
 SMALLEST_PROBABILITY = 1e-290
-# Bytes of scratch for each row and basis: scores, gates, numerators and one intermediate.
+# Bytes of temporary arrays per row and basis: scores, gates, numerators and one intermediate result.
 SCRATCH_PER_VALUE = 4 * 8
 
 
@@ -26,8 +26,8 @@ class LogLinearMixture:
 
         a[n, k] = log W_k + theta_{basis_of[k]} . x_n,      p(c | x) = sum_{k: class_of[k] = c} e^a_k / sum_k e^a_k.
 
-    A component k is a pair of a class and a basis with positive weight. Probabilities do not change when all weights
-    are multiplied by a number, so weights need not sum to one. Bases are not normalised over x: there is no density.
+    A component k is a pair of a class and a basis with positive weight. Probabilities are invariant to a common factor
+    of all weights, so weights need not sum to one. Bases are not normalised over x: there is no density.
     """
 
     log_weights: Tensor  # (K,)
@@ -37,7 +37,7 @@ class LogLinearMixture:
     n_classes: int
 
     def check(self) -> None:
-        """Raise a ValueError unless the parts fit together."""
+        """Raise a ValueError unless the parts are consistent."""
         if self.coefficients.ndim != 2 or self.coefficients.numel() == 0 or self.n_components == 0:
             raise ValueError("a mixture needs at least one basis, one feature and one weight")
         checks.numbers("coefficients", self.coefficients, (self.n_bases, self.n_features))
@@ -88,7 +88,7 @@ class LogLinearMixture:
         return dense
 
     def log_joint(self, rows: Tensor) -> Tensor:
-        """Log joints, up to a number that is the same for all components of a row: (n, D) -> (K, n)."""
+        """Log joints up to a constant per row: (n, D) -> (K, n)."""
         scores = weigh(transposed(rows), self.coefficients, torch.zeros_like(self.log_totals))
         return scores[self.basis_of] + self.log_weights.unsqueeze(1)
 
@@ -109,7 +109,7 @@ class LogLinearMixture:
         return replace(self, log_weights=moved - moved.logsumexp(0), coefficients=coefficients)
 
     def to(self, device: torch.device | str) -> LogLinearMixture:
-        """The same mixture on another device."""
+        """Copy the mixture to a device."""
         names = ("log_weights", "coefficients", "class_of", "basis_of")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
@@ -180,7 +180,7 @@ class Posterior:
 
 
 def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
-    """Numerators and gates at the mixture, computed in logs where p_n is too small for a quotient."""
+    """Numerators and gates at the mixture, computed in logarithms if p_n is too small for a quotient."""
     scores = chunk.scores(mixture)
     gates, own = scores.softmax(0), mixture.shares.T[:, chunk.labels]
     numerators = gates * own

@@ -10,7 +10,7 @@ from torch import Tensor
 
 # The penalty is linear for shares far below the corner, and a Dirichlet log density far above it.
 CORNER = 0.01
-N_NEWTON = 60  # steps from below towards a root of a convex function; a handful is usual
+N_NEWTON = 60  # Newton steps towards the root of a convex function; about five suffice
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,20 @@ class SparseShares:
         left = (1 - shares).clamp_min(1e-300)  # (C, J), by the share that goes
         others = (shares.unsqueeze(1) / (left * self.corner)).log1p()  # (C, C, J): first the one that stays
         others = others.sum(0) - (shares / (left * self.corner)).log1p()
-        others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the only share of a basis: no others remain
+        others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the only share of a basis has no others
         return self.unit * (costs.sum(0) - others)
 
     def maximised(self, counts: Tensor, shares: Tensor) -> Tensor:
         """Shares V with a larger sum_c counts_cj log V_cj - penalty(V), columns summing to one (shares-update).
 
-        The penalty is concave in V, so that its tangent at the present shares bounds it from above; the maximum with
-        the tangent in its place is V_cj = counts_cj / (slope_cj + m_j), m_j such that the column sums to one.
+        The penalty is concave in V, so its tangent at the current shares is an upper bound. With the tangent, the
+        maximum
+        is V_cj = counts_cj / (slope_cj + m_j), with m_j such that the column sums to one.
         """
         if self.strength == 0:
             return counts / counts.sum(0).clamp_min(1e-300)
         slopes = self.slopes(shares)
-        multipliers = (counts - slopes).amax(0)  # one term alone is one here: not right of the root
+        multipliers = (counts - slopes).amax(0)  # one term alone is one here, so this is not to the right of the root
         for _ in range(N_NEWTON):
             parts = counts / (slopes + multipliers).clamp_min(1e-300)
             excess = parts.sum(0) - 1

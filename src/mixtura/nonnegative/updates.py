@@ -22,13 +22,13 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.roles import Info
 
-# Log ratios are clipped here. A shorter step still raises the bound, and numbers stay finite.
+# Log ratios are clipped here. A shorter step still increases the bound, and numbers stay finite.
 LARGEST_LOG_RATIO = 30.0
 SMALLEST_COUNT = 1e-300  # keeps logarithms of counts finite
-# Weights are removed only after the bases have diverged: after a random start every one of them is redundant.
+# Weights are removed only after the bases have diverged: after a random initialisation all of them are redundant.
 FIRST_REMOVAL = 50  # plain steps
 REMOVAL_INTERVAL = 10
-# Multiplicative steps before L-BFGS: from a random start L-BFGS converges to poorer maxima.
+# Multiplicative steps before L-BFGS: from a random initialisation L-BFGS converges to poorer maxima.
 N_PLAIN = 10
 FIRST_FAST_REMOVAL = 15  # L-BFGS steps; the multiplicative rule needs far more than 50 to get as far
 N_PAIRS = 10  # memory of L-BFGS
@@ -42,9 +42,9 @@ class UpdateState:
 
     mixture: LogLinearMixture
     iteration: int = 0
-    value: float | None = None  # objective per unit of weight, and its gradient: of the accelerated solver
+    value: float | None = None  # objective per unit of weight and its gradient, in the accelerated solver
     gradient: Tensor | None = None
-    pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and the changes of the gradient they made
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and changes of the gradient
 
 
 class _Updates:
@@ -65,7 +65,7 @@ class _Updates:
 
 @dataclass(frozen=True)
 class Multiplicative(_Updates):
-    """Raises the conditional likelihood minus a penalty by alternating updates; never lowers it.
+    """Maximises the conditional likelihood minus a penalty by monotone alternating updates.
 
         W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
 
@@ -76,8 +76,8 @@ class Multiplicative(_Updates):
     penalty : SparseShares, default=SparseShares(0)
         Penalty on the class shares of bases; strength 0 is Saul and Lee's rule.
     sum_penalty : float, default=0.0
-        Penalty of LZZ06 on the sum of the weights (eq. 16), for reproduction only: it changes nothing but the scale
-        of the weights (weight-scale).
+        Penalty of LZZ06 on the sum of the weights (eq. 16), for reproduction only: it changes only the scale of the
+        weights (weight-scale).
     first_removal : int, default=50
         First iteration at which weights are removed.
     """
@@ -88,14 +88,14 @@ class Multiplicative(_Updates):
     name = "multiplicative"
 
     def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
-        """Make one alternating iteration; the value is that of the mixture given, per unit of weight."""
+        """Make one alternating iteration; the value, per unit of weight, is that before the update."""
         before, rows = state.mixture, problem
         counts = sum_counts(before, rows)
         value = counts.value - self.cost(before)
         if removal_is_due(self, state.iteration):
             smaller = without_idle_weights(before, rows, self.penalty, value)
             if smaller.n_components < before.n_components:
-                # And an update of what is left: a step that only removes may rise too little for the loop.
+                # Also update the remaining weights: a removal alone may look like convergence to the loop.
                 return after_removal(self, state, smaller, rows, value / rows.weight)
         after = self.with_weights(before, counts)
         after = with_coefficients(after, rows)
@@ -147,13 +147,13 @@ def removal_is_due(solver: Any, iteration: int) -> bool:
 def after_removal(
     solver: Any, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
 ) -> tuple[UpdateState, Info]:
-    """Take the step that follows a removal, with the value of the mixture before it."""
+    """Take the step after a removal, with the value of the mixture before it."""
     after, _ = solver.step(rows, UpdateState(smaller, before.iteration + 1))
     return replace(after, iteration=before.iteration + 1), Info(value)
 
 
 def finished(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
-    """Return the mixture at the end of a fit: one that ended before the first removal gets it now."""
+    """Return the final mixture; a fit that ended before the first removal removes weights now."""
     if solver.penalty.strength == 0 or n_steps > solver.first_removal:
         return mixture
     value = log_likelihood(mixture, rows) - solver.penalty.value(mixture.shares)
@@ -186,7 +186,7 @@ def without_idle_weights(
 
 @dataclass(frozen=True)
 class Accelerated(_Updates):
-    """Maximises the same objective by L-BFGS on log weights and coefficients; a step that lowers it is never taken.
+    """Maximises the same objective by L-BFGS on log weights and coefficients, with monotone steps.
 
     The first 10 steps are multiplicative, which leads to a better maximum. On USPS codes (48 shared bases) 14 further
     steps reach the objective of 1000 multiplicative ones. Log weights are taken at the mean row,
@@ -198,7 +198,7 @@ class Accelerated(_Updates):
     name = "accelerated"
 
     def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
-        """Take one accepted step; the value is that of the mixture given."""
+        """Take one accepted step; the value is that before the step."""
         now, rows = state, problem
         if now.iteration < N_PLAIN:
             return Multiplicative(self.penalty, first_removal=self.first_removal).step(rows, now)

@@ -11,8 +11,9 @@ T = TypeVar("T")
 class cached_property(Generic[T]):  # noqa: N801 - as in functools
     """functools.cached_property without its lock, as in Python 3.12.
 
-    The lock of 3.11 is shared by all objects, so that threads wait for each other, and torch.compile cannot trace it.
-    Without it two threads may compute a value twice.
+    The lock of 3.11 is shared by all objects: threads wait for each other, and torch.compile cannot trace it. Without
+    the
+    lock two threads may both compute a value.
     """
 
     def __init__(self, compute: Callable[[Any], T]):

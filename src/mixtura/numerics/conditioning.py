@@ -22,10 +22,12 @@ from mixtura.numerics.cached_property import cached_property
 
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
 LARGEST_INFLATION = 1e6
-# Rows per pattern from which a matrix product per pattern beats copying the pattern's matrix to every row.
+# Rows per pattern from which a matrix product per pattern is faster than copying the pattern's matrix to every row.
 ROWS_PER_PATTERN = 8
-# Cubes of sizes, summed over matrices, that padding may add before a block of its own is cheaper: the calls for a block
-# take about 0.5 ms, inverses 0.3 to 0.5 ns per cube. A fit of 899 x 64 values, 30 % missing, with 2 components for each
+# Largest cost of padding, in cubed matrix sizes summed over matrices, before a separate block is cheaper: the calls for
+# a
+# block take about 0.5 ms, inverses 0.3 to 0.5 ns per unit. A fit of 899 x 64 values, 30 % missing, with 2 components
+# for each
 # of 10 classes takes 4.1 s with a block for every number of missing values, and 1.7 to 2.0 s from 3e5 to 4e6 on.
 PADDED_CUBES = 1e6
 
@@ -65,13 +67,13 @@ class DenseGaussians:
         Returns
         -------
         squared_distances : Tensor of shape (K, n)
-            Of the observed values.
+            Squared distances of the observed values.
         log_determinants : Tensor of shape (K, n)
             Of the observed blocks.
         filled : Tensor of shape (K, n, D)
             The deviations, with missing values at their conditional expectation.
         blocks : list of PatternBlock
-            What `conditional_covariances` needs.
+            Input of `conditional_covariances`.
         """
         n_components, n_rows, _ = deviations.shape
         distances = deviations.new_empty(n_components, n_rows)
@@ -93,7 +95,7 @@ class DenseGaussians:
         return distances, log_determinants, filled, blocks
 
     def _rows_of_blocks(self, observed: Tensor) -> list[tuple[bool, Tensor]]:
-        """Rows whose matrices are inverted together, by the side that is used and the size of their matrices."""
+        """Group rows whose matrices are inverted together, by the side that is used and the size of the matrices."""
         size = observed.shape[1]
         n_missing = size - observed.sum(1)
         on_precision_side = (2 * n_missing <= size) & self._well_conditioned
@@ -183,7 +185,7 @@ def _padded_features(chosen: Tensor) -> Tensor:
 
 
 def _places(features: Tensor, size: int) -> tuple[Tensor, int]:
-    """Where the pairs of features (u, m) lie in flattened matrices, (u m m,), and the width of these, at least D."""
+    """Positions of the pairs of features (u, m) in flattened matrices, (u m m,), and the width of these, at least D."""
     width = max(size, int(features.max()) + 1) if features.numel() else size
     return (features.unsqueeze(2) * width + features.unsqueeze(1)).reshape(-1), width
 
@@ -200,7 +202,7 @@ def _submatrices(matrices: Tensor, features: Tensor) -> Tensor:
 
 
 def _patterns(observed: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct rows of a mask (u, D) as far as equal ones are adjacent, and the number of each row's, (n,)."""
+    """Distinct rows (u, D) of a mask whose equal rows are adjacent, and the pattern number of each row, (n,)."""
     changed = (observed[1:] != observed[:-1]).any(1)
     pattern_of = torch.cat((changed.new_zeros(1, dtype=torch.int64), changed.cumsum(0)))
     first = torch.cat((changed.new_ones(1), changed))
@@ -213,7 +215,7 @@ def _take(values: Tensor, features: Tensor) -> Tensor:
 
 
 def _put(values: Tensor, features: Tensor, entries: Tensor) -> Tensor:
-    """A copy of values (K, n, D) with entries (K, n, m) put at features (n, m) of each row; those beyond D are lost."""
+    """Copy values (K, n, D) with entries (K, n, m) put at features (n, m) of each row; those beyond D are dropped."""
     widened = _widened(values, features).scatter(2, features.expand(len(values), -1, -1), entries)
     return widened[..., : values.shape[-1]]
 

@@ -1,4 +1,4 @@
-"""Where the fused kernels of `numerics.kernels` serve: on a GPU, if Triton is installed and works there."""
+"""Selection of the fused kernels of `numerics.kernels`: on a GPU, if Triton is installed and works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _allowed = ContextVar("fused kernels", default=True)
 
 @contextmanager
 def plain_torch():
-    """A context in which no fused kernel is used: for comparisons."""
+    """A context without fused kernels, for comparisons."""
     token = _allowed.set(False)
     try:
         yield
@@ -26,7 +26,7 @@ def plain_torch():
 
 
 def kernels_for(values: Tensor) -> ModuleType | None:
-    """The kernels for tensors like this one; None where plain torch computes: CPU, gradients, no Triton."""
+    """The kernels for tensors like this one; None if plain torch is used (CPU, gradients, no Triton)."""
     if not values.is_cuda or values.requires_grad or torch.compiler.is_compiling() or not _allowed.get():
         return None
     return working_kernels(values.device)
@@ -34,7 +34,7 @@ def kernels_for(values: Tensor) -> ModuleType | None:
 
 @lru_cache(maxsize=16)
 def working_kernels(device: torch.device) -> ModuleType | None:
-    """The kernels, once they are known to work on a device; None, with a warning, otherwise."""
+    """The kernels if they work on a device; otherwise None, with a warning."""
     try:
         kernels = import_module("mixtura.numerics.kernels")
         kernels.posteriors(torch.zeros(2, 2, device=device))  # compiling needs a C compiler, among others

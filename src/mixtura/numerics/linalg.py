@@ -13,11 +13,11 @@ JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)
 
 
 class NumericalError(FloatingPointError, ValueError):
-    """The input leads to numbers that floating point cannot hold: an error of the input, and an arithmetic one."""
+    """The input leads to non-finite numbers. It is both a ValueError and an ArithmeticError."""
 
 
 def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Lower Cholesky factors, and which matrices had to be repaired.
+    """Compute lower Cholesky factors, and a mask of the repaired matrices.
 
     A matrix that is not positive definite gets the smallest sufficient multiple of its own diagonal added.
 
@@ -42,8 +42,8 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
     factors, info = torch.linalg.cholesky_ex(matrices, out=out)
     repaired = info > 0
     if torch.compiler.is_compiling() or (matrices.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return factors, repaired  # nothing can depend on values that are recorded
-    total = float(factors.detach().diagonal(dim1=-2, dim2=-1).sum())  # an infinite variance has a root all the same
+        return factors, repaired  # control flow cannot depend on recorded values
+    total = float(factors.detach().diagonal(dim1=-2, dim2=-1).sum())  # an infinite variance has an infinite root
     if math.isfinite(total) and not bool(repaired.any()):
         return factors, repaired
     diagonals = matrices.diagonal(dim1=-2, dim2=-1)
@@ -57,14 +57,14 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
         factors, info = torch.linalg.cholesky_ex(attempt)
         if not bool((info > 0).any()):
             return factors, repaired
-        # A matrix that this jitter repaired keeps it: the next round adds more only where it failed.
+        # Matrices repaired by this jitter keep it; the next round adds more to the others only.
         matrices = torch.where((info > 0)[..., None, None], matrices, attempt)
     diagonal_only = torch.diag_embed(diagonals.sqrt())
     return torch.where((info > 0)[..., None, None], diagonal_only, factors), repaired
 
 
 def recording(values: Tensor) -> bool:
-    """Whether operations are being recorded, by a compiler or as a CUDA graph: then nothing can depend on values."""
+    """Whether a compiler or a CUDA graph records operations, so that control flow cannot depend on values."""
     return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
@@ -79,11 +79,11 @@ def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
 
 
 def precisions(factors: Tensor) -> Tensor:
-    """(L L')^-1, needed entry by entry where log-densities become a matrix product."""
+    """(L L')^-1, as coefficients of feature maps."""
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
 
 
-# The sweep over many matrices at once beats LAPACK, called once per matrix, up to this size and from this number on:
+# A sweep over all matrices is faster than LAPACK calls for each, up to this size and from this number on:
 # inverses of 10,000 matrices of size 2 / 6 / 10 take 0.3 / 2.4 / 8.8 ms instead of 2.4 / 5.7 / 11.2; of 100 matrices
 # 0.08 / 0.23 / 0.39 instead of 0.06 / 0.09 / 0.14.
 LARGEST_SWEEP = 10
@@ -114,7 +114,7 @@ def invert_many(matrices: Tensor) -> tuple[Tensor, Tensor]:
 def _sweep(stack: Tensor) -> tuple[Tensor, Tensor]:
     """Inverses (M, M, n) and log-determinants (n,), by Gauss-Jordan sweeps vectorised over the last axis.
 
-    Positive definite matrices need no pivoting. The stack is written over.
+    Positive definite matrices need no pivoting. The input is overwritten.
     """
     size = stack.shape[0]
     log_determinant = stack.new_zeros(stack.shape[2])
@@ -132,7 +132,7 @@ def _sweep(stack: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inverse_softplus(values: Tensor) -> Tensor:
-    """x with log(1 + exp x) = values; values below 1e-8 count as 1e-8."""
+    """x with log(1 + exp x) = values; values below 1e-8 are raised to 1e-8."""
     values = values.clamp_min(1e-8)
     return values + torch.log(-torch.expm1(-values))
 
@@ -195,13 +195,14 @@ def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor
     """V with diag^-1 - V V' = (diag + columns columns')^-1, and the log-determinants of `low_rank_log_determinants`.
 
     Differentiable, for uses that depend on V through V V' alone: the gradient then takes a few small products instead
-    of a way back through a factorisation.
+    of
+    backpropagation through a factorisation.
     """
     return _Inverse.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
 
 
 def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); no check, so that nothing waits for a device."""
+    """L^-1 and log |L L'| of positive definite matrices, (..., R, R); unchecked, to avoid a synchronisation."""
     factors, _ = torch.linalg.cholesky_ex(matrices)
     identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
     return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)

@@ -1,4 +1,4 @@
-"""Optimisers of torch without their side effect on the process."""
+"""Optimisers of torch without their side effects on the process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 @functools.cache
 def import_compiler() -> None:
-    """Import torch's compiler, which the first optimiser of a process imports, and leave the environment as it was.
+    """Import torch's compiler, as the first optimiser of a process does, and restore the environment variables.
 
-    The import names a folder for compiled code in the environment, which programs started later would inherit.
+    The import sets an environment variable, a folder for compiled code, that child processes would inherit.
     """
     before = os.environ.get(CACHE_FOLDER)
     importlib.import_module("torch._dynamo")

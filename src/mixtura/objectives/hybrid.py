@@ -51,7 +51,7 @@ class Hybrid:
     @property
     def own_class_only(self) -> bool:
         """Whether a labeled sample needs the components of its own class only."""
-        # Rows grouped by label no longer tell labeled from unlabeled ones, so both must have weight one.
+        # After grouping by label, labeled and unlabeled rows cannot be distinguished, so both must have weight one.
         return self.tradeoff == 1 and self.unlabeled_weight == 1
 
     @property

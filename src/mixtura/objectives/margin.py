@@ -1,4 +1,4 @@
-"""Large-margin objective: the lead of log p(x, c) over the best other class, up to a margin (RPTP18)."""
+"""Large-margin objective: the difference of log p(x, c) between the own class and the best other class (RPTP18)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mixtura.values.targets import Evaluation, Targets
 class Margin:
     """Large-margin objective, -max(0, margin - beta) (large-margin).
 
-    beta = log p(x, c) - smax over c' != c of log p(x, c') is the lead of the true class. The soft maximum
-    smax(v) = log sum exp(sharpness v) / sharpness exceeds the largest v by at most log(C - 1) / sharpness. Samples that
-    reach the margin, and unlabeled ones, contribute nothing. For soft labels the objective is sum_c y_c (...).
+    beta = log p(x, c) - smax over c' != c of log p(x, c') is the margin of the true class. The soft maximum
+    smax(v) = log sum exp(sharpness v) / sharpness exceeds the largest v by at most log(C - 1) / sharpness. Samples with
+    beta >= margin, and unlabeled samples, contribute nothing. For soft labels the objective is sum_c y_c (...).
 
     Parameters
     ----------
     margin : float, default=1.0
-        Required lead (gamma of [1]_), in units of the log density.
+        Required margin (gamma of [1]_), in units of the log density.
     sharpness : float, default=10.0
         Sharpness of the soft maximum (nu of [1]_).
 

@@ -14,9 +14,9 @@ from mixtura.values.targets import Evaluation, Targets
 
 @dataclass(frozen=True)
 class Members:
-    """Log-likelihoods of all ensemble members, weighted by how often each member uses a sample (members).
+    """Log-likelihoods of all ensemble members, weighted by the counts of the samples in their training sets (members).
 
-        values (2 B, n): counts_nb log p_b(x_n, c_n), then log p_b(x_n, c_n) of the samples that member b does not use;
+        values (2 B, n): counts_nb log p_b(x_n, c_n), then log p_b(x_n, c_n) of the held-out samples of member b;
         numerator (K, n): counts_nb times the posterior among the components of member b.
 
     Parameters

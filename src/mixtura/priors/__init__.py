@@ -8,7 +8,7 @@ from mixtura.priors.conjugate import Conjugate, Shrinkage, default_strength, log
 from mixtura.priors.scaled import Scaled
 from mixtura.roles import DataScales, Prior
 
-# Each entry makes a prior from what a first look at the rows tells.
+# Each entry makes a prior from statistics of the rows.
 PRIORS: dict[str, Callable[[DataScales], Prior]] = {
     "default": Shrinkage().prior,
 }

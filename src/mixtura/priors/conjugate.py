@@ -78,9 +78,9 @@ class Conjugate:
     def wishart(cls, alpha: float, beta: Any, gamma: float = 1.0, mean: Any = None, eta: float = 0.0) -> Conjugate:
         """Create the prior in the parametrisation of Ormoneit and Tresp (1995).
 
-        The prior is Dirichlet(gamma), N(mean, Sigma_k / eta), Wishart(alpha, beta). As in their update (7), the
-        divisor is counts_k + 2 alpha - D, for eta = 0 as well: there one of the counts stems from a prior on the
-        means that is improper, but not flat.
+        The prior is Dirichlet(gamma), N(mean, Sigma_k / eta), Wishart(alpha, beta). As in their update (7), the divisor
+        is counts_k + 2 alpha - D, for eta = 0 as well, where one of the counts comes
+        from an improper prior on the means.
 
         Parameters
         ----------
@@ -236,18 +236,18 @@ def default_strength(n_features: int) -> float:
 @storable("shrinkage")
 @dataclass(frozen=True)
 class Shrinkage:
-    """Conjugate prior whose target is estimated from the data, so that it has no units (shrinkage).
+    """Conjugate prior whose target is estimated from the data, invariant to the scales of the features (shrinkage).
 
     Parameters
     ----------
     strength : float or None, default=None
         Number of pseudo-observations of the covariances; None means `default_strength(n_features)`.
     scale : float, default=1.0
-        Factor of the variances that covariances are shrunk to.
+        Factor of the target of the covariances.
     variances : {"expected", "pooled", "covariance"}, default="expected"
-        Variances to shrink to: those expected of a component, which is narrower than its class (default-prior); the
-        pooled within-class variances; or the pooled within-class covariance matrix, reduced by the same factor as
-        the expected variances.
+        Target of the covariances. "expected": the expected variances of a component, which is narrower than its class
+        (default-prior). "pooled": the pooled within-class variances. "covariance": the pooled within-class covariance
+        matrix, reduced by the same factor as the expected variances.
     mean_strength : float, default=0.0
         Number of pseudo-observations of the means, which are shrunk to the class means; 0 is a flat prior.
     concentration : float, default=1.0

@@ -1,4 +1,4 @@
-"""A prior that counts more or less than once."""
+"""A prior with a factor."""
 
 from __future__ import annotations
 

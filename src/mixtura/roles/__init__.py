@@ -1,9 +1,9 @@
-"""The four roles - covariance, objective, prior, solver - and what each must be able to do. Read this first.
+"""The four roles (covariance, objective, prior, solver) and their methods. Read this first.
 
-A row n and a component k meet in the log joint a[n, k] = log weight_k + log f_k(x_n). Every learner needs from the rows
-only the signed responsibilities A[n, k] = d objective / d a[n, k] and their weighted moments:
+The log joint of row n and component k is a[n, k] = log weight_k + log f_k(x_n). Every solver depends on the rows only
+through the signed responsibilities A[n, k] = d objective / d a[n, k] and their weighted moments:
 
-    a pass over the rows makes moments; a covariance turns moments into parameters; solvers do arithmetic in between.
+    a pass over the rows computes moments; a covariance computes parameters from moments; solvers combine the two.
 
 Shapes: N rows, D features, K components, C classes, R rank, G matrices of a shared structure.
 Work inside a pass is component-major, (K, n), because reductions over components are then vectorised over rows.

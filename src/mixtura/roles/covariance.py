@@ -33,14 +33,14 @@ class Conditioned:
     squared_distances: Tensor  # (K, n), of the observed values
     log_determinants: Tensor  # (K, n), of the observed blocks
     deviations: Tensor  # (K, n, D)
-    state: Any  # what conditional_moments needs
+    state: Any  # input of conditional_moments
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', as optimisers move it (free-form).
+    """Lambda_k = diag(diagonals_k) + sign factors_k factors_k', for optimisers (free-form).
 
-    Whatever uses the factors depends on them through factors factors' alone.
+    Results may depend on the factors only through factors factors'.
     """
 
     log_determinants: Tensor  # log |Lambda_k|, (K,)
@@ -70,9 +70,9 @@ class Marginals(Protocol):
 
 
 class Structure(ABC):
-    """What a user asks for: a covariance structure without numbers. A frozen dataclass.
+    """A covariance structure, as requested by the user, without parameters. A frozen dataclass.
 
-    `name`, `start` and `from_tensors` must be written.
+    A new structure implements `name`, `start` and `from_tensors`.
     """
 
     name: ClassVar[str]
@@ -86,7 +86,7 @@ class Structure(ABC):
 
     @abstractmethod
     def from_tensors(self, tensors: dict[str, Tensor]) -> Covariance:
-        """Make a covariance of its parameters; the inverse of `Covariance.tensors`."""
+        """Make a covariance from its parameters; the inverse of `Covariance.tensors`."""
 
     @property
     def has_update(self) -> bool:
@@ -95,33 +95,33 @@ class Structure(ABC):
 
     @property
     def is_unrestricted(self) -> bool:
-        """Whether every positive definite matrix is of this structure."""
+        """Whether the structure includes every positive definite matrix."""
         return False
 
     @property
     def shares_across_classes(self) -> bool:
-        """Whether components of different classes have one covariance."""
+        """Whether components of different classes share a covariance."""
         return False
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether all features are Gaussian; if not, EM alone can learn them."""
+        """Whether all features are Gaussian; if not, only EM can train the model."""
         return True
 
     def n_gaussian(self, n_features: int) -> int:
-        """How many of the features are Gaussian; they come first."""
+        """Number of Gaussian features; they come first."""
         return n_features
 
     def for_em(self, n_features: int) -> Structure:
-        """The structure that EM fits in place of this one."""
+        """The structure that EM fits instead of this one."""
         return self
 
     def converted(self, covariance: Covariance) -> Covariance:
-        """A covariance that EM fitted, in this structure."""
+        """Convert a covariance fitted by EM to this structure."""
         return covariance
 
     def concatenated(self, covariances: Sequence[Covariance]) -> Covariance:
-        """The components of several covariances of this structure, in order."""
+        """Join the components of several covariances of this structure, in order."""
         parts = [covariance.tensors() for covariance in covariances]
         return self.from_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
@@ -129,21 +129,22 @@ class Structure(ABC):
 class Covariance(Structured):
     """The covariances of K components in one structure: a frozen dataclass.
 
-    A new structure writes `structure`, `dense`, `tensors`, `updated`, and `unconstrained` with its inverse
-    `constrained`. Everything else follows from the dense matrices, and is overridden only for speed. `dense` and
-    `constrained` are differentiable, and neither repair a matrix nor wait for the device. `form` and `coefficients`
-    belong together: the moments of the feature map are those that `updated` gets.
+    A new structure implements `structure`, `dense`, `tensors`, `updated`, and `unconstrained` with its inverse
+    `constrained`. The defaults of all other methods use the dense matrices; they are overridden only for speed. `dense`
+    and `constrained` are differentiable, without repairs of matrices and without synchronisation with the device.
+    `form`
+    and `coefficients` belong together: the moments of the feature map are the input of `updated`.
     """
 
-    # Values that are computed once and selected with the components.
+    # Cached values that `select` carries over to the selected components.
     _carried: ClassVar[tuple[str, ...]] = ("_factorised", "_repaired", "precisions")
 
-    # ---- to be written ----
+    # ---- to be implemented ----
 
     @property
     @abstractmethod
     def structure(self) -> Structure:
-        """The structure whose `from_tensors` makes this covariance again."""
+        """The structure whose `from_tensors` restores this covariance."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -157,12 +158,12 @@ class Covariance(Structured):
     def updated(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Covariance:
         """The covariance that maximises the expected log-likelihood plus log prior (map-update).
 
-        `unrestricted_update` gives the matrices that a covariance without structure would have.
+        `unrestricted_update` gives the matrices of a covariance without restrictions.
 
         Parameters
         ----------
         scatter : Moments
-            About the new means; its counts are the divisors. Components without a positive count stay as they are.
+            Moments about the new means; the counts are the divisors. Components without a positive count do not change.
         pseudo : PseudoMoments
             Of the prior.
         floor : Tensor of shape (D,)
@@ -171,7 +172,7 @@ class Covariance(Structured):
 
     @abstractmethod
     def unconstrained(self) -> dict[str, Tensor]:
-        """The parameters as numbers of any size and sign, for optimisers; as many as are independent (free-form)."""
+        """Unconstrained parameters for optimisers, without redundancy (free-form)."""
 
     @abstractmethod
     def constrained(self, free: dict[str, Tensor]) -> Covariance:
@@ -203,12 +204,12 @@ class Covariance(Structured):
 
     @property
     def matrix_of(self) -> Tensor:
-        """The distinct matrix of each component, (K,): fewer than K where components share one."""
+        """The distinct matrix of each component, (K,): fewer than K if components share matrices."""
         return torch.arange(self.n_components, device=next(iter(self.tensors().values())).device)
 
     @property
     def form(self) -> Form:
-        """The form in which `updated` wants second moments."""
+        """The form of the second moments that `updated` takes."""
         return DENSE
 
     # ---- matrices ----
@@ -228,7 +229,7 @@ class Covariance(Structured):
 
     @property
     def repaired(self) -> Tensor:
-        """Which matrices are not positive definite, or needed a repair to be, (K,)."""
+        """Mask of the matrices that are not positive definite or were repaired, (K,)."""
         return self._repaired
 
     @cached_property
@@ -270,7 +271,7 @@ class Covariance(Structured):
     def select(self, components: slice | Tensor) -> Covariance:
         """The covariances of some components."""
         chosen = self.structure.from_tensors({name: part[components] for name, part in self.tensors().items()})
-        for name in self._carried:  # what is computed already is not computed again
+        for name in self._carried:  # keeps results that are already computed
             if name in vars(self):
                 value = vars(self)[name]
                 several = isinstance(value, tuple)
@@ -278,25 +279,25 @@ class Covariance(Structured):
         return chosen
 
     def compacted(self) -> Covariance:
-        """Without matrices that no component has."""
+        """Remove matrices that no component uses."""
         return self
 
     def at(self, means: Tensor) -> Covariance:
-        """The covariance for components with these means (K, D), on which those of categorical features depend."""
+        """The covariance for components with these means (K, D); only categorical features depend on them."""
         return self
 
     def to(self, device: torch.device | str) -> Covariance:
-        """The same covariances on another device."""
+        """Copy the covariances to a device."""
         return self.structure.from_tensors({name: part.to(device) for name, part in self.tensors().items()})
 
     def safe(self) -> Covariance:
-        """With matrices that rounding left without a Cholesky factor repaired."""
+        """Repair matrices that have no Cholesky factor because of rounding."""
         return self
 
     def matched(self, scatter: Tensor) -> Covariance:
-        """The covariance of this structure for these variances (K, D) or matrices (K, D, D).
+        """The covariance of this structure with these variances (K, D) or matrices (K, D, D).
 
-        Matrices that components share stay as they are, and so do structures without a closed update.
+        Shared matrices, and structures without a closed-form update, do not change.
         """
         if not self.structure.has_update:
             return self
@@ -305,16 +306,16 @@ class Covariance(Structured):
         return self.updated(moments, PseudoMoments(0.0, 0.0, 0.0, zeros[0], zeros[0]), zeros[0])
 
     def scaled(self, scales: Tensor) -> Covariance:
-        """The covariances of scales * x; scales (D,) are all equal where `has_one_scale`."""
+        """The covariances of scales * x; scales (D,) are all equal if `has_one_scale`."""
         return self.matched(self._matrices * (scales.unsqueeze(-1) * scales))
 
     def with_smallest(self, smallest: float) -> Covariance:
-        """With a smallest diagonal entry for optimisers, where the structure has one."""
+        """Set the smallest diagonal entry for optimisers, if the structure has one."""
         return self
 
     def check(self) -> None:
         """Raise a ValueError unless all matrices are finite and, up to rounding, positive definite."""
-        variances = self.variances()  # fails where there are not two dimensions
+        variances = self.variances()  # fails unless there are two dimensions
         checks.positive_numbers("a variance", variances)
         scales = variances.rsqrt()
         checks.definite("a covariance", self._matrices * scales.unsqueeze(-1) * scales.unsqueeze(-2))
@@ -327,7 +328,7 @@ class Covariance(Structured):
         Parameters
         ----------
         means : Tensor of shape (K, D)
-            About the centre of the rows.
+            Means about the centre of the rows.
         constants : Tensor of shape (K,)
             Added to the log-densities.
         """
@@ -344,7 +345,7 @@ class Covariance(Structured):
     def distance_moments(self, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the squared distances of a component's own rows with these observed values (n, D).
 
-        Each is (n,), or (K, n) where components differ.
+        Each is (n,), or (K, n) if components differ.
         """
         count = observed.sum(1).to(self.variances().dtype)
         return count, 2 * count
@@ -374,7 +375,7 @@ class Covariance(Structured):
         return DenseGaussians(self._matrices, self.precisions, self.log_determinants)
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
-        """Condition on the observed values (n, D); deviations (K, n, D) are zero in the missing ones."""
+        """Condition on the observed values (n, D); deviations (K, n, D) are zero for missing values."""
         return Conditioned(*self._gaussians.condition(deviations, observed))
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
@@ -387,18 +388,18 @@ class Covariance(Structured):
         return False
 
     def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
-        """The marginal densities of the observed values of rows (n, D), zero in missing values.
+        """The marginal densities of the observed values of rows (n, D), which are zero for missing values.
 
-        Rows and means (K, D) are about the same point.
+        Rows and means (K, D) have the same reference.
         """
         raise NotImplementedError(f"{type(self).__name__} has no marginals by matrix products; use condition")
 
     # ---- learning ----
 
     def unrestricted_update(self, scatter: Moments, pseudo: PseudoMoments, floor: Tensor) -> Tensor:
-        """Matrices (K, D, D) that `updated` would give a covariance without structure (map-update).
+        """The update (K, D, D) of a covariance without restrictions (map-update).
 
-        Moments are in the dense form. The matrices of components without a positive count stay as they are.
+        Moments are in the dense form. The matrices of components without a positive count do not change.
         """
         divisors = (scatter.counts + pseudo.covariance_count)[:, None, None]
         matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
@@ -410,15 +411,15 @@ class Covariance(Structured):
         return matrices
 
     def definite(self, scatter: Moments, pseudo: PseudoMoments) -> Tensor:
-        """Which components `updated` would give a positive definite matrix without a repair, (K,).
+        """Mask of the components whose update is positive definite without a repair, (K,).
 
-        Differences of moments need not be the moments of anything.
+        Net moments need not be the moments of any rows.
         """
         (prior,) = image(DENSE, pseudo.scatter, self.n_components)
         failures = torch.linalg.cholesky_ex(scatter.seconds[0] + prior)[1]  # of the lower triangles
         return (scatter.counts + pseudo.covariance_count > 0) & (failures == 0)
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        """The precisions of `constrained(free)`, differentiable, without a repair or a wait for the device."""
+        """The precisions of `constrained(free)`, differentiable, without repairs and without synchronisation."""
         inverse, log_determinants = linalg.inverse_factors(self.constrained(free).dense())
         return Quadratic(-log_determinants, None, inverse.mT)

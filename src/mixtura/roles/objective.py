@@ -11,20 +11,20 @@ from mixtura.values.targets import Evaluation, Targets
 
 @runtime_checkable
 class Objective(Protocol):
-    """A function of the log joints (K, n) of rows and of what is known of their classes."""
+    """A function of the log joints (K, n) of rows and of their labels."""
 
     name: str
 
     @property
     def own_class_only(self) -> bool:
-        """Labeled rows meet the components of their own class and no others."""
+        """Whether labeled rows are evaluated with the components of their own class only."""
         ...
 
     @property
     def needs_denominator(self) -> bool: ...
     @property
     def has_density(self) -> bool:
-        """Can use unlabeled rows."""
+        """Whether unlabeled rows contribute."""
         ...
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation: ...
@@ -32,9 +32,9 @@ class Objective(Protocol):
 
 @runtime_checkable
 class LogSumObjective(Objective, Protocol):
-    """An objective that is a weighted sum of log p(x, c) and log p(x): a fused kernel knows its responsibilities."""
+    """An objective that is a weighted sum of log p(x, c) and log p(x), which the fused kernel supports."""
 
     @property
     def log_sums(self) -> tuple[float, float] | None:
-        """The two weights; for an unlabeled row log p(x, c) stands for log p(x). None: not with these parameters."""
+        """The two weights; None if the parameters do not allow it. For unlabeled rows the first term is log p(x)."""
         ...

@@ -1,4 +1,4 @@
-"""The prior role: a density of the parameters, and pseudo-moments where it is conjugate."""
+"""The prior role: a density of the parameters, with pseudo-moments if it is conjugate."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mixtura.values.pseudo_moments import PseudoMoments
 
 @dataclass(frozen=True)
 class DataScales:
-    """What a first look at the rows tells a prior that is given without numbers."""
+    """Statistics of the rows for a prior whose parameters are estimated from the data."""
 
-    expected: Tensor  # (D,), variances that components may be expected to have
+    expected: Tensor  # (D,), expected variances of the components
     pooled: Tensor  # (D,), variances about the class means
     means: Tensor  # (K, D), the mean of the class of every component
-    covariance: Callable[[], Tensor]  # (D, D), about the class means, and as much smaller as `expected` is for parts
+    covariance: Callable[[], Tensor]  # (D, D), about the class means, reduced by the same factor as `expected`
 
 
 class Parameters(Protocol):
-    """What a prior sees of a mixture, in the units of the rows. A `Mixture` offers it, and so does an optimiser."""
+    """The parameters of a mixture, in the units of the rows, as a prior sees them: of a `Mixture` or an optimiser."""
 
     @property
     def log_weights(self) -> Tensor:
@@ -58,12 +58,12 @@ class Prior(Protocol):
     """A density over the parameters of a mixture."""
 
     def log_density(self, parameters: Parameters) -> Tensor:
-        """A number, differentiable, up to a constant."""
+        """The log density up to a constant: a differentiable scalar."""
         ...
 
 
 @runtime_checkable
 class ConjugatePrior(Prior, Protocol):
-    """A prior whose maximum combines with moments in closed form, which EM and extended Baum-Welch need."""
+    """A prior with closed-form updates from moments, as EM and extended Baum-Welch need."""
 
     def pseudo_moments(self, n_features: int) -> PseudoMoments: ...

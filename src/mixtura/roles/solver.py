@@ -12,7 +12,7 @@ from mixtura.roles.prior import Prior
 
 @dataclass(frozen=True)
 class Info:
-    """What a step tells the loop.
+    """The report of a step to the loop.
 
     Attributes
     ----------
@@ -20,9 +20,9 @@ class Info:
         Objective per unit of weight of the state that the step started from, log prior included; one for each member
         where several mixtures are trained together.
     repairs : tuple of str
-        What had to be repaired, in words; with several members one text for each, empty where nothing was.
+        Descriptions of repairs; with several members one text for each, empty without repairs.
     converged : bool, optional
-        Where the solver has a rule of its own; None leaves it to the change of the value.
+        Result of the solver's own convergence test; None leaves the decision to the change of the value.
     """
 
     value: float | tuple[float, ...]
@@ -34,13 +34,13 @@ class Info:
 class Solver(Protocol):
     """Improves a model in steps; solvers/loop.py checks convergence, limits and non-finite values for every solver.
 
-    States are values: a step returns a new one, so that `result` of the old one is the model before the step.
+    States are immutable: a step returns a new one, and `result` of the old one is the model before the step.
     """
 
     name: str
 
     def init(self, problem: Any, start: Any) -> Any:
-        """Return the state at a start, a model of the kind that `result` returns."""
+        """Return the initial state for a model of the kind that `result` returns."""
         ...
 
     def step(self, problem: Any, state: Any) -> tuple[Any, Info]: ...
@@ -49,11 +49,11 @@ class Solver(Protocol):
         ...
 
     def saved(self, state: Any) -> Any:
-        """Return what a checkpoint keeps of a state: numbers, tensors, and values that can be stored."""
+        """Return the contents of a checkpoint: numbers, tensors and storable values."""
         ...
 
     def restored(self, problem: Any, saved: Any) -> Any:
-        """Return the state that `saved` was made of."""
+        """Return the state from the output of `saved`."""
         ...
 
 
@@ -63,17 +63,17 @@ class MixtureSolver(Solver, Protocol):
 
     @property
     def needs_fit(self) -> bool:
-        """Whether it starts from a mixture that EM has fitted, and not from the first guess of an initialisation."""
+        """Whether the solver starts from a mixture fitted by EM instead of the initial one."""
         ...
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        """Return why it cannot train such a mixture, as a clause; None where it can."""
+        """Return a clause that says why the solver does not support such a mixture, or None."""
         ...
 
 
 @runtime_checkable
 class MemberSolver(Protocol):
-    """A solver that trains several mixtures together; members that converge leave."""
+    """A solver that trains several mixtures (members) together; converged members are removed."""
 
     name: str
 
@@ -87,5 +87,5 @@ class MemberSolver(Protocol):
         ...
 
     def restored(self, first: Any, members: Any) -> Any:
-        """Return the state of some members of the first state, by pairs of number and model, for checkpoints."""
+        """Return the state of some members from pairs of number and model, for checkpoints."""
         ...

@@ -1,4 +1,4 @@
-"""Curvature of the conditional likelihood of a log-linear mixture plus the precisions, factored in the smaller space.
+"""Curvature of the conditional likelihood of a log-linear mixture plus the precisions, in the smaller of two spaces.
 
 DirectCurvature works with the active columns, FeatureCurvature with the features that span them; both give the same
 numbers (feature-form).
@@ -85,14 +85,14 @@ class DirectCurvature:
     def hessian(self, share: Share) -> Tensor:
         """Minus second derivatives, (P, P).
 
-        (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 put right;
+        (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 corrected;
         (exact-hessian)     minus the same with responsibilities in place of posteriors.
         """
         total = self._complete(share.posteriors)
         return total if share.responsibilities is None else total - self._complete(share.responsibilities)
 
     def _complete(self, posteriors: Tensor) -> Tensor:
-        mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); brackets would be slower
+        mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); indexing would be slower
         return torch.addmm(torch.mm(mixed, self.rooted.T).mul_(self.same), mixed, mixed.T, alpha=-1)
 
     def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
@@ -147,7 +147,7 @@ class FeatureCurvature:
         return self.back(gather(self.features, residuals * self.weights).T, self.components)
 
     def back(self, vectors: Tensor, components: Tensor) -> Tensor:
-        """Derivatives by features (R, K) to derivatives by values (P,)."""
+        """Convert derivatives by features (R, K) to derivatives by values (P,)."""
         return (self.maps * vectors[:, components]).sum(0)
 
     def spreads(self, precisions: Tensor) -> Tensor:
@@ -220,4 +220,4 @@ class FeatureFactored:
         return torch.cat(quadratics) / self.precisions
 
     def covariance(self) -> Tensor:
-        raise NotImplementedError  # the posterior covariance is computed by DirectCurvature, once few pairs are left
+        raise NotImplementedError  # the posterior covariance is computed by DirectCurvature

@@ -58,7 +58,7 @@ def standard_scaling(rows: Tensor, weights: Tensor) -> Scaling:
 
 
 def no_scaling(n_features: int, device: torch.device) -> Scaling:
-    """Rows as they are."""
+    """The identity."""
     zeros = torch.zeros(n_features, dtype=torch.float64, device=device)
     return Scaling(zeros, torch.ones_like(zeros))
 
@@ -143,7 +143,7 @@ class RBF:
     gamma: float = 1.0
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
-        centre = right.mean(0)  # far from zero the squares would lose the digits that tell rows apart
+        centre = right.mean(0)  # far from zero, differences of squares would lose digits
         left, right = left - centre, right - centre
         lengths = left.square().sum(1, keepdim=True) + right.square().sum(1)
         return torch.addmm(lengths, left, right.T, alpha=-2).clamp_min_(0).mul_(-self.gamma).exp_()

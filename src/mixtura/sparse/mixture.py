@@ -19,7 +19,7 @@ class SparseMixture:
     """a[n, k] = log weight_k + sum_i values_i phi_i(x_n) over the pairs i of component k (sparse-mixture), HU21 eq. 1.
 
     A pair is a component and a column of the basis; all other coefficients are zero. Weights sum to one within a class,
-    and the constant column carries the class prior. Components are sorted by class, pairs by component.
+    and the constant column contains the class prior. Components are sorted by class, pairs by component.
     """
 
     log_weights: Tensor  # (K,)
@@ -30,7 +30,7 @@ class SparseMixture:
     precisions: Tensor  # (P,), of the prior of each value
 
     def check(self) -> None:
-        """Raise a ValueError unless the parts fit together; the basis checks the columns."""
+        """Raise a ValueError unless the parts are consistent; the basis checks the columns."""
         checks.class_numbers(self.class_of, self.n_components)
         checks.numbers("log weights", self.log_weights, (self.n_components,))
         checks.positions("components of the values", self.components, self.n_components)
@@ -49,12 +49,12 @@ class SparseMixture:
 
     @cached_property
     def class_sizes(self) -> list[int]:
-        """How many components each class has."""
+        """Number of components of each class."""
         return torch.bincount(self.class_of).tolist()
 
     @cached_property
     def members(self) -> Tensor:
-        """Which component a pair belongs to, as 0 and 1, (P, K)."""
+        """Indicators of the component of each pair, (P, K)."""
         return torch.nn.functional.one_hot(self.components, self.n_components).to(self.values.dtype)
 
     def coefficients(self, n_columns: int) -> Tensor:

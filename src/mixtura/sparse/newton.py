@@ -1,7 +1,7 @@
 """Sparse Bayesian learning of log-linear mixtures (HU21): Newton to the mode, Laplace evidence, precision updates.
 
 One step is one update of the precisions: the mode of the values given precisions and weights (EM over the components,
-Newton inside), the curvature there, new precisions, new weights. Pairs and components of no relevance are removed.
+Newton inside), the curvature there, new precisions, new weights. Irrelevant pairs and components are removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class State:
     responsibilities: Tensor
     n_components_at_start: int
     n_steps: int = 0
-    curvature: Curvature | None = None  # of the last step: still good while the pairs are the same
+    curvature: Curvature | None = None  # of the last step; valid while the pairs are the same
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class SparseNewton:
-    """The learning algorithm of HU21 (Algorithm 1), in the feature form where that is smaller.
+    """The learning algorithm of HU21 (Algorithm 1), in the feature form if that is smaller.
 
     Parameters
     ----------
@@ -88,9 +88,9 @@ class SparseNewton:
         Whether the Laplace approximation uses the Hessian of the likelihood instead of the one in the paper, which
         holds the responsibilities fixed (complete-hessian).
     tolerance : float, default=1e-5
-        Squared change of all precisions at which the steps end.
+        Convergence threshold of the squared change of all precisions.
     merge : bool, default=True
-        Whether components that have become equal are merged.
+        Whether equal components are merged.
     """
 
     prior: Relevance = field(default_factory=Relevance)
@@ -106,7 +106,7 @@ class SparseNewton:
         return state
 
     def saved(self, state: State) -> dict[str, Any]:
-        """Leave out the curvature, which follows from the pairs."""
+        """Omit the curvature, which follows from the pairs."""
         return {
             "mixture": state.mixture,
             "responsibilities": state.responsibilities,
@@ -161,9 +161,11 @@ class SparseNewton:
         own: Tensor,
         curvature: Curvature,
     ) -> Mode:
-        """Concave: multinomial logistic regression with soft labels. A step that raises the gradient is halved.
+        """Newton's method for a concave problem: multinomial logistic regression with soft labels.
 
-        The curvature of a step serves the next one too if the gradient fell by so much that it can hardly have changed.
+        A step that increases the gradient is halved. After a step that decreases the gradient strongly, the curvature
+        is
+        reused.
         """
         values, rate, previous, factored = start, 1.0, float("inf"), None
         for _ in range(MOST_NEWTON_STEPS):
@@ -211,7 +213,7 @@ class SparseNewton:
         return state
 
     def settled(self, state: State, evidence: Evidence) -> tuple[State, float]:
-        """The state at its mode, and the log evidence there."""
+        """The state at its mode, and the log evidence at the mode."""
         if state.mixture.n_pairs == 0:
             return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
         moved, factored, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))

@@ -56,7 +56,7 @@ class SparseProblem:
     """
 
     rows: Tensor  # (N, D), scaled; for a precomputed kernel the values themselves
-    evidence: Evidence | None  # None where columns are to be added one by one
+    evidence: Evidence | None  # None if columns are added one by one
     basis: Basis
     labels: Tensor  # (N,)
     weights: Tensor  # (N,)
@@ -64,8 +64,8 @@ class SparseProblem:
     scaling: Scaling
     n_components: list[int]
     memory_limit: int
-    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it
-    start_variance: float | None = None  # the most that their inverses add up to
+    precisions: Tensor | None = None  # (H,), initial precisions of columns, up to a common factor
+    start_variance: float | None = None  # largest sum of their inverses
 
     @cached_property
     def class_of(self) -> Tensor:

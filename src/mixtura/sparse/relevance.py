@@ -1,4 +1,4 @@
-"""The prior of sparse Bayesian learning: every weight has a precision of its own, set by maximising the evidence."""
+"""The prior of sparse Bayesian learning: every weight has its own precision, which maximises the evidence."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Relevance:
         return log_density - self.rate * precisions.reciprocal().sum() if self.rate else log_density
 
     def updated(self, values: Tensor, precisions: Tensor, determined: Tensor) -> Tensor:
-        """determined_i / value_i^2 (precision-update), HU21 eq. 17 with the square that print lost, if rate is 0.
+        """determined_i / value_i^2 (precision-update), HU21 eq. 17 with the square missing in print, if rate is 0.
 
-        determined_i = 1 - precision_i * posterior variance_i, between 0 (the prior decides) and 1 (the data decide).
-        If rounding makes it zero, the precision stays. With a rate, the precision solves
+        determined_i = 1 - precision_i * posterior variance_i, between 0 (determined by the prior) and 1 (by the data).
+        If rounding makes it zero, the precision does not change. With a rate, the precision solves
         precision value^2 = determined + 2 rate / precision.
         """
         squares, known = values.square().clamp_min(1e-300), determined
@@ -57,7 +57,7 @@ class Relevance:
         return (determined < DETERMINED) & (precisions > NEGLIGIBLE) & (best > NEGLIGIBLE)
 
     def relevant(self, precisions: Tensor) -> Tensor:
-        """Which values stay, (P,)."""
+        """Mask of the values that are kept, (P,)."""
         return precisions < self.largest
 
     def gains(self, squared_gradients: Tensor, curvatures: Tensor) -> tuple[Tensor, Tensor]:

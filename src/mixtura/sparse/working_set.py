@@ -38,15 +38,15 @@ class Candidates:
 
     basis: Basis
     rows: Tensor
-    precisions: Tensor | None = None  # (H,), at which columns start, or a multiple of it; one unless given
-    start_variance: float | None = None  # the most that their inverses add up to
+    precisions: Tensor | None = None  # (H,), initial precisions of columns, up to a common factor; one unless given
+    start_variance: float | None = None  # largest sum of their inverses
 
     @property
     def n_columns(self) -> int:
         return self.basis.n_columns
 
     def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
-        """Precisions at which columns start together, all of them or some (start-variance): (H',) -> (H',)"""
+        """Initial precisions of all or some columns (start-variance): (H',) -> (H',)"""
         precisions = self.rows.new_ones(self.n_columns) if self.precisions is None else self.precisions
         precisions = precisions if index is None else precisions[index]
         if self.start_variance is None:
@@ -65,8 +65,8 @@ class WorkingState:
     state: State
     columns: Tensor
     features: Tensor
-    order: Tensor  # candidates in the order in which they are looked at
-    n_seen: int = 0  # candidates since the last gain
+    order: Tensor  # candidates in the order of evaluation
+    n_seen: int = 0  # candidates evaluated since the last gain
 
     @property
     def mixture(self) -> SparseMixture:
@@ -75,7 +75,7 @@ class WorkingState:
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """Steps of an inner solver over a few columns, alternating with searches for columns that raise the evidence."""
+    """Steps of an inner solver over a few columns, alternating with searches for columns that increase the evidence."""
 
     inner: SparseNewton
     candidates: Candidates
@@ -106,7 +106,7 @@ class WorkingSet:
         return WorkingState(**{**saved, "state": self.inner.restored(problem, saved["state"])})
 
     def step(self, problem: Evidence, state: WorkingState) -> tuple[WorkingState, Info]:
-        """Update the precisions; every few updates, and whenever they have settled, look for new columns."""
+        """Update the precisions; every few updates, and after convergence, search for new columns."""
         evidence = replace(problem, features=state.features)
         inner, info = self.inner.step(evidence, state.state)
         settled = bool(info.converged)

@@ -1,1 +1,1 @@
-"""Frozen values that parts hand to each other: moments, summaries, pseudo-moments, targets, extents."""
+"""Frozen values that parts exchange: moments, summaries, pseudo-moments, targets, extents."""

@@ -1,4 +1,4 @@
-"""Values as JSON and tensors, and back: one encoder and one decoder for everything that an estimator shows.
+"""Encoding of values as JSON and tensors, and decoding, for all attributes and arguments of estimators.
 
 JSON has None, booleans, integers, finite numbers, text and lists; everything else is an object with a tag:
 
@@ -33,8 +33,8 @@ from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured, stored_f
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 TENSOR_DTYPES = {*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-LONG = 8  # from so many entries on, lists of numbers and of equal values are stored as tensors
-LARGEST_TEXT_ARRAY = 5 * 10**7  # bytes: arrays of text give every entry the room of the longest
+LONG = 8  # length from which lists of numbers, and of values of one class, are stored as tensors
+LARGEST_TEXT_ARRAY = 5 * 10**7  # bytes; in arrays of text every entry takes the memory of the longest one
 PLAIN = (bool, int, str, type(None))
 
 
@@ -43,7 +43,7 @@ def arguments_of(estimator: Any) -> dict[str, Any]:
 
 
 def fitted_of(estimator: Any) -> dict[str, Any]:
-    """The attributes that a fit has set, by scikit-learn's convention."""
+    """The fitted attributes, by scikit-learn's convention."""
     return {name: value for name, value in vars(estimator).items() if name.endswith("_") and not name.startswith("_")}
 
 
@@ -51,7 +51,7 @@ def fitted_of(estimator: Any) -> dict[str, Any]:
 
 
 class Encoder:
-    """Collects tensors while it turns values into JSON; `place` says where a value is, such as `solver.optimiser`."""
+    """Encodes values as JSON and collects their tensors; `place` is the name of a value, such as `solver.optimiser`."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -153,7 +153,7 @@ class Encoder:
 
 
 def refusal(value: Any, place: str) -> str:
-    """Why a file cannot hold a value, and what to do."""
+    """The message for a value that a file cannot hold, with the fix."""
     name, what = place.partition(".")[0], f"a {type(value).__name__}"
     advice = f"set it with model.set_params({name}=...) to numbers, text, arrays or an object of mixtura, or register"
     advice += " its class with mixtura.values.storable.storable"
@@ -171,7 +171,7 @@ def refusal(value: Any, place: str) -> str:
 
 
 def check(value: Any, place: str) -> None:
-    """Whether the fields of a registered value fit together."""
+    """Check the fields of a registered value."""
     try:
         value.check() if isinstance(value, Structured) else CHECKS.get(type(value), lambda _: None)(value)
     except ValueError as error:
@@ -182,7 +182,7 @@ def check(value: Any, place: str) -> None:
 
 
 class Decoder:
-    """The inverse of `Encoder`. Whatever does not look as the encoder would have written it is a ValueError."""
+    """The inverse of `Encoder`. Input that the encoder cannot have written raises a ValueError."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors, self.unused = tensors, set(tensors)
@@ -238,7 +238,7 @@ class Decoder:
         if not all(type(n) is int and 0 <= n <= len(entries) for n in shape) or math.prod(shape) != len(entries):
             raise ValueError(f"it has an array of {len(entries)} entries and shape {shape}")
         array = np.empty(len(entries), dtype=kind)
-        for i, item in enumerate(entries):  # lists among objects stay lists
+        for i, item in enumerate(entries):  # lists in arrays of objects stay lists
             array[i] = item
         return array.reshape(shape)
 
@@ -259,7 +259,7 @@ class Decoder:
         return [self._made(name, dict(zip(lists, row, strict=True))) for row in rows]
 
     def _made(self, name: str, values: dict[str, Any]) -> Any:
-        """A dataclass from its fields; a field that the file does not know has its default."""
+        """Make a dataclass from its fields; a field that is not in the file gets its default."""
         cls = CLASSES[name]
         hints = field_types(cls)
         wrong = [key for key in values if key not in hints or not fits(values[key], hints[key])]
@@ -316,7 +316,7 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type; of what containers hold, only the container is looked at."""
+    """Whether a value is of an annotated type; the contents of containers are not checked."""
     if hint is Any:
         return True
     if get_origin(hint) in (Union, types.UnionType):

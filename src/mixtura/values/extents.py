@@ -1,4 +1,4 @@
-"""Smallest and largest values of rows: one look that also tells of missing values and of infinities."""
+"""Smallest and largest values of rows, computed together with a check for missing and infinite values."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Numbers that are compared with as many others at a time: row by row, narrow rows would leave most of a vector register
-# idle and wide ones the nearest cache. One thread so takes half the time that torch takes with two.
+# Numbers compared with as many others in one operation. Single rows are too short for vector registers, or too long for
+# the first-level cache. One thread takes half of the time of torch with two threads.
 LINE = 2**10
-STRETCH = 2**17  # numbers that are looked at twice while they are in a cache, for the smallest and for the largest
+STRETCH = 2**17  # numbers that fit the cache and are read twice, for the minimum and the maximum
 
 
 @dataclass(frozen=True)
 class Extents:
-    """Smallest and largest observed values of every feature, (D,), in double precision; inf and -inf where there are
-    none.
-    """
+    """Smallest and largest observed values of every feature, (D,), in double precision; inf and -inf without values."""
 
     low: Tensor
     high: Tensor
     complete: bool  # whether no value is missing
 
     def __add__(self, other: Extents) -> Extents:
-        """Of the rows of both."""
+        """Extents of the rows of both."""
         return union([other], self)
 
     def to(self, device: torch.device) -> Extents:
         return Extents(self.low.to(device), self.high.to(device), self.complete)
 
     def within(self, dtype: torch.dtype) -> bool:
-        """Whether all values are finite numbers of this type."""
+        """Whether all values are finite in this type."""
         largest = torch.finfo(dtype).max
         return bool((self.low >= -largest).all()) and bool((self.high <= largest).all())
 
 
 def extents_of(rows: Tensor | np.ndarray) -> Extents:
-    """Of rows (n, D); NaN means missing."""
+    """Compute the extents of rows (n, D); NaN is a missing value."""
     if isinstance(rows, np.ndarray):
         return _extents_of_array(rows)
     if rows.device.type == "cpu":
@@ -56,13 +54,13 @@ def extents_of(rows: Tensor | np.ndarray) -> Extents:
 
 
 def no_extents(size: int, device: torch.device) -> Extents:
-    """The extents of no rows."""
+    """The extents of zero rows."""
     infinite = torch.full((size,), torch.inf, dtype=torch.float64, device=device)
     return Extents(infinite, -infinite, True)
 
 
 def union(parts: Iterable[Extents], start: Extents) -> Extents:
-    """The extents of several parts and of what came before them."""
+    """The extents of several parts together."""
     low, high, complete = start.low, start.high, start.complete
     for part in parts:
         low, high = torch.minimum(low, part.low), torch.maximum(high, part.high)
@@ -79,7 +77,7 @@ def _extents_of_array(rows: np.ndarray) -> Extents:
 
 
 def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest value of every column, several rows against as many others at a time."""
+    """The smallest and the largest value of every column, comparing several rows at a time."""
     n_rows, size = rows.shape
     together = max(1, LINE // size) if rows.flags.c_contiguous else 1
     even = n_rows - n_rows % together
@@ -97,13 +95,13 @@ def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, n
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the rows lie: a centre (D,), and the largest distance from it in every feature, (D,)."""
+    """The region of the rows: a centre (D,), and the largest distance from it in every feature, (D,)."""
 
     centre: Tensor
     radii: Tensor
 
     def holds(self, extents: Extents | None) -> bool:
-        """Whether it is known that all rows lie inside."""
+        """Whether all rows are known to lie inside."""
         if extents is None:
             return False
         low, high = (part.to(self.centre.device) - self.centre for part in (extents.low, extents.high))
@@ -111,10 +109,10 @@ class Frame:
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; the centre is exact in single precision: nothing is lost there."""
+    """The frame of rows between these values; its centre is representable in single precision."""
     empty = smallest > largest  # a column without an observed value
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
     middle = 0.5 * smallest + 0.5 * largest
     rounded = middle.float().double()
-    centre = torch.where(rounded.isfinite(), rounded, middle)  # beyond the range of single precision
+    centre = torch.where(rounded.isfinite(), rounded, middle)  # outside the range of single precision
     return Frame(centre, torch.maximum(largest - centre, centre - smallest))

@@ -1,11 +1,14 @@
-"""Feature maps: how models score rows, and the transpose of that, for every learner and every head.
+"""Feature maps: the scores of rows, and their transpose, for every model and every head.
 
     a_k(x) = bias_k + weights_k . phi(x) - sign/2 |projections_k x - offsets_k|^2                       (scores)
 
-The first features, phi, are shared by all components: one matrix product scores a row by all of them. Projections
-belong to each component. A model has one of the two parts, or both. `forward` gives log joints; `pullback`, its
-transpose, gives sum_n A_kn times the features: the weighted moments of the rows, which are equally the gradient of
-sum A a with respect to the coefficients.
+The features phi are shared by all components: one matrix product computes the scores of all components. Projections
+differ
+between components. A model has one of the two parts, or both. `forward` gives log joints; `pullback`, its transpose,
+gives
+sum_n A_kn times the features. These are the weighted moments of the rows, and equally the gradient of sum A a with
+respect
+to the coefficients.
 
 Rows are columns here, x (D, n) and scores (K, n): reductions over components are then vectorised over rows.
 """
@@ -26,10 +29,10 @@ from mixtura.values.sparse_rows import quietly
 class SharedMap(Protocol):
     """phi(x): the features x themselves, then products of two of them."""
 
-    form: Form  # of the second moments that its products are
+    form: Form  # of the second moments given by its products
 
     def n_columns(self, size: int) -> int:
-        """Length of phi for so many features."""
+        """Length of phi for a number of features."""
         ...
 
     def products(self, x: Tensor) -> Tensor:
@@ -37,7 +40,7 @@ class SharedMap(Protocol):
         ...
 
     def factors(self, x: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The same as few multiplications in place, for the engine: targets in `out` (Q, n), and their two factors."""
+        """The products as few in-place multiplications: targets in `out` (Q, n), and their two factors."""
         ...
 
     def seconds(self, sums: Tensor, size: int) -> Tensor:
@@ -109,7 +112,7 @@ class Quadratics:
 @lru_cache(maxsize=16)
 def triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """i and j of each product x_i x_j with i <= j, (Q,), and the product at each place of a matrix, (D * D,)."""
-    with torch.inference_mode(False):  # these may meet a gradient later
+    with torch.inference_mode(False):  # these may be used with gradients later
         first, second = torch.triu_indices(size, size, device=device)
         places = torch.empty(size, size, dtype=torch.int64, device=device)
         places[first, second] = places[second, first] = torch.arange(len(first), device=device)
@@ -118,7 +121,7 @@ def triangle(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=16)
 def _pack_factors(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """-1/2 for x_i^2, -1 for x_i x_j, which stands for x_j x_i as well, (Q,)."""
+    """-1/2 for x_i^2, -1 for x_i x_j, which represents x_j x_i as well, (Q,)."""
     with torch.inference_mode(False):
         first, second, _ = triangle(size, device)
         return torch.where(first == second, -0.5, -1.0).to(dtype)
@@ -176,7 +179,7 @@ class Coefficients:
         return [part for part in every if part is not None]
 
     def select(self, components: slice | Tensor, dtype: torch.dtype | None = None) -> Coefficients:
-        """Those of some components, in a precision."""
+        """Select components, converted to a precision."""
         parts = (self.bias, self.weights, self.projections, self.offsets)
         bias, *others = (None if part is None else part[components].to(dtype or part.dtype) for part in parts)
         assert bias is not None
@@ -193,7 +196,7 @@ class Coefficients:
         return x if self.shared is None or self.shared is LINEAR else torch.cat((x, self.shared.products(x)))
 
     def forward(self, phi: Tensor, out: Tensor | None = None) -> tuple[Tensor, Features]:
-        """Log joints (K, n) from phi (P, n), and what `pullback` needs again."""
+        """Log joints (K, n) from phi (P, n), and the features for `pullback`."""
         if self.weights is None:
             scores = self.bias.unsqueeze(1).expand(-1, phi.shape[1])
         else:
@@ -208,15 +211,15 @@ class Coefficients:
         return torch.add(scores, along.square().sum(1), alpha=-0.5 * self.sign)
 
     def zeros(self) -> list[Tensor]:
-        """Sums that `pullback` adds to, like `parts` but in double precision."""
+        """Accumulators of `pullback`, like `parts` but in double precision."""
         zeros = [torch.zeros_like(part, dtype=torch.float64) for part in self.parts]
         if self.weights is not None and len(self.weights) > self.weights.shape[1]:
-            # The longer side along memory: with 64 components and 32 features products take 3/4 of the time.
+            # The longer dimension is contiguous: with 64 components and 32 features products take 3/4 of the time.
             zeros[1] = torch.zeros_like(self.weights.T, dtype=torch.float64, memory_format=torch.contiguous_format).T
         return zeros
 
     def pullback(self, sums: list[Tensor], features: Features, signed: Tensor, components: slice) -> None:
-        """Add the gradients of sum A a with respect to `parts`, A (K', n) being that of some components."""
+        """Add the gradients of sum A a with respect to `parts`, with A (K', n) for some components."""
         targets = iter(part[components] for part in sums)
         next(targets).add_(signed.sum(1))
         if self.weights is not None:
@@ -233,7 +236,7 @@ class Coefficients:
                 next(targets).sub_(weighted.sum(-1))
 
     def moments(self, sums: list[Tensor], centre: Tensor) -> Moments:
-        """What `pullback` summed, of rows about a centre (D,), as weighted moments."""
+        """Convert the sums of `pullback`, of rows about a centre (D,), to weighted moments."""
         assert self.shared is not None
         counts, weights, *projected = sums
         size = len(centre)
@@ -252,6 +255,6 @@ class Coefficients:
         """
         assert self.weights is not None
         total = self.weights.abs() @ self.phi(radii.unsqueeze(1))[:, 0]
-        if self.projections is None or self.sign < 0:  # then the projections are the smaller part
+        if self.projections is None or self.sign < 0:  # then the projections are smaller
             return total
         return total + 0.5 * (self.projections.abs() @ radii).square().sum(-1)

@@ -1,4 +1,4 @@
-"""Weighted moments as values: they add, scale, and can be moved to another reference."""
+"""Weighted moments, which can be added, scaled and shifted to another reference."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class Form(Protocol):
-    """How second moments are kept: a linear image of the D x D matrix of a component, one tensor per part.
+    """Storage of second moments: a linear function of the D x D matrix of a component, one tensor per part.
 
-    A covariance keeps only what its update consumes: all of the matrix, its diagonal, or diagonal and projection.
+    A covariance stores only what its update needs: the whole matrix, its diagonal, or diagonal and projections.
     """
 
     def outer(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ class Moments:
         )
 
     def scaled(self, factor: float | Tensor) -> Moments:
-        """The moments of factor * A; factor is a number or one number per component."""
+        """Multiply A by a factor: a number, or one number per component."""
         factors = torch.as_tensor(factor, dtype=self.counts.dtype, device=self.counts.device).expand_as(self.counts)
         return replace(
             self,
@@ -117,7 +117,7 @@ class Moments:
         )
 
     def about(self, reference: Tensor) -> Moments:
-        """The same rows about another reference (moments-shift): with d = new - old,
+        """Shift the moments to another reference (moments-shift): with d = new - old,
 
         firsts - counts d,   seconds - firsts d' - d firsts' + counts d d'.
         """
@@ -130,13 +130,13 @@ class Moments:
         return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
 
     def plus_scatter(self, scatter: tuple[Tensor, ...]) -> Moments:
-        """With a scatter added to the second moments that are about the component's own mean."""
+        """Add a scatter about the component's own mean to the second moments."""
         return replace(self, seconds=tuple(a + b for a, b in zip(self.seconds, scatter, strict=True)))
 
     def pooled(self, groups: Tensor, n_groups: int) -> Moments:
-        """Sums over groups of components, each about its own reference: scatter within the group.
+        """Sum over groups of components, each about its own reference: the scatter within the group.
 
-        Only counts and seconds keep their meaning; firsts are summed deviations.
+        Only counts and seconds are meaningful; firsts are summed deviations.
         """
 
         def pool(part: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Moments:
 
 
 def concatenate(parts: Sequence[Moments]) -> Moments:
-    """Moments of the components of all parts, in order; each part keeps its reference as (K, D)."""
+    """Join the moments of the components of all parts, in order; each part keeps its reference as (K, D)."""
     first = parts[0]
     return replace(
         first,
@@ -165,8 +165,11 @@ def concatenate(parts: Sequence[Moments]) -> Moments:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one pass over rows returns: the weighted objective, the weight of the rows, the moments of their signed
-    responsibilities (net-moments), and the counts of the denominator by themselves, (K,). Summaries add.
+    """The result of one pass over rows; summaries can be added.
+
+    It has the weighted objective, the weight of the rows, the moments of their signed responsibilities (net-moments),
+    and
+    the counts of the denominator, (K,).
     """
 
     value: float
@@ -179,17 +182,17 @@ class Summary:
         return Summary(self.value + other.value, self.weight + other.weight, self.moments + other.moments, counts)
 
     def about(self, reference: Tensor) -> Summary:
-        """With the moments about another reference."""
+        """Shift the moments to another reference."""
         return replace(self, moments=self.moments.about(reference))
 
     def tensors(self) -> list[Tensor]:
-        """Everything that adds, in double precision; `with_tensors` is the inverse."""
+        """All summable parts, in double precision; `with_tensors` is the inverse."""
         moments, like = self.moments, self.moments.counts
         numbers = [torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in (self.value, self.weight)]
         return [*numbers, self.denominator_counts, like, moments.firsts, *moments.seconds]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Summary:
-        """With other numbers."""
+        """Replace the summable parts."""
         value, weight, denominator, counts, firsts, *seconds = tensors
         moments = replace(self.moments, counts=counts, firsts=firsts, seconds=tuple(seconds))
         number: Any = value if value.ndim else float(value)

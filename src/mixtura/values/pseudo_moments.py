@@ -1,4 +1,4 @@
-"""Pseudo-moments: what a prior adds to the moments of the rows before they become parameters."""
+"""Pseudo-moments: the contribution of a prior to the moments of the rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PseudoMoments:
-    """What a prior adds before moments become parameters. They are not rows: each part has its own count.
+    """The contribution of a prior to the moments. Weights, means and covariances have separate counts.
 
     (map-update)  weight_k ~ counts_k + weight_count,
                   mean_k = (sum A x + mean_count * mean) / (counts_k + mean_count),
                   Sigma_k = [S_k + mean_count (mean_k - mean)(.)' + scatter] / (counts_k + 1[mean_count > 0]
                             + covariance_count) + ridge I.
 
-    Counts are numbers, or one number for each component; that of the covariances one for each distinct matrix (G,).
+    Counts are numbers, or one number per component; the covariance count may have one per distinct matrix (G,).
     """
 
     weight_count: float | Tensor
@@ -30,13 +30,13 @@ class PseudoMoments:
 
     @classmethod
     def none(cls, like: Tensor, ridge: float = 0.0) -> PseudoMoments:
-        """Return those of no prior; `like` has one number per feature."""
+        """Return the pseudo-moments of a flat prior; `like` has one number per feature."""
         zeros = torch.zeros_like(like)
         return cls(0.0, 0.0, 0.0, zeros, zeros, ridge)
 
     @cached_property
     def mean_counts(self) -> Tensor | None:
-        """As a column, () or (K, 1); None where no mean is pulled."""
+        """The mean counts as a column, () or (K, 1); None without a prior on the means."""
         if not isinstance(self.mean_count, Tensor) and self.mean_count <= 0:
             return None
         counts = torch.as_tensor(self.mean_count, dtype=self.mean.dtype, device=self.mean.device)

@@ -1,4 +1,4 @@
-"""Uniform samples of rows that do not depend on how the rows are cut into blocks, or where they lie."""
+"""Uniform samples of rows, independent of the division of the rows into blocks and of their storage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 def uniform_keys(seed: int, start: int, n_rows: int, device: torch.device) -> Tensor:
-    """Random numbers in [0, 1) that belong to positions: (n,), in double precision.
+    """Random numbers in [0, 1) for positions: (n,), in double precision.
 
-    A counter-based generator, so that a row has the same number whoever asks for it.
+    The generator is counter-based: the number of a row depends on its position and the seed only.
     """
     numbers = torch.arange(start, start + n_rows, dtype=torch.int64, device=device) * STEP + seed
     for shift, factor in ROUNDS:
@@ -26,15 +26,15 @@ def uniform_keys(seed: int, start: int, n_rows: int, device: torch.device) -> Te
 
 
 def _shifted(numbers: Tensor, shift: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Shift to the right, filling with zeros."""
     return (numbers >> shift) & ((1 << (64 - shift)) - 1)
 
 
 @dataclass(frozen=True)
 class RowSample:
-    """The rows with the largest keys, at most `size` of them, in the order of the rows. Samples of unlike rows add.
+    """The rows with the largest keys, at most `size` of them, in the order of the rows. Samples of different rows add.
 
-    `columns` holds the rows and what is known of them, each (n, ...) or None in all samples that are added.
+    `columns` holds the rows, labels and weights, each (n, ...), or None in all samples that are added.
     """
 
     columns: tuple[Tensor | None, ...]
@@ -51,7 +51,7 @@ class RowSample:
 
     @property
     def threshold(self) -> float:
-        """Keys below it have no chance any more."""
+        """Rows with keys below it are not in the sample."""
         return float(self.keys.min()) if len(self.keys) == self.size else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Rows with few values that are not zero, as CSR tensors (n, D), and what is done to them and to dense ones alike."""
+"""Sparse rows as CSR tensors (n, D), and operations for sparse and dense rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without torch's notes on sparse tensors: that they are new, and that their indices are not checked."""
+    """A context without torch's warnings about sparse tensors (beta state, unchecked indices)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse", UserWarning)
         yield
 
 
 def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A sparse matrix by rows; indices as scipy checked them."""
+    """A CSR tensor; the indices were checked by scipy."""
     with quietly():
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
@@ -37,7 +37,7 @@ def is_dense(rows: Tensor) -> bool:
 
 
 def row_slice(rows: Tensor, part: slice) -> Tensor:
-    """Some rows of a dense or CSR tensor."""
+    """A slice of the rows of a dense or CSR tensor."""
     if is_dense(rows):
         return rows[part]
     first, last, _ = part.indices(rows.shape[0])
@@ -55,7 +55,7 @@ def largest_values(rows: Tensor) -> Tensor:
 
 
 def pick(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows by their numbers."""
+    """Rows by index."""
     index = index.to(rows.device)
     if is_dense(rows):
         return rows[index]
@@ -64,7 +64,7 @@ def pick(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def transposed(rows: Tensor) -> Tensor:
-    """(n, D) -> (D, n); a sparse one by features."""
+    """Transpose (n, D) -> (D, n); a sparse result is sorted by features."""
     if is_dense(rows):
         return rows.T
     with quietly():
@@ -80,7 +80,7 @@ def scaled_columns(rows: Tensor, shifts: Tensor, scales: Tensor) -> Tensor:
 
 
 def empty_rows(rows: Tensor) -> Tensor:
-    """Which rows are zero throughout, (n,)."""
+    """Mask of the rows without non-zero values, (n,)."""
     if is_dense(rows):
         return (rows == 0).all(1)
     filled = (rows.values() != 0).to(torch.float64)

@@ -1,4 +1,4 @@
-"""Classes that model files may name. A file holds such a name and the fields of a value, never code."""
+"""Registry of the classes in model files. A file holds the name of a class and the fields of a value, never code."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from torch import Tensor
 
 Class = TypeVar("Class", bound=type)
 
-# Names are part of the file format: a class that is renamed or moved keeps its name here.
+# Names are part of the file format: they do not change when a class is renamed or moved.
 CLASSES: dict[str, type] = {}
 NAMES: dict[type, str] = {}
 CHECKS: dict[type, Callable[[Any], None]] = {}
 
 
 def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[[Class], Class]:
-    """Let model files hold values of a class: a frozen dataclass, or an estimator.
+    """Register a class for model files: a frozen dataclass, or an estimator.
 
-    A field that begins with an underscore is a cache and is left out. New fields need a default, so that files written
-    before can still be read.
+    Fields that begin with an underscore are caches and are not stored. New fields need a default, so that older files
+    can
+    still be read.
 
     Parameters
     ----------
     name : str
         The name of the class in files.
     check : callable, optional
-        Raises a ValueError where the fields of a value do not fit together; called before saving and after loading.
+        Raises a ValueError if the fields of a value are inconsistent; called before saving and after loading.
 
     Examples
     --------
@@ -52,26 +53,26 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
 
 
 class Structured(ABC):
-    """A value that model files hold as its structure, which is storable, and its tensors."""
+    """A value that is stored as a structure, which is storable, and tensors."""
 
     @property
     @abstractmethod
     def structure(self) -> Any:
-        """A storable value whose `from_tensors` makes this one again."""
+        """A storable value whose `from_tensors` restores this one."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """The numbers, by name."""
+        """The tensors, by name."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise a ValueError where the numbers do not fit together; called before saving and after loading."""
+        """Raise a ValueError if the tensors are inconsistent; called before saving and after loading."""
 
 
 def as_loaded(value: Any) -> Any:
-    """Return the value that a file would give back: tensors laid out row by row, and nothing that is cached.
+    """Return the value as loaded from a file: contiguous tensors, without caches.
 
-    The same numbers in another layout, or a factor that was computed on another way, may round differently.
+    The same numbers in another memory layout, or a factor computed in another way, may round differently.
     """
     if isinstance(value, Tensor):
         return value.contiguous()
@@ -87,5 +88,5 @@ def as_loaded(value: Any) -> Any:
 
 
 def stored_fields(cls: type) -> list[str]:
-    """Names of the fields of a dataclass that a file holds."""
+    """Names of the stored fields of a dataclass."""
     return [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]

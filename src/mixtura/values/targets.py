@@ -1,4 +1,4 @@
-"""What an objective is given of some rows, and what it gives back."""
+"""Input and output of objectives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Targets:
-    """What is known of the classes of some rows.
+    """The labels of rows.
 
-    `labels` (n,) holds class numbers, -1 for an unlabeled row; or `shares` (n, C) holds soft labels, a row of NaN for
-    an unlabeled one. class_of (K,) says which class owns a component. Where several mixtures are trained together,
-    `counts` (n, B) says how often each of them has seen a row, and `components` which of all components these are.
+    `labels` (n,) are class numbers, -1 for an unlabeled row; or `shares` (n, C) are soft labels, NaN for an unlabeled
+    row. `class_of` (K,) is the class of each component. If several mixtures are trained together, `counts` (n, B) are
+    the
+    counts of the rows in their training sets, and `components` the positions of these components among all.
     """
 
     class_of: Tensor
@@ -21,7 +22,7 @@ class Targets:
     shares: Tensor | None = None
     counts: Tensor | None = None
     components: slice | None = None
-    known_classes: int | None = None  # their number, where it need not be read off class_of
+    known_classes: int | None = None  # number of classes, if not derived from class_of
 
     @property
     def n_classes(self) -> int:
@@ -30,8 +31,9 @@ class Targets:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An objective at some rows: values (n,), or (m, n) where there are m of them; numerator and denominator of the
-    signed responsibilities, (K, n)."""
+    """An objective at some rows: values (n,), or (m, n) of m objectives, and signed responsibilities.
+
+    The numerator and the denominator of the responsibilities are (K, n)."""
 
     values: Tensor
     numerator: Tensor

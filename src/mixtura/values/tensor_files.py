@@ -1,4 +1,4 @@
-"""Files of named tensors with a JSON header (safetensors): written whole or not at all, checked before reading."""
+"""Files of named tensors with a JSON header (safetensors): written atomically, checked before reading."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from torch import Tensor
 
 from mixtura.values.whole_files import written_whole
 
-# Letters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text, and empty lists most of the
-# time: within these limits it takes less than 100 MB and half a second. A header usually has some thousand letters.
+# Limits of the header: characters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text,
+# and
+# empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header
+# usually has a few thousand characters.
 LARGEST_HEADER = 4 * 10**6
 MOST_BRACKETS = 100_000
 MOST_TENSORS = 100_000
-DEEPEST_HEADER = 100  # brackets within brackets
+DEEPEST_HEADER = 100  # nested brackets
 
 
 def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict[str, Any]) -> None:
-    """Replace the file at `path`, or the target of a link there, in one move.
+    """Replace the file at `path`, or the target of a link there, atomically.
 
-    The content goes to a file of its own in the same folder first and is flushed to the disk: whatever interrupts the
-    process, `path` holds either the old content or the new one. A process that is killed may leave its unfinished file
-    (`.mixtura-*`) behind.
+    The content is first written to a temporary file in the same folder and flushed to disk. If the process is
+    interrupted,
+    `path` has either the old or the new content. A killed process may leave a temporary file (`.mixtura-*`) behind.
 
     Parameters
     ----------
     path : str or path-like
     tensors : dict of str to Tensor
     name : str
-        Key of the header among the metadata of the file.
+        Key of the header in the metadata of the file.
     header : dict
         Values that JSON can hold.
 
@@ -61,9 +63,9 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
 
 
 def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
-    """The header and the tensors of a file that `write_tensors` wrote, on the CPU.
+    """Read the header and the tensors of a file written by `write_tensors`, on the CPU.
 
-    Sizes are compared with that of the file before anything is allocated.
+    Sizes are compared with the size of the file before memory is allocated.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
             names = file.keys()
             if len(names) > MOST_TENSORS:
                 raise ValueError(f"it holds {len(names)} tensors, more than {MOST_TENSORS}")
-            # Copies: a tensor of safetensors is a part of the file, and changes when another program writes there.
+            # Copies: a tensor of safetensors is mapped from the file, and changes when another program writes there.
             return header, {key: file.get_tensor(key).clone() for key in names}
     except (SafetensorError, OSError) as error:
         raise ValueError(str(error)) from error

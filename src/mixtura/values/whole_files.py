@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-BINARY = os.O_BINARY if sys.platform == "win32" else 0  # files there are otherwise opened as text
+BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are opened in text mode
 
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name when all of it is on the disk; after an error nothing is left."""
+    """A context with a file to write to, renamed when it is complete on disk; after an error it is deleted."""
     unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
-    # Created here and not by tempfile: the umask then decides about permissions, as for any other file.
+    # Created without tempfile, so that permissions follow the umask as for any other file.
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -28,7 +28,7 @@ def written_whole(target: Path) -> Iterator[BinaryIO]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the new name itself is on the disk only when its folder is
+    if os.name == "posix":  # the new name is on disk only after its folder is flushed
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
