@@ -22,7 +22,7 @@ from mixtura.sparse.relevance import Relevance
 GRADIENT_TOLERANCE = 1e-5
 RESPONSIBILITY_TOLERANCE = 1e-3
 # After a Newton step that lowers the gradient by this factor, the curvature is reused for the next.
-STILL_GOOD = 1e-2
+STILL_GOOD = 0.1
 # Newton needs 2 to 10 steps, EM 1 to 30 rounds; beyond these limits only rounding errors change.
 MOST_NEWTON_STEPS = 100
 MOST_ROUNDS = 200
@@ -143,9 +143,9 @@ class SparseNewton:
     def mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[Mode, Tensor]:
         """EM over the components, Newton inside (posterior-mode): the mode and the responsibilities there."""
         responsibilities, values = state.responsibilities, state.mixture.values
-        own = _own(evidence.labels, state.mixture.class_of)
+        own, factored = _own(evidence.labels, state.mixture.class_of), None
         for _ in range(MOST_ROUNDS):
-            mode = self._newton(values, responsibilities, state.mixture, own, curvature)
+            mode, factored = self._newton(values, responsibilities, state.mixture, own, curvature, factored)
             updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
             change = float((updated - responsibilities).abs().sum())
             responsibilities, values = updated, mode.values
@@ -160,14 +160,14 @@ class SparseNewton:
         mixture: SparseMixture,
         own: Tensor,
         curvature: Curvature,
-    ) -> Mode:
+        factored: Factored | None,
+    ) -> tuple[Mode, Factored | None]:
         """Newton's method for a concave problem: multinomial logistic regression with soft labels.
 
         A step that increases the gradient is halved. After a step that decreases the gradient strongly, the curvature
-        is
-        reused.
+        is reused, and the last curvature is used in the first step of the next round.
         """
-        values, rate, previous, factored = start, 1.0, float("inf"), None
+        values, rate, previous = start, 1.0, float("inf")
         for _ in range(MOST_NEWTON_STEPS):
             log_joint = curvature.log_joint(values, mixture.log_weights)
             posteriors = log_joint.softmax(0)
@@ -183,7 +183,7 @@ class SparseNewton:
                 factored = curvature.factored(Share(posteriors), mixture.precisions)
             values = torch.add(values, factored.solve(gradient), alpha=rate)
             previous = norm
-        return Mode(values, log_joint, posteriors, own)  # pyright: ignore[reportPossiblyUnboundVariable]
+        return Mode(values, log_joint, posteriors, own), factored  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
         if self.exact:
