@@ -179,8 +179,8 @@ def test_imputed_and_drawn_samples_have_categories():
 
 
 def test_averages_and_searches_take_categories():
-    X, y = mixed_samples(n_samples=600)
-    test, labels = mixed_samples(n_samples=2000, seed=1)
+    X, y = mixed_samples(n_samples=300)
+    test, labels = mixed_samples(n_samples=1000, seed=1)
     single = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
     averaged = AveragedMixtureClassifier(MixtureClassifier(2, max_iter=500), n_estimators=4, random_state=0).fit(X, y)
     chosen = MixtureClassifier(random_state=0, max_iter=500).fit(X, y)

@@ -211,7 +211,7 @@ OBJECTS = {
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_objects_are_kept(name, value, path):
     """They came back as the default."""
-    arguments = {"max_iter": 2, "random_state": 0, name: value}
+    arguments = {"n_components": 1, "max_iter": 2, "random_state": 0, name: value}
     if isinstance(value, Gradient):
         arguments["objective"] = "hybrid"
     model = MixtureClassifier(**arguments).fit(X, Y)

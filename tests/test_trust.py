@@ -159,7 +159,7 @@ STARTS = {
     "subsets": AveragedMixtureClassifier(
         MixtureClassifier(2, max_iter=5), n_estimators=2, resampling="subset", random_state=0
     ),
-    "splitting": DiscriminativeMixtureClassifier("auto", random_state=0, max_iter=5),
+    "splitting": DiscriminativeMixtureClassifier("auto", cv=2, random_state=0, max_iter=5),
     "stopped early": DiscriminativeMixtureClassifier(
         2, prior=Shrinkage(4.0), early_stopping=True, validation_fraction=0.4, random_state=0, max_iter=5
     ),
