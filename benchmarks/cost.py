@@ -78,7 +78,7 @@ CHECKED = [
 def seconds_per_row(size: Size, n_repeats: int = 3) -> float:
     """Processor seconds of one EM iteration, per row; the smallest of several."""
     work = size.n_components * (size.n_monomials + 100) * (1 if not size.missing else size.n_features)
-    n_rows = size.n_rows or int(np.clip(1e9 / work, 5_000, 200_000))
+    n_rows = size.n_rows or int(np.clip(3e8 / work, 5_000, 200_000))
     rng = np.random.default_rng(0)
     means = rng.normal(scale=2, size=(size.n_components, size.n_features))
     rows = means[rng.integers(size.n_components, size=n_rows)] + rng.normal(size=(n_rows, size.n_features))

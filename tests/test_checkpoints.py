@@ -26,6 +26,7 @@ from mixtura import (
 )
 from mixtura.datasets import make_ripley
 from mixtura.priors import Shrinkage
+from mixtura.selection.search import Search
 from mixtura.solvers import checkpoints, loop
 
 ROWS, LABELS = make_ripley(60, random_state=0)
@@ -214,6 +215,56 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
         except NotFittedError:
             continue
         assert np.isfinite(found).all()
+
+
+SEARCHES = {
+    "classifier": MixtureClassifier(covariance_type="diag", warp=None, random_state=0),
+    "discriminative": DiscriminativeMixtureClassifier(1, prior="auto", cv=2, max_iter=5, random_state=0),
+    "hybrid": HybridMixtureClassifier(
+        1, discriminative="conditional", validation_fraction=0.3, n_epochs=3, random_state=0
+    ),
+    "density": GaussianMixture("auto", random_state=0),
+}
+
+
+def interrupt_after(monkeypatch, n_candidates: int) -> None:
+    """Ctrl-C while the next candidate of a search is fitted."""
+    tried, n_tried = Search.tried_together, [0]
+
+    def interrupting(self, evaluate):
+        if n_tried[0] >= n_candidates:
+            raise KeyboardInterrupt
+        trials = tried(self, evaluate)
+        n_tried[0] += len(trials)
+        return trials
+
+    monkeypatch.setattr(Search, "tried_together", interrupting)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_ctrl_c_in_a_search_keeps_the_best_candidate_so_far(name, monkeypatch):
+    model = clone(SEARCHES[name])
+    interrupt_after(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(ROWS, LABELS)
+    scores, best = [candidate.score for candidate in model.search_], model.search_.best
+    assert 2 <= len(scores) < 10
+    assert best.score <= min(scores) + 2 * np.nan_to_num(best.standard_error)  # the simplest one within the noise
+    assert np.isfinite(answers(model)).all()
+    if name == "density":
+        assert len(model.weights_) == best.what["n_components"]
+    if name == "hybrid":
+        assert model.tradeoff_ == best.what["tradeoff"]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_ctrl_c_before_the_first_candidate_leaves_no_model(name, monkeypatch):
+    model = clone(SEARCHES[name])
+    interrupt_after(monkeypatch, 0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(ROWS, LABELS)
+    with pytest.raises(NotFittedError):
+        answers(model)
 
 
 # ---- progress on the screen ------------------------------------------------------------------------------------------
