@@ -43,7 +43,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def report(results: Path = RESULTS) -> str:
     """The page, from the files."""
-    lines = ["# HU21, table 2: heads of networks", "", "# Our recipe", "", INTRODUCTION, ""]
+    lines = ["# HU21, table 2: heads of networks", "", INTRODUCTION, ""]
     for name, column in COLUMNS.items():
         path = results / f"heads_{name}.json"
         if path.is_file():
@@ -61,11 +61,11 @@ def published_lines(results: Path) -> list[str]:
     files = {name: json.loads(path.read_text()) for name, path in files.items() if path.is_file()}
     if not files:
         return []
-    lines = ["# The paper's recipe", "", " ".join((heads_published.__doc__ or "").split("\n\n")[1].split()), ""]
+    lines = ["## The paper's recipe", "", " ".join((heads_published.__doc__ or "").split("\n\n")[1].split()), ""]
     for name, found in files.items():
         column, runs = COLUMNS[name], found["runs"]
         epochs = sorted({run["epochs"] for run in runs})
-        lines += [f"## {column.title}, the paper's recipe", ""]
+        lines += [f"### {column.title}, the paper's recipe", ""]
         lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {found['about']['machine']}.", ""]
         lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
         for method, paper in zip(METHODS, column.paper, strict=True):

@@ -198,13 +198,17 @@ SPACES = [
     Space(
         "CIFAR-10 (pca50)",
         base.cifar,
-        {f"{k} each": Start(each(k), (50.0, 0.3)) for k in (5, 10, 20)},
+        {
+            **{f"{k} each": Start(each(k), (50.0, 0.3)) for k in (5, 10, 20)},
+            "full": Start(each(10), (50.0, 0.3), hybrid="full"),
+        },
         "low_rank_precision",
         25,
         (3.0, 100.0),
         (1e-4, 5e-3),
         15,
-        grid((5, 10, 20, 40), ((50.0, 0.3), (200.0, 0.3)), "full"),
+        grid((5, 10, 20, 40), ((50.0, 0.3),), "full"),
+        n_starts=1,
         one_seed=True,
     ),
     Space(
@@ -217,6 +221,7 @@ SPACES = [
         (1e-3, 2e-2),
         20,
         grid((10, 20, 50, 100), ((4.0, 0.5),), "diag"),
+        n_starts=1,
         one_seed=True,
     ),
 ]
@@ -356,6 +361,19 @@ TRIALS: dict[str, dict[str, list[Trial]]] = {
             ("150 each", 0.05, 90.0, 1.8e-2, 0.01, 40),
             ("250 each", 0.05, 90.0, 1.8e-2, 0.01, 40),
         ],
+    },
+    # The settings that MNIST (pca50) has chosen, and of the diagonal model those of MNIST (pca50), diagonal: one trial.
+    "CIFAR-10 (pca50)": {
+        "LL+LM": [("full", 0.3, 60.0, 1e-3, 1.0, 10)],
+        "LM": [("full", 0.0, 20.0, 2e-4, 1.0, 10)],
+        "LL+CLL": [("full", 0.5, None, 2e-4, 1.0, 10)],
+        "CLL": [("full", 0.0, None, 5e-5, 1.0, 10)],
+    },
+    "CIFAR-10 (pca50), diagonal": {
+        "LL+LM": [("50 each", 0.01, 90.0, 1.8e-2, 0.01, 10)],
+        "LM": [("50 each", 0.0, 130.0, 2e-2, 0.01, 10)],
+        "LL+CLL": [("50 each", 0.074, None, 1e-2, 0.01, 10)],
+        "CLL": [("50 each", 0.0, None, 1.2e-2, 0.01, 10)],
     },
     **{f"{name} (pca50)": OF_VARIANTS for name in ("basic", "rotated", "random")},
 }

@@ -160,3 +160,28 @@ def test_a_sentence_counts_every_published_figure(tmp_path):
     for block in comparison.BLOCKS:
         cells = [cell for cell in comparison.compared(block, tmp_path) if cell.published is not None]
         assert comparison.sentence(block, tmp_path) == f"Of {len(cells)} published figures {len(cells)} absent."
+
+
+@with_results
+def test_a_note_is_of_older_code_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(stamps, "NOTES", tmp_path / "notes.json")
+    monkeypatch.setattr(stamps, "RESULTS", tmp_path)
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "cbcl.json").write_text('{"rows": []}')
+    stamps.add_stamp(tmp_path / "cbcl.json", [{"code": "older"}], TABLES["lzz06-table1"].sources)
+    main(["note", "lzz06-table1", "Computed", "before", "an", "edit."])
+    assert stamps.notes() == {"cbcl.json": {"older": "Computed before an edit."}}
+
+
+def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
+    def failing(path):
+        raise OSError("no network")
+
+    monkeypatch.setenv("MIXTURA_DATA", "")  # main sets it; restored afterwards
+    monkeypatch.setattr("reproduce.__main__.download_into", failing)
+    (tmp_path / "bupa.npz").write_bytes(b"")
+    main(["fetch", "--data", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "bupa: there already" in lines
+    assert "mnist: not fetched: no network" in lines
+    assert "ratsch_banana: not fetched: no network" in lines
