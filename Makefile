@@ -19,7 +19,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test lint format docs bench fuzz oldest newest sdist clean
+.PHONY: demo test lint format docs bench fuzz oldest newest sdist package clean
 .NOTPARALLEL:
 
 demo: .venv/installed-cli,plot
@@ -75,6 +75,13 @@ sdist: .venv/installed-dev
 	$(BIN)/python -m hatchling build -t sdist -d build/sdist
 	tar xzf build/sdist/*.tar.gz -C build/sdist --strip-components 1
 	cd build/sdist && $(THREADS) PYTHONPATH=src $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider $(OPTIONS) $(SUBSET)
+
+# The wheel and the source distribution, in dist, with the checks of the package index.
+package: .venv/installed-dev
+	$(INSTALL) build twine
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 # One stamp per extra. The build backend is installed first, so that it is pinned too.
 .venv/installed-%: pyproject.toml constraints.txt | $(BIN)/pip

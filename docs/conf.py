@@ -17,7 +17,7 @@ include_patterns = [
     "docs/**",
     "benchmarks/results/*.md",
     "reproduce/results/*.md",
-    "reproduce/*.md",
+    "reproduce/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "CONVENTIONS.md",

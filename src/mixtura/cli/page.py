@@ -38,6 +38,7 @@ outline:none}
 pre{background:var(--card);padding:.8rem;overflow-x:auto;border-radius:6px;font-size:.85rem}
 #detail{background:var(--card);border-left:4px solid var(--accent);padding:.5rem .8rem;min-height:5.5rem;
 font-size:.9rem;white-space:pre-wrap;overflow-wrap:anywhere}
+@media(max-width:600px){svg text{font-size:19px}}
 @media print{body{max-width:none}#detail{display:none}
 :root{--back:#fff;--text:#000;--card:#fff;--soft:#444;--line:#bbb}}
 """
