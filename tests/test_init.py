@@ -151,7 +151,7 @@ def test_seeds_find_separated_clusters(method, rng, device, seeded):
 
 def test_k_means_ends_at_weighted_means_of_the_nearest_rows(rng, device, seeded):
     rows, weights = tensor(rng.normal(size=(80, 2)), device), tensor(rng.uniform(0.1, 3, 80), device)
-    centres = lloyd(rows, weights, plus_plus(rows, weights, 3, seeded))
+    centres = lloyd(rows, weights, rows[plus_plus(rows, weights, 3, seeded)])
     components = nearest(rows, centres)
     expected = [
         np.average(rows[components == k].cpu(), axis=0, weights=weights[components == k].cpu()) for k in range(3)

@@ -102,6 +102,27 @@ def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
     torch.testing.assert_close(fused.denominator_counts, plain.denominator_counts, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", ["full", "low_rank"])
+def test_responsibilities_in_one_kernel(generator, monkeypatch, name, objective, weighted):
+    """The kernel that replaces log joints by signed responsibilities gives the same pass as plain torch."""
+    mixture = mixture_of(generator, name)
+    rows, labels = 2.5 * draw(generator, 150, 4), torch.arange(150, device=generator.device) % 3 - 1
+    rows[5, 2] = torch.nan
+    source = TensorSource(rows, labels, weights=draw(generator, 150).square() if weighted else None)
+    with gpu.plain_torch():
+        plain = summarise(mixture, source, OBJECTIVES[objective], locate(source)).about(mixture.means)
+    calls = []
+    monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
+    run = kernels.responsibilities
+    monkeypatch.setattr(kernels, "responsibilities", lambda *args: calls.append(1) or run(*args))
+    fused = summarise(mixture, source, OBJECTIVES[objective], locate(source)).about(mixture.means)
+    assert calls
+    for expected, part in zip(plain.tensors(), fused.tensors(), strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-10, atol=1e-10 * (1 + float(expected.abs().max())))
+
+
 def refuses(monkeypatch, mixture, source, objective) -> bool:
     """Whether the kernel leaves the rows to the plain pass."""
     calls = []
@@ -141,11 +162,28 @@ def test_homogeneous_products(generator, name, n_components):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_kernels_that_do_not_work_are_left_in_words(monkeypatch):
-    monkeypatch.setattr(
-        gpu, "import_module", lambda name: (_ for _ in ()).throw(ImportError("No module named 'triton'"))
-    )
+def no_triton(name):
+    raise ImportError("No module named 'triton'")
+
+
+def no_compiler(name):
+    class Broken:
+        def posteriors(self, log_joint):
+            raise RuntimeError("Failed to find C compiler.\nSet CC.")
+
+    return Broken()
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (no_triton, r"ImportError: No module named 'triton'"),
+        (no_compiler, r"RuntimeError: Failed to find C compiler\."),
+    ],
+)
+def test_kernels_that_do_not_work_are_left_in_words(monkeypatch, load, reason):
+    monkeypatch.setattr(gpu, "import_module", load)
     gpu.working_kernels.cache_clear()
-    with pytest.warns(RuntimeWarning, match=r"cannot be used \(ImportError: No module named 'triton'\); plain torch"):
+    with pytest.warns(RuntimeWarning, match=rf"cannot be used \({reason}\); plain torch"):
         assert gpu.working_kernels(torch.device("cpu")) is None
     gpu.working_kernels.cache_clear()

@@ -161,6 +161,7 @@ class Failing(Joint):
     """An objective that raises inside a worker after some chunks."""
 
     n_chunks = 0
+    log_sums = None  # no kernel stands for it
 
     def evaluate(self, log_joint, targets):
         type(self).n_chunks += 1

@@ -648,7 +648,7 @@ def test_a_chunk_is_loaded_with_what_is_known_of_its_rows(labels, by_label, rng)
     block = Block(tensor(data).float(), None if labels is None else torch.tensor(labels), weights=tensor(weights))
     for chunk in chunks_of(block, by_label, evaluator, 2**20, 1):
         loaded = chunk.load(torch.float64)
-        rows, targets = torch.arange(6)[loaded.index].numpy(), chunk.targets(loaded, mixture)
+        rows, targets = torch.arange(6)[loaded.index].numpy(), chunk.targets(loaded, evaluator)
         assert loaded.rows.dtype == torch.float64
         assert_close(loaded.rows, data[rows], 1e-6)
         assert_close(chunk.weights(loaded, torch.float64), weights[rows], 0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from mixtura.checks.general import one_of
 
 
-def as_many_labels(labels: np.ndarray, n_rows: int) -> None:
+def as_many_labels(labels: np.ndarray | Tensor, n_rows: int) -> None:
     if labels.ndim > 0 and len(labels) != n_rows:
         raise ValueError(
             f"Found input variables with inconsistent numbers of samples: [{n_rows}, {len(labels)}]; y must have one "

@@ -16,6 +16,7 @@ from mixtura.engine.tuning import (
     EXPECTED_DEVIATIONS,
     FAST_DOUBLE,
     FEATURE_MULTIPLE,
+    FEW_PARAMETERS,
     MOST_FEATURES,
     ROUNDED_TOLERANCE,
     ROW_MULTIPLE,
@@ -51,7 +52,7 @@ class Buffers:
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}  # bytes
         self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views used to compute them
-        self.homogeneous: Tensor | None = None  # features of a chunk on a GPU, with the constant rows
+        self.homogeneous: tuple[int, Tensor] | None = None  # place of the ones, and features of a chunk on a GPU
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
@@ -69,12 +70,23 @@ class Evaluator:
     """A mixture prepared for one pass: log joints of chunks, and the sums of their moments.
 
     The fast path uses matrix products. Components for which these would lose too many digits at the given radii take
-    the
-    exact path, which subtracts the means before squaring (product-error).
+    the exact path, which subtracts the means before squaring (product-error).
+
+    The rows may be on another device than the mixture. Coefficients are then computed on the device of the mixture, and
+    moments are returned there.
     """
 
-    def __init__(self, mixture: Mixture, frame: Frame, dtype: torch.dtype, tolerance: float | None = None):
-        self.mixture, self.frame, self.dtype = mixture, frame, dtype
+    def __init__(
+        self,
+        mixture: Mixture,
+        frame: Frame,
+        dtype: torch.dtype,
+        tolerance: float | None = None,
+        device: torch.device | None = None,  # of the rows
+    ):
+        self.given, self.frame, self.dtype = mixture, frame.to(mixture.means.device), dtype
+        self.device = device or mixture.means.device
+        frame = self.frame
         self.n_components, self.n_features = mixture.means.shape
         coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
         assert coefficients.weights is not None
@@ -86,12 +98,27 @@ class Evaluator:
             coefficients = coefficients.select(
                 torch.tensor(self.fast, dtype=torch.int64, device=frame.centre.device), dtype
             )
-        self.coefficients = coefficients
-        self.centre = frame.centre.to(dtype)
-        self._parts = {(0, len(self.coefficients.bias)): self.coefficients}
-        self.homogeneous = mixture.means.is_cuda and not self.exact and coefficients.projections is None
+        self.homogeneous = self.device.type == "cuda" and not self.exact and coefficients.projections is None
         self._homogeneous: Tensor | None = None
+        self.given_coefficients = coefficients
+        self.coefficients = coefficients if self.homogeneous else coefficients.to(self.device)
+        self.centre = frame.to(self.device).centre.to(dtype)
+        self._parts = {(0, len(coefficients.bias)): self.coefficients}
         self._divisions: dict[tuple[int, int], tuple[slice, Tensor, Tensor, Tensor, Covariance]] = {}
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """The mixture where the rows are; passes by products alone do not need it."""
+        return self.given.to(self.device)
+
+    @cached_property
+    def class_of(self) -> Tensor:
+        """The class of each component, where the rows are."""
+        return self.given.class_of.to(self.device)
+
+    @cached_property
+    def _local_frame(self) -> Frame:
+        return self.frame.to(self.device)
 
     @cached_property
     def fast(self) -> list[int]:
@@ -111,14 +138,14 @@ class Evaluator:
     @property
     def has_marginals(self) -> bool:
         """Whether matrix products serve for rows with missing values (marginal-woodbury) with sufficient precision."""
-        return not self.exact and self.mixture.covariance.has_marginals
+        return not self.exact and self.given.covariance.has_marginals
 
     def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
         """Log joints (K, n) of rows inside or outside the frame."""
         scores, _ = self.evaluate(chunk, buffers)
         if inside or len(self.exact) == self.n_components:
             return scores
-        far = ((chunk.rows - self.centre).abs() > self.frame.radii).any(1).nonzero()[:, 0]
+        far = ((chunk.rows - self.centre).abs() > self._local_frame.radii).any(1).nonzero()[:, 0]
         if len(far):
             part = LoadedChunk(chunk.rows[far], far, chunk.components, chunk.missing)
             scores[:, far] = self._everywhere_exact.evaluate(part, Buffers())[0]
@@ -127,7 +154,7 @@ class Evaluator:
     @cached_property
     def _everywhere_exact(self) -> Evaluator:
         everywhere = Frame(self.frame.centre, torch.full_like(self.frame.radii, torch.inf))
-        return Evaluator(self.mixture, everywhere, self.dtype)
+        return Evaluator(self.given, everywhere, self.dtype, device=self.device)
 
     def evaluate(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
         """Log joints (K', n), and a function that adds the moments with weights (K', n) to sums.
@@ -176,16 +203,19 @@ class Evaluator:
             weights, bias = self.coefficients.weights, self.coefficients.bias
             assert weights is not None
             parts = torch.cat((weights, bias.unsqueeze(1)), 1)
-            self._homogeneous = torch.nn.functional.pad(parts, (0, -(self.n_columns + 1) % FEATURE_MULTIPLE))
+            parts = torch.nn.functional.pad(parts, (0, -(self.n_columns + 1) % FEATURE_MULTIPLE))
+            self._homogeneous = parts.to(self.device)
         return self._homogeneous[components]
 
     def _homogeneous_phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
         """The shared features of rows about the centre, then a one, then zeros, (Q, n)."""
         (n_rows, size), n_columns = rows.shape, self.n_columns
-        height, known = n_columns + 1 + -(n_columns + 1) % FEATURE_MULTIPLE, buffers.homogeneous
-        if known is None or len(known) != height or known.shape[1] < n_rows or known.dtype != self.dtype:
-            known = buffers.homogeneous = self.centre.new_zeros(height, -(-n_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
+        height = n_columns + 1 + -(n_columns + 1) % FEATURE_MULTIPLE
+        place, known = buffers.homogeneous or (-1, self.centre[:0])
+        if place != n_columns or known.shape[1] < n_rows or known.dtype != self.dtype:
+            known = self.centre.new_zeros(height, -(-n_rows // ROW_MULTIPLE) * ROW_MULTIPLE)
             known[n_columns] = 1.0
+            buffers.homogeneous = n_columns, known
         phi = known[:, :n_rows]
         torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
         kernels, shared = kernels_for(phi), self.coefficients.shared
@@ -270,7 +300,7 @@ class Evaluator:
         observed = ~chunk.rows.isnan()
         rows = torch.where(observed, chunk.rows - self.centre, 0.0)
         covariance = self.mixture.covariance.select(parts)
-        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self.frame.centre)
+        given = covariance.marginals(rows, observed, self.mixture.means[parts] - self._local_frame.centre)
         distances, log_determinants = given.solved()
         return self._log_joint(observed, parts, distances, log_determinants), covariance, given
 
@@ -337,13 +367,15 @@ class Evaluator:
 
     def moments(self, sums: Sums) -> Moments:
         """The sums as moments: about the centre if all rows took the fast path, otherwise about the means."""
-        means, coefficients = self.mixture.means, self.coefficients
+        means, coefficients = self.given.means, self.given_coefficients
         if self.dtype != torch.float64:
             coefficients = coefficients.select(slice(None), torch.float64)
-        total = coefficients.moments(sums.products, self.frame.centre)
+        total = coefficients.moments(sums.moved(means.device).products, self.frame.centre)
         if self.exact:
-            total = _placed(total.about(means[self.fast]), _empty_moments(self.mixture), self.fast)
-        return total if sums.direct is None else total.about(means) + sums.direct
+            total = _placed(total.about(means[self.fast]), _empty_moments(self.given), self.fast)
+        if sums.direct is None:
+            return total
+        return total.about(means) + sums.direct.moved(self.given.covariance.form, means)
 
 
 def _added(parts: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -374,6 +406,15 @@ class Sums:
         for total, part in zip(self.direct.seconds, second_moments(deviations, weights), strict=True):
             total[components] += part
 
+    def moved(self, device: torch.device) -> Sums:
+        """The same sums on a device, in one copy where they are one tensor."""
+        if self.products[0].device == device:
+            return self
+        if self.homogeneous is None:
+            return Sums([part.to(device) for part in self.products], self.direct)
+        whole, size = self.homogeneous.to(device), self.products[1].shape[1]
+        return Sums([whole[:, size], whole[:, :size]], self.direct, whole)
+
     def add(self, other: Sums) -> None:
         for total, part in zip(self.products, other.products, strict=True):
             total += part
@@ -402,6 +443,13 @@ def frame_of(mixture: Mixture) -> Frame:
     return Frame(frame.centre, ((mixture.means - frame.centre).abs() + reach).amax(0))
 
 
+def move_for_passes(mixture: Mixture, source: Source, few: int = FEW_PARAMETERS) -> Mixture:
+    """The mixture where passes over a source want it: with the rows, or on the host if it has few parameters."""
+    if source.device.type == "cuda" and mixture.n_parameters <= few:
+        return mixture.on_host
+    return mixture.to(source.device)
+
+
 def computing_dtype(source: Source) -> torch.dtype:
     """float64 on the CPU and on GPUs with fast float64; otherwise the precision of the rows."""
     if source.device.type == "cuda" and torch.cuda.get_device_capability(source.device) not in FAST_DOUBLE:
@@ -413,4 +461,4 @@ def evaluator_for(mixture: Mixture, source: Source, frame: Frame) -> Evaluator:
     """The evaluator for rows of a source."""
     dtype = computing_dtype(source)
     rounded = source.device.type == "cuda" and source.dtype == torch.float32 and dtype == torch.float64
-    return Evaluator(mixture, frame, dtype, ROUNDED_TOLERANCE if rounded else None)
+    return Evaluator(mixture, frame, dtype, ROUNDED_TOLERANCE if rounded else None, source.device)

@@ -1,7 +1,8 @@
-"""A pass in one kernel: diagonal and spherical covariances, few components, float32 rows on a GPU.
+"""Passes by fused kernels on a GPU: signed responsibilities in one kernel, and whole passes in one.
 
-The kernel keeps coefficients, scores and sums on the chip, so that the rows are all that it reads: 10 million rows of
-32 features with 64 components take 5 ms on an H200, and 26 ms by matrix products in double precision.
+A whole pass is for diagonal and spherical covariances, few components and float32 rows. The kernel keeps coefficients,
+scores and sums on the chip, so that the rows are all that it reads: 10 million rows of 32 features with 64 components
+take 5 ms on an H200, and 26 ms by matrix products in double precision.
 """
 
 from __future__ import annotations
@@ -35,17 +36,11 @@ class FusedPass:
             return False
         if components.stop - components.start > self.kernels.MOST_SQUARES[0]:
             return False
-        own_weight, _ = self.log_sums
-        known = block.labels is not None and group.label is None
-        return (
-            own_weight == 0
-            or group.label is not None
-            or (block.shares is None and (known or not self.needs_denominator))
-        )
+        return _by_labels(self.log_sums, self.needs_denominator, block, group)
 
     def add(self, block: Block, group: Group, part: slice, components: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Value, counts, sums of the features and counts of the denominator of some rows of a group."""
-        coefficients, frame = self.evaluator.coefficients, self.evaluator.frame
+        coefficients, frame = self.evaluator.given_coefficients, self.evaluator.frame
         assert coefficients.weights is not None
         rows, index = block.rows, group.index
         labels = block.labels if group.label is None and self.log_sums[0] != 0 else None
@@ -54,12 +49,29 @@ class FusedPass:
             rows, labels, weights = (None if t is None else t[part] for t in (rows, labels, weights))
         else:
             index = index[part]
-        targets = None if labels is None else (labels, self.evaluator.mixture.class_of[components])
+        targets = None if labels is None else (labels, self.evaluator.class_of[components])
         value, counts, sums, posteriors = self.kernels.squares_pass(
             rows, index, frame.centre, coefficients.weights[components], coefficients.bias[components],
             targets, weights, self.log_sums,
         )  # fmt: skip
         return value, counts, sums, -self.log_sums[1] * posteriors
+
+
+def _by_labels(log_sums: tuple[float, float], needs_denominator: bool, block: Block, group: Group) -> bool:
+    """Whether labels, if any, tell all that an objective asks of the classes of the rows of a group."""
+    own_weight, _ = log_sums
+    apart = own_weight != 0 and group.label is None  # numerator and denominator
+    if needs_denominator:
+        return apart and block.shares is None and block.labels is not None
+    return not apart or block.shares is None
+
+
+def responsibility_kernels(objective: Objective, block: Block, group: Group) -> ModuleType | None:
+    """The kernels, if one of them gives values and signed responsibilities of log joints of a group."""
+    kernels = kernels_for(block.rows)
+    if kernels is None or not isinstance(objective, LogSumObjective) or objective.log_sums is None:
+        return None
+    return kernels if _by_labels(objective.log_sums, objective.needs_denominator, block, group) else None
 
 
 def fused_pass(evaluator: Evaluator, objective: Objective) -> FusedPass | None:
@@ -68,8 +80,8 @@ def fused_pass(evaluator: Evaluator, objective: Objective) -> FusedPass | None:
     In single precision the second moments of a component are right to 1e-5 while the rows lie within some tens of its
     standard deviations of the centre; beyond, double precision computes.
     """
-    coefficients, frame = evaluator.coefficients, evaluator.frame
-    kernels = kernels_for(coefficients.bias)
+    coefficients, frame = evaluator.given_coefficients, evaluator.frame
+    kernels = kernels_for(evaluator.centre)
     if kernels is None or evaluator.exact or not isinstance(objective, LogSumObjective):
         return None
     size, weights, log_sums = evaluator.n_features, coefficients.weights, objective.log_sums

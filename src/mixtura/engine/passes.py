@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, evaluator_for, frame_of
-from mixtura.engine.fused import FusedPass, fused_pass
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, evaluator_for, frame_of, move_for_passes
+from mixtura.engine.fused import FusedPass, fused_pass, responsibility_kernels
 from mixtura.engine.sources import Block, Group, LocalSource, Source
 from mixtura.engine.threads import available_threads, computing, share_out
 from mixtura.engine.tuning import (
@@ -29,10 +30,12 @@ from mixtura.engine.tuning import (
     DEFAULT_MEMORY_LIMIT,
     FEATURE_BYTES,
     FEATURE_MULTIPLE,
+    FEW_KEPT_PARAMETERS,
     FEWEST_ROWS,
     ROW_MULTIPLE,
 )
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.extents import Frame
 from mixtura.values.moments import Summary
@@ -65,19 +68,23 @@ class Chunk:
             rows = rows.index_select(0, index)
         return LoadedChunk(rows if dtype is None else rows.to(dtype), index, self.components, self.group.missing)
 
-    def targets(self, chunk: LoadedChunk, mixture: Mixture) -> Targets:
+    def targets(self, chunk: LoadedChunk, evaluator: Evaluator) -> Targets:
         """The labels of the rows."""
         block, index = self.block, chunk.index
-        # Rows grouped by label are evaluated with the components of their class only, among which they are unlabeled.
-        labels, shares = (block.labels, block.shares) if self.group.label is None else (None, None)
+        shares = block.shares if self.group.label is None else None
         return Targets(
-            mixture.class_of[self.components],
-            None if labels is None else labels[index],
+            evaluator.class_of[self.components],
+            self.labels(chunk),
             None if shares is None else shares[index],
             None if block.counts is None else block.counts[index],
             self.components,
-            mixture.n_classes,
+            evaluator.given.n_classes,
         )
+
+    def labels(self, chunk: LoadedChunk) -> Tensor | None:
+        """The labels of its rows, unless all of them meet the components of their class only."""
+        labels = self.block.labels if self.group.label is None else None
+        return None if labels is None else labels[chunk.index]
 
     def weights(self, chunk: LoadedChunk, dtype: torch.dtype) -> Tensor | None:
         weights = self.block.weights
@@ -98,7 +105,7 @@ def chunks_of(
     A pass in one kernel has no temporary arrays: all rows of a group are one chunk.
     """
     n_scores = _arrays_of_scores(block, objective)
-    mixture, chunks = evaluator.mixture, []
+    mixture, chunks = evaluator.given, []
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, evaluator.n_components) if own is None else own
@@ -106,7 +113,9 @@ def chunks_of(
             chunks.append(Chunk(block, group, slice(0, group.n_rows), components, fused))
             continue
         scratch = 8 * _scratch(evaluator, components.stop - components.start, group, n_scores)
-        most = max(1, memory_limit // n_threads // scratch)
+        # On a GPU weights and sums count too: a few tensors of components x features.
+        fixed = 64 * evaluator.n_components * evaluator.n_columns if evaluator.homogeneous else 0
+        most = max(1, (memory_limit - min(fixed, memory_limit // 2)) // n_threads // scratch)
         if block.rows.device.type == "cpu":
             most = min(most, _rows_in_cache(evaluator, group, scratch))
         elif most > ROW_MULTIPLE:
@@ -123,12 +132,14 @@ def chunks_of(
 
 
 def _arrays_of_scores(block: Block, objective: Objective | None) -> int:
-    """Number of arrays of the size of the scores in memory at a time. On a GPU one kernel computes posteriors."""
+    """Number of arrays of the size of the scores in memory at a time."""
+    if objective is None and kernels_for(block.rows) is not None:
+        return 2  # log joints and posteriors
     if block.rows.device.type == "cpu" or not isinstance(objective, LogSumObjective):
         return 4
-    if objective.needs_denominator:
-        return 6
-    return 2 if block.shares is None and block.weights is None else 4
+    if block.shares is None and kernels_for(block.rows) is not None:
+        return 1  # a kernel replaces scores by responsibilities
+    return 6 if objective.needs_denominator else 4
 
 
 def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: int = 4) -> int:
@@ -189,7 +200,9 @@ def _summarise(
     values = total.values or [torch.zeros((), dtype=torch.float64)]
     value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
     value = float(value) if value.ndim == 0 else value
-    counts = torch.zeros_like(mixture.log_weights) if total.denominators is None else total.denominators
+    counts = torch.zeros_like(mixture.log_weights)
+    if total.denominators is not None:
+        counts = total.denominators.to(counts.device)
     return Summary(value, float(total.weight), evaluator.moments(total.sums or evaluator.no_sums()), counts)
 
 
@@ -213,18 +226,41 @@ class _Total:
             return
         loaded = chunk.load(evaluator.loaded_dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
-        evaluation = self.objective.evaluate(log_joint, chunk.targets(loaded, evaluator.mixture))
-        values, signed, denominator = evaluation.values, evaluation.numerator, evaluation.denominator
         weights = chunk.weights(loaded, evaluator.dtype)
-        if denominator is not None:
-            signed = signed - denominator
-            counts = (denominator if weights is None else denominator * weights).sum(1, dtype=torch.float64)
+        kernels = responsibility_kernels(self.objective, chunk.block, chunk.group)
+        if kernels is not None and len(log_joint) <= kernels.MOST_COMPONENTS:
+            values, signed, counts = self._by_kernel(kernels, log_joint, chunk.labels(loaded), weights)
+        else:
+            values, signed, counts = self._by_objective(log_joint, chunk.targets(loaded, evaluator), weights)
+        if counts is not None:
             self.denominators = counts if self.denominators is None else self.denominators + counts
-        if weights is not None:
-            values, signed = values * weights, signed * weights
         self.values.append(values.sum(-1, dtype=torch.float64))
         self.weight = self.weight + (len(loaded.rows) if weights is None else weights.sum(dtype=torch.float64))
         accumulate(self.sums, signed)
+
+    def _by_objective(
+        self, log_joint: Tensor, targets: Targets, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Weighted values (n,), signed responsibilities (K, n) and counts of the denominator (K,)."""
+        evaluation, counts = self.objective.evaluate(log_joint, targets), None
+        values, signed, denominator = evaluation.values, evaluation.numerator, evaluation.denominator
+        if denominator is not None:
+            signed = signed - denominator
+            counts = (denominator if weights is None else denominator * weights).sum(1, dtype=torch.float64)
+        if weights is not None:
+            values, signed = values * weights, signed * weights
+        return values, signed, counts
+
+    def _by_kernel(
+        self, kernels: ModuleType, log_joint: Tensor, labels: Tensor | None, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The same in one launch; the signed responsibilities replace the log joints."""
+        assert isinstance(self.objective, LogSumObjective)
+        assert self.objective.log_sums is not None
+        own_weight, every_weight = self.objective.log_sums
+        known = None if labels is None or own_weight == 0 else (labels, self.evaluator.class_of)
+        values, counts = kernels.responsibilities(log_joint, known, weights, (own_weight, every_weight))
+        return values, log_joint, -every_weight * counts if self.objective.needs_denominator else None
 
     def _add_fused(self, chunk: Chunk, fused: FusedPass, sums: Sums) -> None:
         value, counts, moments, denominators = fused.add(chunk.block, chunk.group, chunk.part, chunk.components)
@@ -258,15 +294,20 @@ def map_rows(
     compute: Callable[[Tensor], Tensor],
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     frame: Frame | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """compute(log joints (K, n)) -> (n, ...) for every row of the source, in order.
 
-    `frame` is the expected range of the rows, by default that of the mixture.
+    `frame` is the expected range of the rows, by default that of the mixture; `dtype` the precision of the answers, by
+    default that of the computation.
     """
+    mixture = move_for_passes(mixture, source, FEW_KEPT_PARAMETERS)
     frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
     evaluator = evaluator_for(mixture, source, frame)
-    inside, shape = frame.holds(source.extents), compute(mixture.means[:, :0]).shape[1:]
-    answers, buffers = _Answers(source, shape, evaluator.dtype), [Buffers() for _ in range(n_threads)]
+    empty = torch.empty(mixture.n_components, 0, dtype=torch.float64, device=source.device)
+    inside, shape = frame.holds(source.extents), compute(empty).shape[1:]
+    answers = _Answers(source, shape, dtype or evaluator.dtype)
+    buffers = [Buffers() for _ in range(n_threads)]
 
     for block in source.blocks():
         output = answers.part(block)
@@ -274,7 +315,7 @@ def map_rows(
         def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
             loaded = chunk.load(evaluator.loaded_dtype)
             values = compute(evaluator.log_joint(loaded, buffers[thread], inside))
-            output[loaded.index] = values.to(evaluator.dtype)
+            output[loaded.index] = values.to(output.dtype)
 
         share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
     return answers.joined()
@@ -309,8 +350,8 @@ def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
     64
     diagonal components. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44.
     """
-    if device.type != "cpu":
-        return torch.empty(shape, dtype=dtype, device=device)
+    if device.type != "cpu":  # (K, n) to (n, K) in memory takes a quarter of the time of `predict_proba` there
+        return torch.empty(shape[::-1], dtype=dtype, device=device).permute(*reversed(range(len(shape))))
     return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch."), order="F"))
 
 

@@ -358,4 +358,4 @@ def locate(source: Source) -> Frame:
 
 def _extents(source: Source) -> Extents:
     parts = (extents_of(block.rows) for block in source.blocks())
-    return union(parts, no_extents(source.n_features, source.device))
+    return union(parts, no_extents(source.n_features, torch.device("cpu")))

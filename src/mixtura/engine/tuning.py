@@ -39,6 +39,14 @@ SMALL_OPERATION = 2e9
 # computed in float64; elsewhere in the precision of the rows.
 FAST_DOUBLE = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 
+# Parameters of a mixture up to which they are computed on the host while the rows are on a GPU: an operation takes 25
+# to 30 us there however small it is, and 2 to 10 us on the host. 32 components of 16 features have 5,000 parameters.
+FEW_PARAMETERS = 2**14
+FEW_KEPT_PARAMETERS = 2**16  # of a fitted mixture, whose factorisations are kept from prediction to prediction
+
+# Values of X up to which a fit on a GPU is computed on the host as a whole, for the same reason.
+FEW_VALUES = 2**17
+
 # On a GPU: chunks are multiples of this many rows, and features of this many, so that 16 bytes can be loaded at a time:
 # products of 32 features of 52,632 rows take 93 us, those of 40,064 rows, a multiple of 128, 49 us.
 ROW_MULTIPLE = 128

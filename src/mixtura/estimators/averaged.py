@@ -114,7 +114,7 @@ class _Averaged(MixtureEstimator):
         return [max(group, key=lambda result: result.objective) for group in groups]
 
     def _keep(self, results: Sequence[FitResult], structure: Structure, max_iter: int, tol: float) -> None:
-        self.mixtures_ = [as_loaded(result.mixture) for result in results]
+        self.mixtures_ = [self._at_home(result.mixture) for result in results]
         stack = Stack.of(structure, self.mixtures_)
         self.member_of_ = stack.member_of
         log_weights = stack.mixture.log_weights - math.log(len(results))
@@ -271,6 +271,7 @@ class AveragedMixture(DensityMixin, _Averaged):
         base = self._checked_base(X, GaussianMixture)
         base._check_arguments()
         rows, source = base._read_source(X, sample_weight)
+        self._home = rows.home
         adopt_features(self, base)
         random_state = check_random_state(self.random_state)
         weights = checks.sample_weight(sample_weight, len(rows))
@@ -482,6 +483,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         checks.one_of("combine", self.combine, ("posterior", "density"))
         objective = base._objective()
         rows, labels, weights = self._known(base, X, y, sample_weight)
+        self._home = rows.home
         adopt_features(self, base)
         self.encoding_ = base.encoding_
         random_state = check_random_state(self.random_state)
@@ -493,7 +495,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             if plan.interrupted is not None:
                 raise KeyboardInterrupt
             self._check_solver(base, plan)
-            rows, self.warp_ = replace(rows, warp=plan.warp), plan.warp
+            rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
             tasks = []
             for b in range(self.n_estimators):
                 _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])

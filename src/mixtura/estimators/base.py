@@ -30,6 +30,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
 from mixtura.roles import ConjugatePrior, Covariance, Prior, Structure
+from mixtura.values.storable import as_loaded
 
 
 class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
@@ -40,6 +41,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
+    _home: torch.device | None = None  # of fitted parameters, if they were computed on another device
     categorical_features: Any = None  # an argument of the estimators that take them
     # Arguments that every estimator takes.
     covariance_type: Any
@@ -72,6 +74,10 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
             raise ValueError(_unknown_covariance(self.covariance_type))
         return COVARIANCES[self.covariance_type](rank)
 
+    def _at_home(self, part: Any) -> Any:
+        """A fitted mixture or transform, as a file would give it back, on the device that was asked for."""
+        return as_loaded(part if part is None or self._home is None else part.to(self._home))
+
     def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:
         """A NumPy and a torch source of random numbers from one random_state."""
         random_state = check_random_state(self.random_state)
@@ -94,11 +100,11 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
 
     def _check_distances(self, rows: Rows) -> None:
         """Refuse values so far from a component that their distance cannot be computed."""
-        extents, mixture = rows.extents, self.mixture_
+        extents, mixture = rows.extents, self.mixture_.on_host
         assert extents is not None
-        ends = torch.stack((extents.low, extents.high)).to(mixture.means.device)
-        ends = torch.where(extents.low.to(ends.device) > extents.high.to(ends.device), torch.nan, ends)  # none observed
-        values = ends if rows.warp is None else rows.warp.to(ends.device).forward(ends)
+        ends = torch.stack((extents.low, extents.high))
+        ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed
+        values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
         scales = mixture.covariance.variances().sqrt()  # (K, D)
         distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
         # Tensors are answered in their own precision, which must hold the log density too.
@@ -114,7 +120,9 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
         with computing():
-            values = map_rows(self.mixture_.to(source.device), source, compute, limit)
+            final = finish is None and not (density and rows.warp is not None)
+            dtype = rows.dtype if rows.as_tensor and final else None
+            values = map_rows(self.mixture_, source, compute, limit, dtype=dtype)
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
             if finish is not None:

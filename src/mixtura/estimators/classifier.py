@@ -51,7 +51,7 @@ from mixtura.selection.folds import checked_cv, renumbered
 from mixtura.selection.plan import OTHER_PRIORS, Plan, is_auto, make_prior
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
 from mixtura.streams.sharded import Sharded
-from mixtura.values.storable import as_loaded, storable
+from mixtura.values.storable import storable
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
 # A log posterior of the labels above this, per row, is that of classes without a doubtful row.
@@ -313,16 +313,17 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             stream = read_stream(self, X, y, sample_weight, labeled=True, unlabeled=self.unlabeled)
             checks.density_for_unlabeled(stream.n_unlabeled, objective)
             assert stream.classes is not None
-            self._cv = self.cv
+            self._cv, self._home = self.cv, None
             return stream.source, stream.classes
         rows, labels, weights = self._read_known(X, y, sample_weight, objective)
+        self._home = rows.home
         return rows.source(labels.numbers, labels.shares, weights), labels.classes
 
     def _read_known(
         self, X: Any, y: Any, sample_weight: Any, objective: Objective
     ) -> tuple[Rows, Labels, Tensor | None]:
         """Rows that are there all at once, their labels and weights."""
-        rows = self._read_rows(X, reset=True)
+        rows = self._read_rows(X, reset=True).nearby()
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
         self._cv = self.cv if weights is None else renumbered(self.cv, weights.cpu().numpy() > 0)
@@ -336,11 +337,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             return weights
         if labels.numbers is None:
             raise ValueError("class_weight needs one label per row; multiply sample_weight yourself for soft labels.")
-        known = labels.numbers >= 0
-        table = self._class_weights(
-            labels.classes, labels.numbers[known], None if weights is None else weights.cpu()[known]
-        )
-        factors = torch.where(known, table[labels.numbers.clamp_min(0)], 1.0)
+        numbers = labels.numbers.cpu()
+        known = numbers >= 0
+        table = self._class_weights(labels.classes, numbers[known], None if weights is None else weights.cpu()[known])
+        factors = torch.where(known, table[numbers.clamp_min(0)], 1.0)
         products = factors if weights is None else weights * factors.to(weights.device)
         checks.total_weight(float(products.sum()))
         return products
@@ -557,7 +557,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _keep(self, result: FitResult, plan: Plan) -> None:
         """Store a result; warn about what the user should know; raise again what interrupted the fit."""
-        self.mixture_, self.warp_ = as_loaded(result.mixture), as_loaded(plan.warp)
+        self.mixture_, self.warp_ = self._at_home(result.mixture), self._at_home(plan.warp)
         self.classes_ = plan.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
         self.n_iter_ = len(result.history)

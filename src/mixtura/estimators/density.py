@@ -43,7 +43,7 @@ from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
-from mixtura.init.starts import clusters_of, starting_mixture, weighted_deviations
+from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
@@ -52,7 +52,7 @@ from mixtura.selection.clusters import Selection, choose_clusters, wanted_criter
 from mixtura.selection.plan import is_auto, make_prior
 from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
 from mixtura.streams.predictions import BatchedPredictions
-from mixtura.values.storable import as_loaded, storable
+from mixtura.values.storable import storable
 
 # Values up to this size can be squared and summed in single precision.
 LARGEST_SINGLE = 1e15
@@ -325,8 +325,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
 
     def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
         if is_streamed(X):
+            self._home = None
             return None, read_stream(self, X, None, sample_weight, labeled=False).source
-        rows = read_rows(self, X, reset=True, smallest=2)
+        rows = read_rows(self, X, reset=True, smallest=2).nearby()
+        self._home = rows.home
         weights = checks.sample_weight(sample_weight, len(rows))
         n_rows = len(rows) if weights is None else int((weights > 0).sum())
         checks.enough_rows(n_rows, 2, type(self).__name__)
@@ -471,12 +473,20 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
 
     def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
-        """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same."""
+        """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same.
+
+        On a GPU they are computed there.
+        """
         n_rows, device = len(filled), filled.device
         every = torch.arange(n_rows, device=device)
         total = float(n_rows) if weights is None else float(weights.sum())
         if self.init_params == "random":
-            shares = torch.from_numpy(random_state.uniform(size=(n_rows, self.n_components))).to(device)
+            shape = (n_rows, self.n_components)
+            if filled.is_cuda:
+                drawn = torch.Generator(device).manual_seed(int(random_state.randint(2**31)))
+                shares = torch.rand(shape, generator=drawn, dtype=torch.float64, device=device)
+            else:
+                shares = torch.from_numpy(random_state.uniform(size=shape))
             return _Start(every, None, shares / shares.sum(1, keepdim=True), total)
         if self.init_params == "kmeans":
             if filled.is_cuda:
@@ -493,7 +503,12 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
                     stacklevel=7,
                 )
             return _Start(every, labels, None, total)
-        if self.init_params == "k-means++":
+        if self.init_params == "k-means++" and filled.is_cuda:
+            generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
+            weights_of = torch.ones_like(filled[:, 0]) if weights is None else weights.to(filled.dtype)
+            centred = filled - weights_of @ filled / weights_of.sum()
+            chosen = plus_plus(centred.double(), weights_of.double(), self.n_components, generator)
+        elif self.init_params == "k-means++":
             rows, row_weights = _on_host(filled, weights)
             _, chosen = kmeans_plusplus(rows, self.n_components, random_state=random_state, sample_weight=row_weights)
         else:
@@ -503,7 +518,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return _Start(index, torch.arange(self.n_components, device=device), None, count)
 
     def _keep(self, result: FitResult) -> None:
-        self.mixture_ = as_loaded(result.mixture)
+        self.mixture_ = self._at_home(result.mixture)
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.n_iter_ = len(result.history)
         self.lower_bound_ = result.objective

@@ -279,7 +279,7 @@ class HybridMixtureClassifier(MixtureClassifier):
             raise ValueError(
                 f"y_val must hold one label per row, each of them a class of y; got {strangers or 'soft labels'}."
             )
-        numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers]
+        numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
         values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
         return TensorSource(values.to(block.rows), numbers.to(block.rows.device))
 

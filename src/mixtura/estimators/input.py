@@ -19,11 +19,14 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
+from mixtura.engine.tuning import FEW_VALUES
 from mixtura.model.warp import Warp
 from mixtura.streams.sharded import Sharded
 from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
+FEW_LABELS = 2**14  # up to this number they are read on the host also if they lie on a GPU
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NOT_NUMBERS = ("category", "string", "str", "interval")
 DATES = ("datetime", "timedelta", "period")
 
@@ -38,6 +41,7 @@ class Rows:
     as_tensor: bool
     warp: Warp | None = None  # that the rows of `source` go through
     extents: Extents | None = None  # of these rows, or of others among which they are
+    home: torch.device | None = None  # where answers and fitted parameters go; None: where they are computed
 
     def __len__(self) -> int:
         return len(self.values)
@@ -63,6 +67,13 @@ class Rows:
             source = TensorSource(block.rows, *known, extents=extents)
         return source if self.warp is None else warped(source, self.warp.to(self.device))
 
+    def nearby(self) -> Rows:
+        """The same rows on the host if they are few: on a GPU an operation takes as long for few rows as for many."""
+        if self.device.type != "cuda" or isinstance(self.values, np.ndarray) or self.values.numel() > FEW_VALUES:
+            return self
+        host = torch.device("cpu")
+        return replace(self, values=self.values.to(host), device=host, home=self.device)
+
     def log_slopes(self) -> Tensor:
         """What the warp adds to the log density of each row, (n,)."""
         assert self.warp is not None
@@ -80,6 +91,7 @@ class Rows:
         """As the input came: tensor for tensor, in its precision; array for array, in that of the computation."""
         if not self.as_tensor:
             return values.cpu().numpy()
+        values = values if self.home is None else values.to(self.home)
         return values.to(self.dtype) if values.is_floating_point() else values
 
 
@@ -258,6 +270,9 @@ def read_labels(
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
+    on_gpu = isinstance(y, Tensor) and y.is_cuda and y.ndim == 1 and y.dtype in INTEGERS
+    if on_gpu and weights is None and n_rows > FEW_LABELS:
+        return _read_numbers(y, n_rows, name, unlabeled)
     values, missing = as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
@@ -275,6 +290,20 @@ def read_labels(
     numbers = np.full(len(values), -1)
     numbers[labeled] = np.searchsorted(classes, known)
     return Labels(classes, torch.from_numpy(numbers), None)
+
+
+def _read_numbers(y: Tensor, n_rows: int, name: str, unlabeled: Any) -> Labels:
+    """Integer labels on a GPU, numbered there: on the host a million of them take longer than twenty passes."""
+    checks.as_many_labels(y, n_rows)
+    checks.one_label(unlabeled)
+    free = torch.zeros_like(y, dtype=torch.bool)
+    if isinstance(unlabeled, int | float | np.integer | np.floating) and not _is_missing(unlabeled):
+        free = y.eq(float(unlabeled))
+    classes = y[~free].unique()
+    n_unlabeled = int(free.sum())
+    checks.enough_classes(classes.cpu().numpy(), n_unlabeled, name)
+    numbers = torch.where(free, -1, torch.searchsorted(classes, y.contiguous()))
+    return Labels(classes.cpu().numpy(), numbers, None)
 
 
 def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:

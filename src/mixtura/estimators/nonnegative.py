@@ -215,7 +215,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         features, rows = self._read(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
         labels = read_labels(y, len(rows), weights, type(self).__name__)
-        numbers = checks.hard_labels(labels.numbers, type(self).__name__)
+        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
         weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
         checks.total_weight(float(weights.sum()))
         present = (weights > 0).nonzero()[:, 0]
@@ -229,6 +229,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
                 best = with_all_rows(solver, best, problem.rows)
             mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
         self._keep(best, mixture, problem)
+        self.mixture_ = self.mixture_.to(rows.home or rows.device)
         return self
 
     def _solver(self) -> Any:
@@ -342,6 +343,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
                 "many."
             )
         rows = read_rows(self, X, reset=reset)
+        rows = rows.nearby() if reset else rows
         values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
         values = values.to(rows.device, torch.float64)
         checks.finite_features(values, None, self._column_name, name)

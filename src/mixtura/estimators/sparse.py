@@ -302,7 +302,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if weights is not None:
             checks.total_weight(float(weights.sum()))
         labels = read_labels(y, len(rows), weights, type(self).__name__)
-        numbers = checks.hard_labels(labels.numbers, type(self).__name__)
+        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
         values = _tensor(rows).to(rows.device)
         if self.kernel == "precomputed":
             checks.square_kernel(tuple(values.shape))

@@ -149,12 +149,14 @@ class _Look:
         if not len(rows):
             return
         if self.unknown_extents:
-            self.extents = self.extents + extents_of(rows)
+            self.extents = self.extents + extents_of(rows).to(rows.device)
         if self.reference is None:
             self.reference = framed(self.extents.low, self.extents.high).centre
         self.n_rows += len(rows)
-        for part in range(0, len(rows), 65_536):
-            self._part(block, slice(part, part + 65_536))
+        # On a GPU every part waits for the counts of its samples: larger ones, of 32 MB in double precision.
+        step = max(65_536, 2**22 // rows.shape[1]) if rows.is_cuda else 65_536
+        for part in range(0, len(rows), step):
+            self._part(block, slice(part, part + step))
 
     def _part(self, block: Block, part: slice) -> None:
         rows = block.rows[part].double()
@@ -163,7 +165,8 @@ class _Look:
             weights = block.weights[part].double()
         shares = self._shares(block, part, rows) * weights.unsqueeze(-1)  # (n, C + 1)
         observed = ~rows.isnan()
-        self.n_missing += int((~observed).sum())
+        if not block.complete:
+            self.n_missing += int((~observed).sum())
         assert self.reference is not None
         centred = torch.where(observed, rows - self.reference, 0.0)
         self.row_weights += shares.sum(0)

@@ -94,7 +94,7 @@ def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generat
         return rows[chosen.repeat(n_clusters)[:n_clusters]]
     if method == "bisection":
         return lloyd(rows, weights, bisected(rows, weights, n_clusters))
-    centres = plus_plus(rows, weights, n_clusters, generator)
+    centres = rows[plus_plus(rows, weights, n_clusters, generator)]
     return centres if method == "k-means++" else lloyd(rows, weights, centres)
 
 
@@ -110,12 +110,17 @@ def clusters_of(rows: Tensor, weights: Tensor | None, n_clusters: int, generator
     return torch.cat([nearest(part.double() - centre, centres) for part in rows.split(CLUSTERED_ROWS)])
 
 
-def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
+def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.Generator) -> list[int]:
     """Greedy k-means++ seeds: each is the best of a few rows drawn with probability weight x squared distance."""
     n_trials = 2 + int(math.log(n_clusters))
 
     def draw(probabilities: Tensor, count: int) -> Tensor:
-        return torch.multinomial(probabilities.cpu(), count, replacement=True, generator=generator).to(rows.device)
+        if not probabilities.is_cuda:
+            return torch.multinomial(probabilities, count, replacement=True, generator=generator)
+        # The generator is that of the host: only a few uniform numbers are copied, not the probabilities.
+        sums = probabilities.cumsum(0)
+        places = torch.rand(count, generator=generator, dtype=torch.float64).to(rows.device) * sums[-1]
+        return torch.searchsorted(sums, places, right=True).clamp_max(len(sums) - 1)
 
     chosen = [int(draw(weights, 1))]
     closest = (rows - rows[chosen[0]]).square().sum(-1)
@@ -129,7 +134,7 @@ def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.G
         best = int((candidates @ weights).argmin())
         closest = candidates[best]
         chosen.append(int(trials[best]))
-    return rows[chosen]
+    return chosen
 
 
 def bisected(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:

@@ -164,11 +164,20 @@ class Mixture:
 
     def to(self, device: torch.device | str) -> Mixture:
         """Copy the mixture to a device."""
-        if self.means.device == torch.device(device):
+        device = torch.device(device)
+        if self.means.device == device:
             return self
-        return Mixture(
-            self.log_weights.to(device),
-            self.means.to(device),
-            self.covariance.to(device),
-            self.class_of.to(device),
+        return self.on_host if device.type == "cpu" else self._copied(device)
+
+    @cached_property
+    def on_host(self) -> Mixture:
+        """The same mixture in the memory of the CPU: predictions on a GPU need it again and again."""
+        return self if self.means.device.type == "cpu" else self._copied(torch.device("cpu"))
+
+    def _copied(self, device: torch.device) -> Mixture:
+        copy = Mixture(
+            self.log_weights.to(device), self.means.to(device), self.covariance.to(device), self.class_of.to(device)
         )
+        if self.means.device.type == "cpu":
+            copy.__dict__["on_host"] = self
+        return copy

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -25,42 +26,116 @@ TILE = 64  # rows of one step of `squares_pass`
 TILES = 16  # steps in single precision before the sums are added to those in double precision
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_components"])
-def _posteriors(
-    scores, row_stride, component_stride, n_rows, n_components, values, shares,
-    K: tl.constexpr, ROWS: tl.constexpr, LOWEST: tl.constexpr, TINY: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, K)
-    valid = n < n_rows
-    inside = valid[:, None] & (k < n_components)[None, :]
-    places = n[:, None].to(tl.int64) * row_stride + k[None, :].to(tl.int64) * component_stride
-    s = tl.load(scores + places, mask=inside, other=-float("inf"))
+@triton.jit
+def _log_sums(s, LOWEST: tl.constexpr, TINY: tl.constexpr):
+    """log sum_k exp s_nk (n,) and the posteriors (n, K)."""
     largest = tl.maximum(tl.max(s, 1), LOWEST)
     powers = tl.exp(s - largest[:, None])
     totals = tl.sum(powers, 1)
-    tl.store(shares + places, powers * (1.0 / tl.maximum(totals, TINY))[:, None], mask=inside)
     logs = tl.log(tl.where(totals > 0, totals, 1.0))
-    tl.store(values + n, tl.where(totals > 0, largest + logs, -float("inf")), mask=valid)
+    return tl.where(totals > 0, largest + logs, -float("inf")), powers * (1.0 / tl.maximum(totals, TINY))[:, None]
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_components", "n_steps", "own_weight", "own_rest", "weight", "rest"])
+def _responsibilities(
+    scores, out, row_stride, component_stride, n_rows, n_components, n_steps, class_of, labels, row_weights,
+    own_weight, own_rest, weight, rest, values, denominators,
+    K: tl.constexpr, ROWS: tl.constexpr, LABELS: tl.constexpr, WEIGHTS: tl.constexpr, LOWEST: tl.constexpr,
+    TINY: tl.constexpr,
+):  # fmt: skip
+    k = tl.arange(0, K)
+    there = k < n_components
+    owner = tl.load(class_of + k, mask=there, other=-2) if LABELS else k
+    dtype = scores.dtype.element_ty
+    one = tl.full([], 1.0, tl.float64)
+    every_weight = one * weight + one * rest  # numbers reach a kernel in single precision
+    own_factor = one * own_weight + one * own_rest
+    count = tl.zeros([K], tl.float64)
+    for step in range(n_steps):
+        n = (tl.program_id(0) * n_steps + step) * ROWS + tl.arange(0, ROWS)
+        valid = n < n_rows
+        inside = valid[:, None] & there[None, :]
+        places = n[:, None].to(tl.int64) * row_stride + k[None, :].to(tl.int64) * component_stride
+        s = tl.load(scores + places, mask=inside, other=-float("inf"))
+        s = tl.where(valid[:, None], s, 0.0)  # beyond the last row: any finite number
+        log_sums, every = _log_sums(s, LOWEST, TINY)
+        value = every_weight.to(dtype) * log_sums
+        signed = every_weight.to(dtype) * every
+        share = tl.load(row_weights + n, mask=valid, other=0.0).to(dtype) if WEIGHTS else valid.to(dtype)
+        if LABELS:
+            label = tl.load(labels + n, mask=valid, other=-1)
+            own = (label < 0)[:, None] | (label[:, None] == owner[None, :])
+            own_sums, own_shares = _log_sums(tl.where(own, s, -float("inf")), LOWEST, TINY)
+            value += own_factor.to(dtype) * own_sums
+            signed += own_factor.to(dtype) * own_shares
+            count += tl.sum(tl.where(inside, every * share[:, None], 0.0).to(tl.float64), 0)
+        tl.store(out + places, signed * share[:, None] if WEIGHTS else signed, mask=inside)
+        tl.store(values + n, tl.where(share != 0, value, 0.0) * share if WEIGHTS else value, mask=valid)
+    if LABELS:
+        tl.atomic_add(denominators + k, count, mask=there)
 
 
 def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     """log sum_k exp a_k (n,) and the posteriors over components, of log joints (K, n)."""
-    n_components, n_rows = log_joint.shape
     shares = torch.empty_like(log_joint)  # with the same strides, unless there are gaps
     if shares.stride() != log_joint.stride():
         log_joint = log_joint.contiguous()
+    return responsibilities(log_joint, None, None, (0.0, 1.0), shares)[0], shares
+
+
+def responsibilities(
+    log_joint: Tensor,
+    targets: tuple[Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    log_sums: tuple[float, float],
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Weighted values and signed responsibilities of log joints, which they replace unless `out` is given.
+
+    Parameters
+    ----------
+    log_joint : Tensor of shape (K, n)
+    targets : tuple of Tensor or None
+        Labels (n,), -1 for unlabeled, and the class of each component (K,); None without labels.
+    row_weights : Tensor of shape (n,) or None
+    log_sums : tuple of float
+        Factors of log p(x, c) and of log p(x) in the objective.
+    out : Tensor of shape (K, n), optional
+        With the strides of the log joints.
+
+    Returns
+    -------
+    values : Tensor of shape (n,)
+        Objective of each row times its weight.
+    denominators : Tensor of shape (K,)
+        Weighted sums of the posteriors over all components; zero without targets.
+    """
+    n_components, n_rows = log_joint.shape
+    out = log_joint if out is None else out
     values = log_joint.new_empty(n_rows)
+    labels, class_of = (None, None) if targets is None else targets
+    denominators = torch.zeros(n_components if labels is not None else 0, dtype=torch.float64, device=out.device)
+    own, every = log_sums if targets is not None else (0.0, sum(log_sums))
     if n_rows:
         size = triton.next_power_of_2(n_components)
         # Measured for 16, 32, 64 components side by side (K, n), and for 1024 one row after the other (n, K).
         rows = max(1, min(64, (4096 if log_joint.stride(1) == 1 else 2048) // size))
+        # Few programs, where each adds to the counts of all components at its end.
+        n_steps = 1 if labels is None else max(1, n_rows // (rows * 2048))
         info = torch.finfo(log_joint.dtype)
-        _posteriors[(triton.cdiv(n_rows, rows),)](
-            log_joint, log_joint.stride(1), log_joint.stride(0), n_rows, n_components, values, shares,
-            K=size, ROWS=rows, LOWEST=info.min, TINY=info.tiny, num_warps=4,
+        _responsibilities[(triton.cdiv(n_rows, rows * n_steps),)](
+            log_joint, out, log_joint.stride(1), log_joint.stride(0), n_rows, n_components, n_steps, class_of, labels,
+            row_weights, *_halves(own), *_halves(every), values, denominators,
+            K=size, ROWS=rows, LABELS=labels is not None, WEIGHTS=row_weights is not None,
+            LOWEST=info.min, TINY=info.tiny, num_warps=4,
         )  # fmt: skip
-    return values, shares
+    return values, denominators
+
+
+def _halves(number: float) -> tuple[float, float]:
+    """A number as the sum of two of single precision."""
+    rounded = float(np.float32(number))
+    return rounded, number - rounded
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_products"])
@@ -185,7 +260,7 @@ def squares_pass(
     centre : Tensor of shape (D,)
     weights : Tensor of shape (K, 2 D)
     bias : Tensor of shape (K,)
-        In float64.
+        In float64; these three on any device.
     targets : tuple of Tensor or None
         Labels (N,), -1 for unlabeled, and the class of each component (K,); None without labels.
     row_weights : Tensor of shape (N,) or None
@@ -212,8 +287,9 @@ def squares_pass(
     own, every = log_sums if targets is not None else (0.0, sum(log_sums))
     rounded = bias.float()
     rest = (bias - rounded).nan_to_num(0.0).float()  # of a component of weight zero, whose bias is -inf
+    centre, weights, rounded, rest = (part.to(rows.device, torch.float32) for part in (centre, weights, rounded, rest))
     _squares[(n_programs,)](
-        rows, rows.stride(0), n_rows, index, centre.float(), weights.float(), rounded, rest,
+        rows, rows.stride(0), n_rows, index, centre, weights, rounded, rest,
         n_components, size, class_of, labels, row_weights, own, every, sums, values,
         K=k, D=d, ROWS=TILE, STEPS=TILES,
         INDEX=index is not None, LABELS=labels is not None, WEIGHTS=row_weights is not None, num_warps=4,

@@ -62,6 +62,8 @@ class BaumWelch:
 
     def init(self, problem: Problem, start: Mixture) -> BaumWelchState:
         """Make one pass over the samples."""
+        start = problem.move_for_updates(start)
+        problem = problem.beside(start)
         summary = summarise(
             start, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
         )
@@ -73,7 +75,7 @@ class BaumWelch:
 
         The first retry omits momentum, the next ones increase E.
         """
-        factor, n_steps = state.factor, state.n_steps
+        factor, n_steps, problem = state.factor, state.n_steps, problem.beside(state.mixture)
         for _ in range(MOST_REJECTIONS):
             candidate = self.updated(problem, state, factor, n_steps)
             if not repairs_of(candidate):
@@ -100,17 +102,18 @@ class BaumWelch:
         }
 
     def restored(self, problem: Problem, saved: dict[str, Any]) -> BaumWelchState:
-        device, previous = problem.source.device, saved["previous"]
+        previous = saved["previous"]
         return replace(
-            self.init(problem, saved["mixture"].to(device)),
+            self.init(problem, saved["mixture"]),
             factor=saved["factor"],
-            previous=None if previous is None else previous.to(device),
+            previous=None if previous is None else problem.move_for_updates(previous),
             n_steps=saved["n_steps"],
         )
 
     def updated(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
         """Return the mixture estimated from the net moments plus D times its own moments, with momentum."""
-        mixture, pseudo = now.mixture, problem.pseudo_moments
+        mixture, problem = now.mixture, problem.beside(now.mixture)
+        pseudo = problem.pseudo_moments
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
             constants = self.constants(problem, now, factor, anchor)
@@ -130,7 +133,7 @@ class BaumWelch:
 
     def constants(self, problem: Problem, now: BaumWelchState, factor: float, anchor: Moments) -> Tensor:
         """D (K,): at least factor * denominator counts, and twice the value that makes new covariances definite."""
-        net, denominators = now.summary.moments, now.summary.denominator_counts
+        net, denominators, problem = now.summary.moments, now.summary.denominator_counts, problem.beside(now.mixture)
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
             _, scatter = updated_means(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)

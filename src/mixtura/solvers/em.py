@@ -49,10 +49,11 @@ class EM:
         return needs_pseudo_moments(prior)
 
     def init(self, problem: Problem, start: Mixture) -> Mixture:
-        return start
+        return problem.move_for_updates(start)
 
     def step(self, problem: Problem, state: Mixture) -> tuple[Mixture, Info]:
         """Return the updated mixture, and (log-likelihood + log prior) per unit of weight before the update."""
+        problem = problem.beside(state)
         summary = summarise(
             state, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
         )
@@ -71,7 +72,7 @@ class EM:
         return state
 
     def restored(self, problem: Problem, saved: Mixture) -> Mixture:
-        return saved.to(problem.source.device)
+        return problem.move_for_updates(saved)
 
     def maximised(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
         """Return the mixture that maximises the expected log-likelihood (em-update).

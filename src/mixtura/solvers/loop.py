@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from mixtura.checks import SourceError
+from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
 from mixtura.solvers.journal import LoopJournal, next_loop
@@ -280,7 +281,7 @@ def run(
             if judge is not None:
                 judge.best, judge.scores = progress.best, progress.scores
         while len(course.history) < max_iter and outcome is Outcome.LIMIT:
-            state, outcome = _iterate(solver, problem, state, course, judge, max_iter, tol)
+            state, outcome = _iterate(solver, problem, state, course, judge, max_iter, tol, start)
             record = course.history[-1]
             journal.show(record.objective, record.change)
             if watch is not None:
@@ -292,7 +293,7 @@ def run(
                 state = solver.restored(problem, progress.state)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
-    mixture = start if state is None else solver.result(state)
+    mixture = start if state is None else _result(solver, state, start)
     if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
         judge.see(len(course.history), mixture)
     result = replace(course.result(mixture, outcome), state=state, cause=cause)
@@ -307,6 +308,7 @@ def _iterate(
     judge: _Scores | None,
     max_iter: int,
     tol: float,
+    start: Any,
 ) -> tuple[Any, Outcome]:
     """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
@@ -317,9 +319,16 @@ def _iterate(
     due = judge is not None and (
         record.iteration % judge.held_out.interval == 0 or outcome is Outcome.CONVERGED or record.iteration == max_iter
     )
-    if due and judge is not None and judge.see(record.iteration, solver.result(state)) and outcome is Outcome.LIMIT:
-        outcome = Outcome.HELD_OUT
+    if due and judge is not None:
+        over = judge.see(record.iteration, _result(solver, state, start))
+        outcome = Outcome.HELD_OUT if over and outcome is Outcome.LIMIT else outcome
     return state, outcome
+
+
+def _result(solver: Solver, state: Any, start: Any) -> Any:
+    """The model of a state, on the device of the initial one: a solver may have moved it to the host."""
+    model = solver.result(state)
+    return model.to(start.means.device) if isinstance(model, Mixture) and isinstance(start, Mixture) else model
 
 
 def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None, outcome: Outcome) -> Progress:

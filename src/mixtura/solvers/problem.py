@@ -7,10 +7,11 @@ from functools import cached_property
 
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers
+from mixtura.engine.evaluator import Buffers, move_for_passes
 from mixtura.engine.sources import Source
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
+from mixtura.priors import Conjugate
 from mixtura.roles import ConjugatePrior, Objective, Prior
 from mixtura.values.extents import Frame
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -51,6 +52,25 @@ class Problem:
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     seed: int = 0
     ridge: float = 0.0
+
+    def move_for_updates(self, mixture: Mixture) -> Mixture:
+        """Return a mixture on the device where its updates are computed: the host, for few parameters."""
+        movable = self.prior is None or isinstance(self.prior, Conjugate)
+        return move_for_passes(mixture, self.source) if movable else mixture.to(self.source.device)
+
+    def beside(self, mixture: Mixture) -> Problem:
+        """Return the same problem with all but the samples on the device of a mixture."""
+        return self if self.floor.device == mixture.means.device else self._on_host
+
+    @cached_property
+    def _on_host(self) -> Problem:
+        return replace(
+            self,
+            frame=self.frame.to("cpu"),
+            floor=self.floor.cpu(),
+            prior=self.prior.to("cpu") if isinstance(self.prior, Conjugate) else self.prior,
+            class_prior=None if self.class_prior is None else self.class_prior.cpu(),
+        )
 
     def log_prior(self, mixture: Mixture) -> float:
         """Return the log prior of a mixture, up to a constant."""

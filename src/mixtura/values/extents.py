@@ -18,7 +18,10 @@ STRETCH = 2**17  # numbers that fit the cache and are read twice, for the minimu
 
 @dataclass(frozen=True)
 class Extents:
-    """Smallest and largest observed values of every feature, (D,), in double precision; inf and -inf without values."""
+    """Smallest and largest observed values of every feature, (D,), in double precision; inf and -inf without values.
+
+    `extents_of` returns them on the host, wherever the rows are.
+    """
 
     low: Tensor
     high: Tensor
@@ -44,12 +47,13 @@ def extents_of(rows: Tensor | np.ndarray) -> Extents:
     if rows.device.type == "cpu":
         return _extents_of_array(rows.numpy())
     if not len(rows):
-        return no_extents(rows.shape[1], rows.device)
-    low, high = rows.amin(0), rows.amax(0)
+        return no_extents(rows.shape[1], torch.device("cpu"))
+    low, high = torch.stack(torch.aminmax(rows, dim=0)).cpu()
     complete = not bool(low.isnan().any())
     if not complete:
         missing = rows.isnan()
         low, high = rows.masked_fill(missing, torch.inf).amin(0), rows.masked_fill(missing, -torch.inf).amax(0)
+        low, high = torch.stack((low, high)).cpu()
     return Extents(low.double(), high.double(), complete)
 
 
@@ -99,6 +103,15 @@ class Frame:
 
     centre: Tensor
     radii: Tensor
+
+    def to(self, device: torch.device | str) -> Frame:
+        """The same frame on a device; copies are kept, since every pass of a fit asks for them."""
+        if self.centre.device == torch.device(device):
+            return self
+        copies = self.__dict__.setdefault("_copies", {})
+        if str(device) not in copies:
+            copies[str(device)] = Frame(self.centre.to(device), self.radii.to(device))
+        return copies[str(device)]
 
     def holds(self, extents: Extents | None) -> bool:
         """Whether all rows are known to lie inside."""

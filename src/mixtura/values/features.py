@@ -185,6 +185,14 @@ class Coefficients:
         assert bias is not None
         return Coefficients(self.shared, bias, *others, sign=self.sign)
 
+    def to(self, device: torch.device) -> Coefficients:
+        """The same on another device."""
+        if self.bias.device == device:
+            return self
+        parts = (self.weights, self.projections, self.offsets)
+        others = (None if part is None else part.to(device) for part in parts)
+        return Coefficients(self.shared, self.bias.to(device), *others, sign=self.sign)
+
     def detached(self) -> Coefficients:
         parts = (self.bias, self.weights, self.projections, self.offsets)
         bias, *others = (None if part is None else part.detach() for part in parts)

@@ -129,6 +129,12 @@ class Moments:
         seconds = tuple(s + f - b for s, f, b in zip(self.seconds, forward, backward, strict=True))
         return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
 
+    def moved(self, form: Form, reference: Tensor) -> Moments:
+        """The same moments beside a copy of the reference on another device, with the form there."""
+        device = reference.device
+        seconds = tuple(part.to(device) for part in self.seconds)
+        return Moments(self.counts.to(device), self.firsts.to(device), seconds, form, reference)
+
     def plus_scatter(self, scatter: tuple[Tensor, ...]) -> Moments:
         """Add a scatter about the component's own mean to the second moments."""
         return replace(self, seconds=tuple(a + b for a, b in zip(self.seconds, scatter, strict=True)))

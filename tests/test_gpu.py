@@ -1,0 +1,158 @@
+"""Fits and passes on a GPU, with `--device cuda` alone: samples stay there, small problems go to the host."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cases import COVARIANCES, assert_close, assert_same_mixture, random_mixture
+from mixtura import (
+    AveragedMixture,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+)
+from mixtura.engine.evaluator import move_for_passes
+from mixtura.engine.passes import summarise
+from mixtura.engine.sources import TensorSource, locate
+from mixtura.engine.tuning import FEW_VALUES
+from mixtura.estimators.input import FEW_LABELS, read_labels
+from mixtura.objectives import Conditional, Joint, Marginal
+
+N_FEATURES = 4
+MANY = FEW_VALUES // N_FEATURES + 1000
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu(device):
+    if device.type != "cuda":
+        pytest.skip("run with --device cuda")
+
+
+def samples(device, n_rows, size=N_FEATURES):
+    """Two classes of two components each."""
+    generator = torch.Generator(device).manual_seed(0)
+    labels = torch.arange(n_rows, device=device) % 4
+    centres = 4 * torch.randn(4, size, generator=generator, device=device)
+    return centres[labels] + torch.randn(n_rows, size, generator=generator, device=device), labels // 2
+
+
+class Copies(TorchDispatchMode):
+    """The numbers of values in copies from a GPU to the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        source = args[1] if func is torch.ops.aten.copy_.default else args[0] if args else None
+        tensors = isinstance(source, torch.Tensor) and isinstance(result, torch.Tensor)
+        if tensors and source.is_cuda and result.device.type == "cpu":
+            self.sizes.append(source.numel())
+        return result
+
+
+def with_missing(rows):
+    return rows.masked_fill(torch.rand(rows.shape, device=rows.device) < 0.02, torch.nan)
+
+
+def in_batches(rows, labels):
+    model = GaussianMixture(4, random_state=0)
+    for part in rows.split(MANY // 2):
+        model.partial_fit(part)
+
+
+FITS = {
+    "kmeans": lambda rows, labels: GaussianMixture(4, random_state=0).fit(rows),
+    "k-means++": lambda rows, labels: GaussianMixture(4, init_params="k-means++", random_state=0).fit(rows),
+    "random": lambda rows, labels: GaussianMixture(2, init_params="random", max_iter=5, random_state=0).fit(rows),
+    "missing values": lambda rows, labels: GaussianMixture(4, random_state=0).fit(with_missing(rows)),
+    "selection": lambda rows, labels: GaussianMixture("auto", max_iter=5, random_state=0).fit(rows),
+    "batches": in_batches,
+    "classes": lambda rows, labels: MixtureClassifier(2, random_state=0).fit(rows, labels),
+    "average": lambda rows, labels: AveragedMixture(n_estimators=3, resampling="none", random_state=0).fit(rows),
+    "discriminative": lambda rows, labels: MixtureClassifier(
+        2, objective="conditional", max_iter=5, random_state=0
+    ).fit(rows, labels),
+    "predictions": lambda rows, labels: MixtureClassifier(2, random_state=0).fit(rows, labels).predict_proba(rows),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", FITS)
+def test_samples_stay_on_the_gpu(name, device):
+    """No copy to the host holds a value for every sample."""
+    rows, labels = samples(device, 2 * MANY)
+    with Copies() as copies:
+        FITS[name](rows, labels)
+    assert copies.sizes
+    assert max(copies.sizes) < len(rows) // 2
+
+
+SMALL = [
+    GaussianMixture(3, random_state=0),
+    MixtureClassifier(2, random_state=0),
+    DiscriminativeMixtureClassifier(2, random_state=0, max_iter=5, cv=2),
+    HybridMixtureClassifier(1, n_epochs=2, tradeoff=0.5, margin=1.0, random_state=0),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("estimator", SMALL, ids=lambda estimator: type(estimator).__name__)
+def test_a_small_fit_is_that_of_the_host_and_lies_on_the_gpu(estimator, device):
+    rows, labels = samples(device, 300)
+    there = type(estimator)(**estimator.get_params()).fit(rows, labels)
+    here = type(estimator)(**estimator.get_params()).fit(rows.cpu(), labels.cpu())
+    assert there.mixture_.means.device.type == "cuda"
+    assert_same_mixture(there.mixture_, here.mixture_, 1e-12)
+    probabilities = there.predict_proba(rows)
+    assert probabilities.device == rows.device
+    torch.testing.assert_close(probabilities.cpu(), here.predict_proba(rows.cpu()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [Marginal(), Joint(), Conditional()], ids=lambda objective: objective.name)
+@pytest.mark.parametrize("case", [COVARIANCES[name] for name in ("full", "diag", "low_rank_1")], ids=str)
+def test_a_mixture_on_the_host_gives_the_same_pass(case, objective, rng, device):
+    """Coefficients and moments are computed where the mixture is, the rest where the samples are."""
+    mixture = random_mixture(case, rng, device)
+    rows, labels = samples(device, 500, mixture.n_features)
+    rows[3, 0] = torch.nan
+    source = TensorSource(rows.double(), labels)
+    host = move_for_passes(mixture, source)
+    assert host.means.device.type == "cpu"
+    summary = summarise(host, source, objective, locate(source))
+    assert summary.moments.counts.device.type == "cpu"
+    expected = summarise(mixture, source, objective, locate(source)).about(mixture.means)
+    for part, expected_part in zip(summary.about(host.means).tensors(), expected.tensors(), strict=True):
+        assert_close(part, expected_part, 1e-10, max(1.0, float(expected_part.abs().max())))
+
+
+@pytest.mark.parametrize("unlabeled", [None, -1, np.nan, 7])
+def test_labels_are_numbered_on_the_gpu_as_on_the_host(unlabeled, device):
+    y = torch.arange(FEW_LABELS + 5, device=device) % 4 * 2 - 1  # -1, 1, 3, 5
+    there = read_labels(y, len(y), None, "Model", unlabeled, True)
+    here = read_labels(y.cpu().numpy(), len(y), None, "Model", unlabeled, True)
+    assert there.numbers.is_cuda
+    assert np.array_equal(there.classes, here.classes)
+    assert torch.equal(there.numbers.cpu(), here.numbers)
+
+
+def test_compiled_kernels_are_kept_on_disk(tmp_path):
+    """A second process finds what the first has compiled."""
+    program = (
+        "import torch; from mixtura.numerics import gpu;"
+        "gpu.working_kernels(torch.device('cuda')).posteriors(torch.zeros(3, 5, device='cuda'))"
+    )
+    counts = []
+    for _ in range(2):
+        environment = dict(os.environ, TRITON_CACHE_DIR=str(tmp_path))
+        subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+        counts.append(sum(1 for path in tmp_path.rglob("*") if path.is_file()))
+    assert counts[0] > 0
+    assert counts[0] == counts[1]
