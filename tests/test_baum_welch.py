@@ -113,7 +113,7 @@ def test_momentum_carries_the_moments_on(rng, device):
     source = random_data(KINDS["labels"], rng).source(device)
     first, second = (random_mixture(COVARIANCES["full"], rng, device) for _ in range(2))
     solver, problem = BaumWelch(), conditional(source)
-    progress = replace(solver.init(problem, second), previous=first)
+    progress = replace(solver.init(problem, second), previous=problem.move_for_updates(first))
     anchor = solver.anchor(progress, 3)  # half of the last step once more
     off = second.means - first.means
     assert_close(anchor.counts, np.ones(5))
@@ -167,7 +167,7 @@ def test_short_steps_follow_the_gradient(case, rng, device):
     solver, problem = BaumWelch(), conditional(source, prior)
     progress = solver.init(problem, mixture)
     constants = solver.constants(problem, progress, 1e7, solver.anchor(progress, 0))
-    new = solver.updated(problem, progress, 1e7)
+    new, constants = solver.updated(problem, progress, 1e7).to(device), constants.to(device)
     leaves = {key: part.clone() for key, part in mixture.covariance.tensors().items()}
     floats = [part.requires_grad_() for part in leaves.values() if part.is_floating_point()]
     means = mixture.means.clone().requires_grad_()

@@ -64,7 +64,7 @@ def with_missing(rows):
 
 def in_batches(rows, labels):
     model = GaussianMixture(4, random_state=0)
-    for part in rows.split(MANY // 2):
+    for part in rows.split(MANY):
         model.partial_fit(part)
 
 

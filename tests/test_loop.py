@@ -177,7 +177,8 @@ def test_an_interrupted_worker_interrupts_the_fit(rng, device):
     )
     problem = problem_of(source, objective=Failing(), memory_limit=1)
     result = run(EM(), problem, mixture, max_iter=10, tol=0.0)
-    assert (result.outcome, result.mixture, result.history) == (Outcome.INTERRUPTED, mixture, ())
+    assert (result.outcome, result.history) == (Outcome.INTERRUPTED, ())
+    assert_same_mixture(result.mixture, mixture, 0)
 
 
 def test_rows_too_large_to_square_raise_and_name_the_iteration(rng, device):

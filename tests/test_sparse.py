@@ -19,6 +19,7 @@ from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley
 from mixtura.estimators.sparse import LOG_ODDS
 from mixtura.sparse.newton import SparseNewton
+from mixtura.values.storable import on_device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = {"n_components": 2, "n_init": 1, "max_iter": 300, "random_state": 0}
@@ -361,3 +362,12 @@ class TestBadInput:
     def test_predicting_before_fitting(self, ripley):
         with pytest.raises(NotFittedError):
             SparseMixtureClassifier().predict(ripley[0])
+
+
+def test_all_tensors_of_a_model_move_to_a_device(fitted):
+    """Small fits on a GPU are computed on the host; "meta" stands for the GPU."""
+    moved = on_device(fitted.model_, torch.device("meta"))
+    parts = {**vars(moved), **vars(moved.mixture), **vars(moved.basis), **vars(moved.scaling)}
+    devices = {name: part.device.type for name, part in parts.items() if isinstance(part, torch.Tensor)}
+    assert len(devices) >= 9
+    assert set(devices.values()) == {"meta"}

@@ -315,7 +315,10 @@ def map_rows(
         def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
             loaded = chunk.load(evaluator.loaded_dtype)
             values = compute(evaluator.log_joint(loaded, buffers[thread], inside))
-            output[loaded.index] = values.to(output.dtype)
+            if isinstance(loaded.index, slice):
+                output[loaded.index].copy_(values)
+            else:
+                output[loaded.index] = values.to(output.dtype)
 
         share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
     return answers.joined()

@@ -49,7 +49,7 @@ from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet
 from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
-from mixtura.values.storable import storable
+from mixtura.values.storable import on_device, storable
 
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
@@ -297,7 +297,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         """
         solver = self._solver()
         kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
-        rows = self._read_rows(X, reset=True)
+        rows = self._read_rows(X, reset=True).nearby()
         weights = checks.sample_weight(sample_weight, len(rows))
         if weights is not None:
             checks.total_weight(float(weights.sum()))
@@ -322,6 +322,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             problem = replace(problem, start_variance=self.start_variance)
             try:
                 self._keep(self._fit_all(problem, solver), problem, solver)
+                self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
             except FloatingPointError as error:
                 raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self

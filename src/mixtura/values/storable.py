@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 Class = TypeVar("Class", bound=type)
@@ -85,6 +86,15 @@ def as_loaded(value: Any) -> Any:
     if type(value) not in NAMES or not is_dataclass(value):
         return value
     return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a copy of a storable value with all of its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if type(value) not in NAMES or not is_dataclass(value):
+        return value
+    return type(value)(**{name: on_device(getattr(value, name), device) for name in stored_fields(type(value))})
 
 
 def stored_fields(cls: type) -> list[str]:
