@@ -382,7 +382,10 @@ def test_one_class_labeled():
 
 
 def test_soft_labels_and_class_weight():
-    text = "class_weight needs one label per row; multiply sample_weight yourself for soft labels."
+    text = (
+        "class_weight needs one label per sample; got soft labels. Set class_weight=None and multiply sample_weight by "
+        "the weights of the classes."
+    )
     refused(lambda: MixtureClassifier(1, class_weight="balanced").fit(X, np.eye(3)[Y]), text)
 
 
@@ -449,8 +452,8 @@ def test_a_failed_fit_leaves_the_last_one_usable():
 def test_batches():
     refused(
         lambda: MixtureClassifier(1).fit((X, Y) for _ in range(2)),
-        "X is a generator, which can be gone through only once, but a fit goes through the rows many times; pass a "
-        "list of batches or an object whose __iter__ starts anew.",
+        "X is a generator, which can be iterated only once, but a fit makes many passes over the rows; pass a list of "
+        "batches or an object whose __iter__ starts again.",
     )
     refused(
         lambda: MixtureClassifier(1).fit([X, X]),
@@ -477,6 +480,6 @@ def test_batches_that_change_between_readings():
 
     refused(
         lambda: MixtureClassifier(1).fit(Changing()),
-        "Batch 0 could not be used: it holds the label 5, which the first reading did not show; batches must hold the "
-        "same rows each time they are gone through.",
+        "Batch 0 could not be used: it holds the label 5, which the first pass did not have; batches must hold the "
+        "same rows in every pass.",
     )

@@ -193,7 +193,7 @@ def test_averages_and_searches_take_categories():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"solver": "gradient"}, "categorical features are learned by EM alone. Use one of 'em'"),
+        ({"solver": "gradient"}, "only EM supports categorical features. Use one of 'em'"),
         ({"objective": "conditional"}, "No solver can fit this model"),
         ({"covariance_type": "low_rank"}, "covariance_type='low_rank' does not take categorical features"),
         ({"categorical_features": ["sex", "town", "x"]}, "categorical_features names 'x', which is not a feature of X"),
@@ -212,7 +212,7 @@ def test_what_is_not_there_is_refused_in_words(options, message):
 
 def test_models_with_categories_are_not_exported():
     X, y = mixed_samples()
-    with pytest.raises(ValueError, match="to_onnx does not take models with categorical features"):
+    with pytest.raises(ValueError, match="to_onnx does not support categorical features"):
         MixtureClassifier(1).fit(X, y).to_onnx("model.onnx")
 
 

@@ -159,7 +159,7 @@ def test_a_file_of_another_fit_is_refused_and_kept(what, tmp_path):
     path = tmp_path / "fit"
     model = MixtureClassifier(2, random_state=0, checkpoint=path).fit(ROWS, LABELS)
     before = path.read_bytes()
-    text = f"The checkpoint '{path}' belongs to another fit (other {what}); name another file in `checkpoint`, or"
+    text = f"The checkpoint '{path}' belongs to another fit (other {what}); choose another file for `checkpoint`, or"
     with pytest.raises(ValueError, match=re.escape(text)):
         OTHERS[what](clone(model))
     assert path.read_bytes() == before
@@ -181,7 +181,7 @@ def test_random_numbers_must_repeat(random_state, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no such folder")
 def test_a_folder_that_takes_no_files():
-    with pytest.raises(ValueError, match=r"The checkpoint '/proc/fit' cannot be written \(.*\); name another file\."):
+    with pytest.raises(ValueError, match=r"The checkpoint '/proc/fit' cannot be written \(.*\); use another file\."):
         MixtureClassifier(random_state=0, checkpoint="/proc/fit").fit(ROWS, LABELS)
 
 

@@ -694,7 +694,7 @@ class TestSources:
         np.testing.assert_allclose(model.explain(mapped).values, model.explain(X).values, atol=1e-9)
 
     def test_a_generator_can_be_read_only_once(self):
-        message = "X is a generator, which can be gone through only once, but a fit goes through the rows many times"
+        message = "X is a generator, which can be iterated only once, but a fit makes many passes over the rows"
         with pytest.raises(ValueError, match=message):
             MixtureClassifier(1).fit((IRIS, SPECIES) for _ in range(2))
 
@@ -732,7 +732,7 @@ class TestStarts:
     def test_warm_start_with_other_classes_says_so(self, ripley):
         X, y = ripley
         model = MixtureClassifier(1, warm_start=True).fit(X, y)
-        with pytest.raises(ValueError, match=re.escape("knows the classes [0, 1], but y holds [5, 6]")):
+        with pytest.raises(ValueError, match=re.escape("has the classes [0, 1], but y has [5, 6]")):
             model.fit(X, y + 5)
 
     def test_from_another_model(self, ripley, fitted):
@@ -767,7 +767,7 @@ class TestStarts:
         assert model.score(*ripley) > 0.7
 
     def test_too_few_iterations_warn(self, ripley):
-        message = r"MixtureClassifier stopped at max_iter .*\(max_iter=2, tol=0.0001\); increase max_iter or tol"
+        message = r"MixtureClassifier did not converge: .*\(max_iter=2, tol=0.0001\); increase max_iter or tol"
         with pytest.warns(ConvergenceWarning, match=message) as caught:
             MixtureClassifier(3, max_iter=2, random_state=0).fit(*ripley)
         assert caught[0].filename == __file__

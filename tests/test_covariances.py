@@ -547,7 +547,7 @@ def tensor_names(structure) -> tuple[str, str]:
 def test_low_rank_precisions_say_that_they_have_no_update(rng, device):
     covariance, _ = random_covariance(low_rank_precision(1), rng, device)
     scatter = scatter_of(covariance, covariance.dense(), torch.ones(N_COMPONENTS, dtype=torch.float64, device=device))
-    with pytest.raises(NotImplementedError, match=r"no closed update.*solver='gradient'"):
+    with pytest.raises(NotImplementedError, match=r"no closed-form update.*solver='gradient'"):
         covariance.updated(scatter, nothing_added(device), torch.zeros(N_FEATURES, dtype=torch.float64, device=device))
 
 

@@ -191,9 +191,9 @@ def test_partitions_without_rows_values_or_a_class_are_no_error(data):
 
 def test_labels_that_are_cut_otherwise(data):
     X, y, _ = frames(data)
-    text = "X has 3 partitions and y has 2; both must be cut at the same rows"
+    text = "X has 3 partitions and y has 2; both must be divided at the same rows"
     refused(lambda: MixtureClassifier(1).fit(X, y.repartition(npartitions=2)), text)
-    refused(lambda: MixtureClassifier(1).fit(X, data[1]), "y must be a Dask collection, cut at the same rows as X")
+    refused(lambda: MixtureClassifier(1).fit(X, data[1]), "y must be a Dask collection, divided at the same rows as X")
     refused(lambda: MixtureClassifier(1).fit(arrays(data)[0], arrays(data)[1][:50]), "X has 300 rows, but y has 50.")
     refused(lambda: MixtureClassifier(1).fit(X), "MixtureClassifier requires y to be passed")
 

@@ -263,7 +263,7 @@ def test_one_class_is_an_error():
         ({"cv": 1}, r"cv must be an integer of at least 2; got 1\."),
         ({"early_stopping": 1}, r"early_stopping must be True or False; got 1\."),
         ({"validation_fraction": 1.0}, r"validation_fraction must be a number above 0 and below 1; got 1\.0\."),
-        ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed update"),
+        ({"covariance_type": "low_rank_precision"}, r"covariance_type 'low_rank_precision' has no closed-form update"),
         ({"prior": "strong"}, r"prior must be one of 'default', \"auto\", None or a prior object; got 'strong'\."),
         ({"n_components": 0}, "n_components"),
     ],

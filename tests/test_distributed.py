@@ -139,11 +139,13 @@ def test_an_error_in_one_process_reaches_all(answers):
 
 def test_what_processes_cannot_do(answers):
     for part in answers:
-        assert part["unlike columns"] == "Process 1 has rows of 1 features, but process 0 has rows of 2."
-        assert part["no seed"] == (
-            "random_state must be an integer, the same in all processes, where X is Sharded; got None."
+        assert part["unlike columns"] == (
+            "Process 1 has rows of 1 features, but process 0 has rows of 2. Pass the same features in all processes."
         )
-        assert part["gradient"].startswith("The rows are spread over 2 processes, and this learner needs them in one")
+        assert part["no seed"] == (
+            "random_state must be an integer and the same in all processes if X is Sharded; got None."
+        )
+        assert part["gradient"].startswith("The rows are distributed over 2 processes, but this solver needs them in")
 
 
 def test_without_a_process_group():

@@ -221,7 +221,7 @@ def test_several_starts_for_every_member(ripley):
 
 def test_members_that_do_not_converge_are_counted(ripley):
     X, y = ripley
-    with pytest.warns(ConvergenceWarning, match="4 of the 4 members of AveragedMixtureClassifier stopped at max_iter"):
+    with pytest.warns(ConvergenceWarning, match="4 of the 4 members of AveragedMixtureClassifier did not converge"):
         AveragedMixtureClassifier(MixtureClassifier(3, max_iter=2, tol=0.0), 4, random_state=0).fit(X, y)
 
 

@@ -64,7 +64,7 @@ def test_kernels_that_are_alike_to_rounding_are_refused_in_words(rng, monkeypatc
     model = RelevanceVectorClassifier(kernel="polynomial", degree=1, scaling=False, working_set=False)
     text = (
         "RelevanceVectorClassifier cannot be fitted: the columns that the kernel makes of X are too large or too "
-        "similar (the Hessian is singular to rounding). Use scaling=True, a smaller degree, or kernel='rbf'."
+        "similar (the Hessian is numerically singular). Use scaling=True, a smaller degree, or kernel='rbf'."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         model.fit(1e5 + rng.normal(size=(60, 2)), np.arange(60) % 2)

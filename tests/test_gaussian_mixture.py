@@ -582,7 +582,7 @@ class TestSources:
 
     def test_a_generator_can_be_read_only_once(self):
         with pytest.raises(
-            ValueError, match=r"X is a generator, which can be gone through only once.* pass a list of batches"
+            ValueError, match=r"X is a generator, which can be iterated only once.* pass a list of batches"
         ):
             GaussianMixture().fit(part for part in [X, X])
 
@@ -650,7 +650,8 @@ class TestInterrupted:
 def test_repairs_are_named():
     collinear = np.hstack([X, X @ np.array([[1.0], [2.0], [3.0]])])
     with pytest.warns(
-        RepairWarning, match="covariance of component 0 was not positive definite; a multiple of its diagonal was added"
+        RepairWarning,
+        match="covariance of component 0 was not positive definite; a multiple of its diagonal was added",
     ) as caught:
         GaussianMixture(prior=Conjugate(1e-14, torch.ones(4, dtype=torch.float64))).fit(collinear)
     assert caught[0].filename == __file__

@@ -73,9 +73,9 @@ def test_em_fits_another_structure_in_place_of_low_rank_precisions():
 def test_low_rank_precisions_that_em_cannot_move_say_so():
     model = MixtureClassifier(1, covariance_type="low_rank_precision", rank=2).fit(IRIS, SPECIES)
     again = MixtureClassifier(1, covariance_type="low_rank_precision", rank=2, init=model.mixture_)
-    with pytest.raises(ValueError, match="has no closed update, so EM cannot fit it; use 'low_rank'"):
+    with pytest.raises(ValueError, match="has no closed-form update, so EM cannot fit it; use 'low_rank'"):
         again.fit(IRIS, SPECIES)
-    with pytest.raises(ValueError, match="has no closed update"):
+    with pytest.raises(ValueError, match="has no closed-form update"):
         GaussianMixture(covariance_type=LowRankPrecision(1)).fit(IRIS)
 
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_is_not_taken_up_with_another_validation_set_or_prior(tmp_p
         "prior": (hybrid(prior=Shrinkage(scale=2.0), **options), X_val, y_val),
     }
     for name, (model, rows, labels) in others.items():
-        with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); name another file"):
+        with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); choose another file"):
             model.fit(X, y, X_val=rows, y_val=labels)
     assert hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val).n_iter_ == 3
 
@@ -282,5 +282,5 @@ def test_all_rows_unlabeled():
 
 
 def test_tied_precisions_are_refused():
-    with pytest.raises(ValueError, match="has no closed update"):
+    with pytest.raises(ValueError, match="has no closed-form update"):
         hybrid(covariance_type=Tied(LowRankPrecision(1))).fit(RIPLEY, RIPLEY_LABELS)

@@ -332,7 +332,7 @@ def test_registered_classes_of_others_are_kept(path):
 
     try:
         assert again(MixtureClassifier(1, prior=Registered(2.0)).fit(X, Y), path).prior == Registered(2.0)
-        with pytest.raises(ValueError, match=r"the name 'test.prior' is that of .*Registered already; choose another"):
+        with pytest.raises(ValueError, match=r"the name 'test.prior' is already used by .*Registered; choose another"):
             storable("test.prior")(Another)
         with pytest.raises(ValueError, match=r"Another cannot be saved, .* Register the class with"):
             Another().fit(X, Y).save(path)

@@ -227,14 +227,14 @@ def test_a_broken_file_is_named(folder):
 
 def test_files_with_other_columns(folder, frame):
     frame.drop(columns="b").to_parquet(folder / "1.parquet")
-    text = "1.parquet' has no column 'b'; its columns are ['a', 'weight', 'y']. All files must have the same."
+    text = "1.parquet' has no column 'b'; its columns are ['a', 'weight', 'y']. All files must have the same columns."
     refused(lambda: GaussianMixture().fit(FileBatches(folder, ["a", "b"])), text)
     refused(lambda: FileBatches(folder, ["a", "c"]), "The data set has no column 'c'")
 
 
 def test_files_with_other_types(folder, frame):
     frame.assign(b="text").to_parquet(folder / "1.parquet")
-    text = "1.parquet' has values of type ...string in column 'b', where numbers are wanted; leave the column out"
+    text = "1.parquet' has values of type ...string in column 'b', but features must be numeric; leave the column out"
     refused(lambda: GaussianMixture().fit(FileBatches(folder, ["a", "b"])), text)
     refused(lambda: FileBatches(folder), "The data set has values of type ...string in column 'y'")
 
@@ -259,8 +259,8 @@ def test_empty_files_and_files_without_a_value_or_a_class(folder, frame):
     ("data", "text"),
     [
         ("nothing.parquet", "nothing.parquet' does not exist."),
-        ([], "data names no file; pass at least one."),
-        ("rows.txt", "rows.txt' cannot be told from its name; set file_format."),
+        ([], "data has no files; pass at least one."),
+        ("rows.txt", "rows.txt' cannot be inferred from its name; set file_format."),
     ],
 )
 def test_no_such_files(data, text, tmp_path):

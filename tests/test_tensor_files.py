@@ -92,7 +92,7 @@ def test_links_are_followed(path, tmp_path, exists):
 def test_other_things_than_files_are_refused(path, tmp_path):
     os.mkfifo(path)
     for place in (path, tmp_path, "/dev/null"):
-        with pytest.raises(ValueError, match="is not a regular file and is not replaced; name another file"):
+        with pytest.raises(ValueError, match="is not a regular file and cannot be replaced; choose another file"):
             write(place)
     assert stat.S_ISFIFO(path.stat().st_mode)
 
@@ -125,7 +125,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
 @pytest.mark.parametrize("header", [[[]] * 100_001, "x" * 4_000_001], ids=["brackets", "text"])
 def test_a_header_may_not_be_long(path, header):
     with pytest.raises(
-        ValueError, match=r"cannot be written: its header has \d+ letters and \d+ brackets, more than 4000000"
+        ValueError, match=r"cannot be written: its header has \d+ characters and \d+ brackets, more than 4000000"
     ):
         write(path, {}, {"header": header})
     assert not path.exists()

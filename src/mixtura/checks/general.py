@@ -117,7 +117,7 @@ def has_update(structure: Any) -> None:
     """A covariance structure that EM can fit."""
     if not structure.has_update:
         raise ValueError(
-            f"covariance_type {structure.name!r} has no closed update, so EM cannot fit it; use 'low_rank', or a "
+            f"covariance_type {structure.name!r} has no closed-form update, so EM cannot fit it; use 'low_rank', or a "
             "classifier with solver='gradient'."
         )
 
@@ -168,7 +168,7 @@ def repeatable(random_state: object) -> None:
     """Check that a fit draws the same random numbers when it is repeated."""
     if isinstance(random_state, bool) or not isinstance(random_state, Integral):
         raise ValueError(
-            "checkpoint needs a random_state that is an integer, so that a fit that is continued draws the same "
+            "checkpoint needs a random_state that is an integer, so that a resumed fit draws the same "
             f"random numbers; got random_state={random_state!r}."
         )
 
@@ -414,7 +414,7 @@ NEEDS_DENSITY = (
 def no_categories(name: str, encoding: Any) -> None:
     """Refuse what is not there for categorical features."""
     if encoding is not None:
-        raise ValueError(f"{name} does not take models with categorical features; fit a model of the numeric ones.")
+        raise ValueError(f"{name} does not support categorical features; fit a model of the numeric features.")
 
 
 def hard_labels(numbers: Tensor | None, name: str) -> Tensor:

@@ -37,8 +37,8 @@ def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
         )
     if not np.isfinite(values).all():
         raise ValueError(
-            "The kernel function returned values that are not finite. It receives samples scaled to unit variance: "
-            "check it on those."
+            "The kernel function returned values that are not finite. It receives standardised samples: check it on "
+            "such input."
         )
 
 
@@ -90,6 +90,6 @@ def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
 def ill_conditioned(name: str, error: Exception) -> str:
     """The message about columns of a basis that no Hessian can be factored with."""
     return (
-        f"{name} cannot be fitted: the columns that the kernel makes of X are too large or too similar ({error}). Use "
+        f"{name} cannot be fitted: the kernel columns of X are too large or too similar ({error}). Use "
         "scaling=True, a smaller degree, or kernel='rbf'."
     )

@@ -27,13 +27,15 @@ def unread(what: str, error: Exception) -> SourceError:
 def other_columns(what: str, wanted: list[str], columns: list[str]) -> SourceError:
     """A file without some of the columns that are read."""
     absent = [name for name in wanted if name not in columns]
-    return SourceError(f"{what} has no column {absent[0]!r}; its columns are {columns}. All files must have the same.")
+    return SourceError(
+        f"{what} has no column {absent[0]!r}; its columns are {columns}. All files must have the same columns."
+    )
 
 
 def no_numbers(what: str, column: str, kind: str) -> SourceError:
     """A file whose features are not numbers."""
     return SourceError(
-        f"{what} has values of type {kind} in column {column!r}, where numbers are wanted; leave the column out of "
+        f"{what} has values of type {kind} in column {column!r}, but features must be numeric; leave the column out of "
         "features, or encode it."
     )
 
@@ -47,50 +49,49 @@ def changed_file(path: str) -> SourceError:
 
 
 def unlike_partitions(name: str, n_partitions: int, wanted: int) -> ValueError:
-    """Labels or weights that are cut otherwise than the rows."""
+    """Labels or weights whose partitions differ from those of the rows."""
     return ValueError(
-        f"X has {wanted} partitions and {name} has {n_partitions}; both must be cut at the same rows: take them from "
-        "the same data frame, or rechunk them."
+        f"X has {wanted} partitions and {name} has {n_partitions}; both must be divided at the same rows: take them "
+        "from the same data frame, or rechunk them."
     )
 
 
 def not_in_memory(name: str, kind: str) -> ValueError:
-    """A learner that needs all rows at once."""
+    """An estimator that needs all rows in memory."""
     return ValueError(
         f"{name} needs all rows in memory; got {kind}. Pass X.compute(), or use GaussianMixture or MixtureClassifier, "
-        "which take rows where they are."
+        "which support distributed rows."
     )
 
 
 def in_one_place(what: str) -> ValueError:
-    """A learner that goes through rows one after the other, where they are spread over processes."""
+    """A solver that needs all rows in one process."""
     return ValueError(
-        f"The rows are spread over {what}, and this learner needs them in one place; use solver='em' or 'baum_welch', "
-        "which need sums over the rows only."
+        f"The rows are distributed over {what}, but this solver needs them in one process; use solver='em' or "
+        "'baum_welch', which need only sums over the rows."
     )
 
 
 def common_seed(random_state: object) -> ValueError:
-    """Processes that would start from unlike places."""
+    """Processes that would start from different initialisations."""
     return ValueError(
-        f"random_state must be an integer, the same in all processes, where X is Sharded; got {random_state!r}."
+        f"random_state must be an integer and the same in all processes if X is Sharded; got {random_state!r}."
     )
 
 
 def lost_scheduler(error: BaseException) -> SourceError:
-    """A Dask cluster that went away."""
+    """A Dask cluster that was lost."""
     return SourceError(
         f"The Dask scheduler or its workers were lost during a pass ({type(error).__name__}: {error}); the model of "
-        "the last complete iteration is kept, if there was one. Start a cluster and fit again, with warm_start=True to "
-        "go on."
+        "the last complete iteration (if any) is kept. Start a cluster and fit again with warm_start=True to continue."
     )
 
 
 def lost_process(error: BaseException) -> SourceError:
-    """A process that went away."""
+    """A process that was lost."""
     return SourceError(
-        f"Another process was lost during a pass ({error}); the model of the last complete iteration is kept, if there "
-        "was one. Start the processes again, and fit with warm_start=True to go on."
+        f"Another process was lost during a pass ({error}); the model of the last complete iteration (if any) is "
+        "kept. Start the processes again, and fit with warm_start=True to continue."
     )
 
 
@@ -104,26 +105,29 @@ def same_columns(rows: Any, estimator: Any) -> None:
 
 
 def same_widths(n_features: tuple[int, ...]) -> None:
-    """Processes whose rows have unlike numbers of features."""
+    """Check that the rows of all processes have the same number of features."""
     for rank, n in enumerate(n_features):
         if n != n_features[0]:
-            raise ValueError(f"Process {rank} has rows of {n} features, but process 0 has rows of {n_features[0]}.")
+            raise ValueError(
+                f"Process {rank} has rows of {n} features, but process 0 has rows of {n_features[0]}. Pass the same "
+                "features in all processes."
+            )
 
 
 def not_over_time(covariance_type: str) -> str:
     """Covariances whose moments are projections that change from step to step."""
     return (
-        f"partial_fit cannot be used with covariance_type={covariance_type!r}: its moments are projections of the "
-        "samples, and projections of samples that are gone do not add to those of later ones; use 'full', 'tied', "
-        "'diag' or 'spherical'"
+        f"partial_fit cannot be used with covariance_type={covariance_type!r}: its moments are projections that change "
+        "with every step, so moments of earlier and later samples cannot be added; use 'full', 'tied', 'diag' or "
+        "'spherical'"
     )
 
 
 def new_label(label: Any, classes: np.ndarray) -> ValueError:
     """Batches whose labels changed."""
     return ValueError(
-        f"it holds the label {label!r}, which the first reading did not show; batches must hold the same rows each "
-        "time they are gone through."
+        f"it holds the label {label!r}, which the first pass did not have; batches must hold the same rows in every "
+        "pass."
     )
 
 
@@ -131,5 +135,5 @@ def unnamed_class(label: Any, classes: np.ndarray) -> ValueError:
     """A label that the first call of partial_fit did not announce."""
     return ValueError(
         f"y holds the label {label!r}, which is not among the classes {classes.tolist()} of the first call of "
-        "partial_fit; name all classes there, or mark samples without a label with `unlabeled`."
+        "partial_fit; pass all classes there, or mark samples without a label with `unlabeled`."
     )

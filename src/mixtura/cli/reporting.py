@@ -80,7 +80,7 @@ def _evidence(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
     problem = read_problem(frame, target, _others(model, frame, target))
     unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
     if unknown:
-        raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is no class of the model.")
+        raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is not a class of the model.")
     rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, seed)
     labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
     probabilities, scores = held_out(model.estimator_, table, labels, seed)

@@ -370,7 +370,7 @@ class LowRankCovariance(Covariance):
         """
         if self.of_precision:
             raise NotImplementedError(
-                "precisions of low rank have no closed update; fit LowRankPrecision.for_em(n_features) by EM and "
+                "precisions of low rank have no closed-form update; fit LowRankPrecision.for_em(n_features) by EM and "
                 "convert, or use solver='gradient'"
             )
         divisors = (scatter.counts + pseudo.covariance_count).unsqueeze(-1)

@@ -24,7 +24,7 @@ from mixtura.values.storable import storable
 # Of a category that the mean of a component does not know, such as that of a component made by merging two.
 SMALLEST_FREQUENCY = 1e-3
 LOG_TWO_PI = math.log(2 * math.pi)
-EM_ALONE = "categorical features are learned by solver='em' with objective='joint' alone"
+EM_ALONE = "categorical features need solver='em' and objective='joint'"
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class ProductCovariance(Covariance):
         self.inner.check()
         shapes = {part.shape for part in (self.log_frequencies, self.centres, self.targets)}
         if shapes != {(self.inner.n_components, sum(self.kind.sizes))}:
-            raise ValueError("frequencies of categories and components do not fit together")
+            raise ValueError("frequencies of categories and components have inconsistent shapes")
         totals = [part.exp().sum(1) for part in self.log_frequencies.split(list(self.kind.sizes), 1)]
         if not all(bool(((total - 1).abs() < 1e-6).all()) for total in totals):
             raise ValueError("frequencies of categories do not sum to one")
@@ -349,10 +349,10 @@ class ProductCovariance(Covariance):
         return ProductCovariance(inner, log_frequencies, reference[:, n:].contiguous(), targets.contiguous(), self.kind)
 
     def unconstrained(self) -> dict[str, Tensor]:
-        raise ValueError(f"{EM_ALONE}; there is nothing for an optimiser to move.")
+        raise ValueError(f"{EM_ALONE}, not an optimiser.")
 
     def constrained(self, free: dict[str, Tensor]) -> ProductCovariance:
-        raise ValueError(f"{EM_ALONE}; there is nothing for an optimiser to move.")
+        raise ValueError(f"{EM_ALONE}, not an optimiser.")
 
     def quadratic(self, free: dict[str, Tensor]) -> Quadratic:
-        raise ValueError(f"{EM_ALONE}; there is nothing for an optimiser to move.")
+        raise ValueError(f"{EM_ALONE}, not an optimiser.")

@@ -171,7 +171,7 @@ class TiedCovariance(Covariance):
     def check(self) -> None:
         """Raise a ValueError unless every component has the number of a shared covariance."""
         if isinstance(self.inner, TiedCovariance):
-            raise ValueError("covariances that are shared twice are not known")
+            raise ValueError("nested tied covariances are not supported")
         self.inner.check()
         checks.positions("numbers of shared covariances", self.groups, self.n_groups)
 

@@ -24,7 +24,7 @@ class Processes:
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError(
                 "X is Sharded, but there is no process group; call torch.distributed.init_process_group first, in "
-                "processes that torchrun has started."
+                "processes started by torchrun."
             )
         self.group, self.rank = group, dist.get_rank(group)
         self.n_processes = dist.get_world_size(group)

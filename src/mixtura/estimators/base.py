@@ -59,7 +59,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
             return inner
         if inner.name not in ("full", "tied", "diag", "spherical"):
             raise ValueError(
-                f"covariance_type={self.covariance_type!r} does not take categorical features; use 'full', 'tied', "
+                f"covariance_type={self.covariance_type!r} does not support categorical features; use 'full', 'tied', "
                 "'diag' or 'spherical'."
             )
         return Product(inner, len(self.encoding_.numeric), self.encoding_.sizes)

@@ -146,7 +146,7 @@ def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> l
     if values.dtype == bool:
         if values.shape != (n_features,):
             raise ValueError(
-                f"categorical_features is a mask of shape {values.shape}, but X has {n_features} features; give it one "
+                f"categorical_features is a mask of shape {values.shape}, but X has {n_features} features; pass one "
                 "value per feature."
             )
         return np.flatnonzero(values).tolist()

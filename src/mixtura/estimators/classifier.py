@@ -336,7 +336,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if self.class_weight is None:
             return weights
         if labels.numbers is None:
-            raise ValueError("class_weight needs one label per row; multiply sample_weight yourself for soft labels.")
+            raise ValueError(
+                "class_weight needs one label per sample; got soft labels. Set class_weight=None and multiply "
+                "sample_weight by the weights of the classes."
+            )
         numbers = labels.numbers.cpu()
         known = numbers >= 0
         table = self._class_weights(labels.classes, numbers[known], None if weights is None else weights.cpu()[known])
@@ -531,14 +534,14 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _mixture_of(self, fitted: MixtureEstimator, plan: Plan) -> Mixture:
         if "mixture_" not in vars(fitted):
             raise ValueError(
-                f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies that clone or a grid "
-                "search make are not fitted either: pass init=model.mixture_ there."
+                f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies made by clone or a grid "
+                "search are not fitted either: pass init=model.mixture_ instead."
             )
         classes = vars(fitted).get("classes_", plan.classes)
         if not np.array_equal(classes, plan.classes):
             raise ValueError(
-                f"The model to start from knows the classes {classes.tolist()}, but y holds "
-                f"{plan.classes.tolist()}; set warm_start=False, or start from a model of the same classes."
+                f"The initial model has the classes {classes.tolist()}, but y has {plan.classes.tolist()}; set "
+                "warm_start=False, or start from a model of the same classes."
             )
         return fitted.mixture_
 
@@ -571,8 +574,8 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             raise result.cause or KeyboardInterrupt
         if plan.prior is None and plan.objective.name == "conditional" and result.objective > SEPARATED:
             warnings.warn(
-                "The classes are perfectly separable, so that the likelihood of the labels has no maximum; the fit "
-                f"was stopped after {self.n_iter_} steps, while its numbers were finite. Use prior='default'.",
+                "The classes are perfectly separable, so the conditional likelihood has no maximum; the fit was "
+                f"stopped after {self.n_iter_} iterations. Use prior='default'.",
                 checks.RepairWarning,
                 stacklevel=3,
             )

@@ -49,7 +49,9 @@ def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any
         cut: Any = (X.chunks[0],)
         values = da.from_array(np.asarray(values), chunks=cut)
     if not dask.is_dask_collection(values):  # pyright: ignore[reportPrivateImportUsage]
-        raise ValueError(f"{name} must be a Dask collection, cut at the same rows as X; got {type(values).__name__}.")
+        raise ValueError(
+            f"{name} must be a Dask collection, divided at the same rows as X; got {type(values).__name__}."
+        )
     if known and _is_array(values) and not np.isnan(values.chunks[0]).any():
         if sum(values.chunks[0]) != sum(X.chunks[0]):
             raise ValueError(f"X has {sum(X.chunks[0])} rows, but {name} has {sum(values.chunks[0])}.")

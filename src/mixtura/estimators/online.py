@@ -53,8 +53,7 @@ def classifies_online(estimator: Any) -> bool:
     objective, class_weight = arguments.get("objective"), arguments.get("class_weight")
     if not isinstance(objective, Joint) and objective != "joint":
         raise AttributeError(
-            "only the joint likelihood is learned from samples that are seen once; use MixtureClassifier with "
-            "objective='joint'"
+            "partial_fit supports only the joint likelihood; use MixtureClassifier with objective='joint'"
         )
     if class_weight is not None and not isinstance(class_weight, dict):
         raise AttributeError(f"class_weight={class_weight!r} needs all labels at once; pass None or a dict")

@@ -79,7 +79,7 @@ class SparseModel:
         checks.positions("columns of the values", self.mixture.columns, _n_columns(basis))
         if isinstance(basis, MonomialBasis):
             if not 1 <= basis.degree <= LARGEST_DEGREE:
-                raise ValueError(f"monomials of degree {basis.degree} are not known")
+                raise ValueError(f"monomials of degree {basis.degree} are not supported")
             checks.positions("columns", basis.columns, comb(n_features + basis.degree, basis.degree))
         elif basis.points is None or basis.kernel is None:
             checks.positions("columns", basis.numbers, n_features, -1)

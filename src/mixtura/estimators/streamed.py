@@ -176,8 +176,8 @@ def first_batch(batches: Any) -> Batch:
     """The first batch of a re-iterable that has one."""
     if iter(batches) is batches:
         raise ValueError(
-            f"X is a {type(batches).__name__}, which can be gone through only once, but a fit goes through the rows "
-            "many times; pass a list of batches or an object whose __iter__ starts anew."
+            f"X is a {type(batches).__name__}, which can be iterated only once, but a fit makes many passes over the "
+            "rows; pass a list of batches or an object whose __iter__ starts again."
         )
     for batch in named_batches(batches):
         if len(batch.X):

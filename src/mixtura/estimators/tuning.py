@@ -67,8 +67,8 @@ def tune(
         candidate.fit(X, y, sample_weight, X_val, y_val)
         if not candidate.validation_scores_:
             raise ValueError(
-                "tune needs held-out samples, but there are too few labeled ones for that; pass X_val and y_val, or "
-                "raise validation_fraction."
+                "tune needs held-out samples, but there are too few labeled samples; pass X_val and y_val, or increase "
+                "validation_fraction."
             )
         best = max(score for _, score in candidate.validation_scores_)
         trial.set_user_attr("log_loss", -best[-1])

@@ -153,7 +153,7 @@ class Mixture:
             raise ValueError(f"means {tuple(self.means.shape)} of type {self.means.dtype} are not those of components")
         sizes, variances = (self.n_components, self.n_features), self.covariance.variances()
         if variances.shape != sizes or self.log_weights.shape != sizes[:1]:
-            raise ValueError("means, covariances and weights do not fit together")
+            raise ValueError("means, covariances and weights have inconsistent shapes")
         if not self.means.dtype == variances.dtype == self.log_weights.dtype:
             raise ValueError("means, covariances and weights have different types")
         checks.class_numbers(self.class_of, self.n_components)

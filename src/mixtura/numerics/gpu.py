@@ -41,7 +41,7 @@ def working_kernels(device: torch.device) -> ModuleType | None:
     except Exception as error:
         warnings.warn(
             f"The fused GPU kernels cannot be used ({type(error).__name__}: {str(error).splitlines()[0]}); plain torch "
-            "computes the same, up to 5 times slower. They need Triton (pip install triton) and a C compiler.",
+            "is used instead, up to 5 times slower. They need Triton (pip install triton) and a C compiler.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -67,7 +67,7 @@ class View:
         _, directions = np.linalg.eigh(whitening.T @ between @ whitening)
         axes = whitening @ directions[:, ::-1][:, :2]
         if axes.shape[1] < 2:
-            raise ValueError("A plane needs two features; this model has one.")
+            raise ValueError("A plot of a plane needs two features; this model has one.")
         scales = np.sqrt(np.diag(within))
         largest = [np.argsort(-np.abs(axis * scales))[:2] for axis in axes.T]
         labels = [

@@ -37,11 +37,11 @@ def estimate_prior(posteriors: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 
 def checked_costs(costs: Any, n_classes: int) -> np.ndarray:
-    """A matrix of costs: costs[i, j] is the price of predicting class j where class i is true."""
+    """Check a matrix of costs: costs[i, j] is the cost of predicting class j if class i is true."""
     matrix = np.asarray(costs, dtype=float)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():
         raise ValueError(
-            f"costs must be a finite matrix of shape ({n_classes}, {n_classes}) with the price of predicting the class "
-            f"of the column where that of the row is true; got shape {matrix.shape}."
+            f"costs must be a finite matrix of shape ({n_classes}, {n_classes}): costs[i, j] is the cost of predicting "
+            f"class j if class i is true; got shape {matrix.shape}."
         )
     return matrix

@@ -55,9 +55,9 @@ class BaumWelch:
         if _has_kinks(objective):
             return f'it needs a differentiable objective, and the margin in objective "{objective.name}" has kinks'
         if not structure.is_gaussian:
-            return "categorical features are learned by EM alone"
+            return "only EM supports categorical features"
         if not structure.has_update:
-            return f"covariance_type={structure.name!r} has no closed update"
+            return f"covariance_type={structure.name!r} has no closed-form update"
         return needs_pseudo_moments(prior)
 
     def init(self, problem: Problem, start: Mixture) -> BaumWelchState:

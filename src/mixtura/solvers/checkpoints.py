@@ -28,7 +28,7 @@ METADATA = "mixtura checkpoint"  # key of the header in the file
 FORMAT_VERSION = 2
 # Largest fraction of the time that is spent on writing.
 LARGEST_SHARE = 0.05
-ADVICE = "name another file in `checkpoint`, or remove this one to begin anew."
+ADVICE = "choose another file for `checkpoint`, or remove this one to start again."
 
 
 class CheckpointFile:
@@ -112,7 +112,7 @@ class CheckpointFile:
             write_tensors(self._path, tensors, METADATA, header)
         except OSError as error:
             raise ValueError(
-                f"The checkpoint {str(self._path)!r} cannot be written ({error.strerror or error}); name another file."
+                f"The checkpoint {str(self._path)!r} cannot be written ({error.strerror or error}); use another file."
             ) from error
         self._written, self._pending = time.perf_counter(), False
         self._cost = self._written - start

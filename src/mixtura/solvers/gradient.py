@@ -78,7 +78,7 @@ class Gradient:
     needs_fit = True
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        return None if structure.is_gaussian else "categorical features are learned by EM alone"
+        return None if structure.is_gaussian else "only EM supports categorical features"
 
     def init(self, problem: Problem, start: Mixture) -> GradientState:
         training = Training(self, problem, start)

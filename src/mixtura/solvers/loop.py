@@ -25,8 +25,8 @@ class Outcome(Enum):
     """How a fit ended; the value is the message."""
 
     CONVERGED = "converged"
-    LIMIT = "stopped at max_iter before the objective changed by less than tol"
-    HELD_OUT = "stopped where the held-out samples were predicted best"
+    LIMIT = "did not converge: it reached max_iter before the objective changed by less than tol"
+    HELD_OUT = "stopped early at the best score of the held-out samples"
     INTERRUPTED = "interrupted; the best parameters so far are kept"
 
 

@@ -33,7 +33,7 @@ def check_running(running: RunningMoments) -> None:
     shapes = ((n_components, n_features), (n_components, n_features, n_features))
     fits = running.counts.shape == (n_components,) and running.firsts.shape == running.reference.shape
     if not fits or tuple(running.seconds.shape) not in shapes or running.floor.shape != (n_features,):
-        raise ValueError("running moments of unlike shapes")
+        raise ValueError("running moments have different shapes")
 
 
 @storable("running_moments", check=check_running)

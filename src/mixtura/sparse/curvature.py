@@ -184,7 +184,7 @@ class FeatureFactored:
         product.diagonal().add_(1)
         self.factors, self.pivots, info = torch.linalg.lu_factor_ex(product)
         if int(info) > 0:
-            raise NumericalError("the Hessian is singular to rounding")
+            raise NumericalError("the Hessian is numerically singular")
 
     @property
     def is_positive(self) -> bool:

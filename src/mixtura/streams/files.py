@@ -131,14 +131,14 @@ class FileBatches:
 def _opened(data: Any, file_format: str | None) -> ds.Dataset:
     paths = [Path(path) for path in ([data] if isinstance(data, str | Path) else data)]
     if not paths:
-        raise ValueError("data names no file; pass at least one.")
+        raise ValueError("data has no files; pass at least one.")
     absent = [str(path) for path in paths if not path.exists()]
     if absent:
         raise FileNotFoundError(f"The file or folder {absent[0]!r} does not exist.")
     if file_format is None:
         first = min(paths[0].rglob("*.*"), default=paths[0]) if paths[0].is_dir() else paths[0]
         if first.suffix.lower() not in FORMATS:
-            raise ValueError(f"The format of {str(first)!r} cannot be told from its name; set file_format.")
+            raise ValueError(f"The format of {str(first)!r} cannot be inferred from its name; set file_format.")
         file_format = FORMATS[first.suffix.lower()]
     checks.one_of("file_format", file_format, set(FORMATS.values()))
     names: Any = [str(path) for path in paths]

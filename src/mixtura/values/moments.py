@@ -98,7 +98,7 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         same = self.reference is other.reference or torch.equal(self.reference, other.reference)
         if not same:
-            raise ValueError("moments about unlike references do not add; use about(reference) first")
+            raise ValueError("moments about different references cannot be added; use about(reference) first")
         return replace(
             self,
             counts=self.counts + other.counts,

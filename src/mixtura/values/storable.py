@@ -44,7 +44,7 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
 
     def register(cls: Class) -> Class:
         if CLASSES.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"the name {name!r} is that of {CLASSES[name].__qualname__} already; choose another.")
+            raise ValueError(f"the name {name!r} is already used by {CLASSES[name].__qualname__}; choose another.")
         CLASSES[name], NAMES[cls] = cls, name
         if check is not None:
             CHECKS[cls] = check

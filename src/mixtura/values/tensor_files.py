@@ -48,9 +48,9 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to save the model in; make it first.")
+        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to save the model in; create it first.")
     if target.exists() and not target.is_file():
-        raise ValueError(f"{str(path)!r} is not a regular file and is not replaced; name another file.")
+        raise ValueError(f"{str(path)!r} is not a regular file and cannot be replaced; choose another file.")
     text = json.dumps(header)
     try:
         _check_text(text)
@@ -108,7 +108,7 @@ def _check_text(text: str) -> None:
     n_brackets = text.count("[") + text.count("{")
     if len(text) > LARGEST_HEADER or n_brackets > MOST_BRACKETS:
         raise ValueError(
-            f"its header has {len(text)} letters and {n_brackets} brackets, more than {LARGEST_HEADER} and "
+            f"its header has {len(text)} characters and {n_brackets} brackets, more than {LARGEST_HEADER} and "
             f"{MOST_BRACKETS}"
         )
 
