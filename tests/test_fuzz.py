@@ -63,7 +63,7 @@ def test_kernels_that_are_alike_to_rounding_are_refused_in_words(rng, monkeypatc
     monkeypatch.setattr(torch.linalg, "lu_factor_ex", lambda matrix: (matrix, matrix[0].int(), torch.tensor(3)))
     model = RelevanceVectorClassifier(kernel="polynomial", degree=1, scaling=False, working_set=False)
     text = (
-        "RelevanceVectorClassifier cannot be fitted: the columns that the kernel makes of X are too large or too "
+        "RelevanceVectorClassifier cannot be fitted: the kernel columns of X are too large or too "
         "similar (the Hessian is numerically singular). Use scaling=True, a smaller degree, or kernel='rbf'."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):

@@ -85,7 +85,7 @@ class LowRank(Structure):
         return LowRankCovariance(tensors["uniquenesses"], tensors["loadings"])
 
     def converted(self, covariance: Covariance) -> LowRankCovariance:
-        """The leading directions of another covariance, and the diagonal that is left (eigen-split)."""
+        """The leading directions of another covariance, and the remaining diagonal (eigen-split)."""
         if isinstance(covariance, LowRankCovariance) and not covariance.of_precision:
             return covariance
         return LowRankCovariance(*eigen_split(covariance.dense(), _rank_of(self.rank, covariance.n_features)))
@@ -96,12 +96,12 @@ class LowRank(Structure):
 class LowRankPrecision(Structure):
     """Precisions that are diagonal plus low rank: few directions in which a component is narrow.
 
-    There is no closed M-step: EM fits the structure `for_em`, and `converted` makes precisions of it.
+    There is no closed-form M-step: EM fits the structure `for_em`, and `converted` converts it to precisions.
 
     Parameters
     ----------
     rank : int, optional
-        Number of these directions; None means min(10, max(1, D // 2)).
+        Number of directions; None means min(10, max(1, D // 2)).
     """
 
     rank: int | None = None
@@ -123,7 +123,7 @@ class LowRankPrecision(Structure):
         return LowRankCovariance(tensors["precisions"], tensors["directions"], of_precision=True)
 
     def converted(self, covariance: Covariance) -> LowRankCovariance:
-        """The leading directions of the precisions, and the diagonal that is left (eigen-split)."""
+        """The leading directions of the precisions, and the remaining diagonal (eigen-split)."""
         if isinstance(covariance, LowRankCovariance) and covariance.of_precision:
             return covariance
         size = covariance.n_features
@@ -135,7 +135,7 @@ class LowRankPrecision(Structure):
 
 
 def _nearly_diagonal(covariance: Covariance, rank: int) -> LowRankCovariance:
-    """Precisions with the same variances; a tenth of each is along random directions, which an optimiser can turn."""
+    """Precisions with the same variances; a tenth of each is along random directions, as a start for optimisers."""
     precisions = 1 / covariance.variances()
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(*precisions.shape, rank, generator=generator, dtype=precisions.dtype).to(precisions.device)
@@ -159,7 +159,7 @@ def eigen_split(matrices: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=16)
 def _upper_triangle(size: int, device: torch.device) -> Tensor:
-    """Where a matrix that is laid out row by row has the entries of its upper triangle."""
+    """Positions of the upper triangle in a flattened matrix."""
     with torch.inference_mode(False):  # gradients may pass through them later
         rows, columns = torch.triu_indices(size, size, device=device)
         return rows * size + columns
@@ -294,7 +294,7 @@ class LowRankCovariance(Covariance):
         return self.rescaled(1 / scales if self.of_precision else scales)
 
     def rescaled(self, factors: Tensor) -> LowRankCovariance:
-        """With diagonals and columns times factors, (D,) or (K, D)."""
+        """Multiply diagonals and columns by factors, (D,) or (K, D)."""
         return replace(self, diagonals=self.diagonals * factors.square(), columns=self.columns * factors.unsqueeze(-1))
 
     def with_smallest(self, smallest: float) -> LowRankCovariance:
@@ -303,10 +303,10 @@ class LowRankCovariance(Covariance):
     # ---- for optimisers (free-form) ----
 
     def unconstrained(self) -> dict[str, Tensor]:
-        # A rotation of the columns changes no matrix: they are turned until their first R rows are a lower triangle.
+        # Rotating the columns does not change the matrices: the first R rows are made lower triangular.
         turned = self.columns @ torch.linalg.qr(self.columns[:, : self.rank].mT)[0]
         corners = turned[:, : self.rank].mT.flatten(1)[:, _upper_triangle(self.rank, turned.device)]
-        # Columns one after the other, as the products of many components with rows want them.
+        # Contiguous columns are faster in the products of many components with rows.
         rest = turned[:, self.rank :].mT.contiguous()  # (K, R, D - R)
         return {
             "diagonals": linalg.inverse_softplus(self.diagonals - self.smallest),
@@ -432,7 +432,7 @@ class LowRankCovariance(Covariance):
         )
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
-        # One mean at a time: deviations are not about a common point.
+        # One mean at a time: deviations have different references.
         nowhere = torch.zeros_like(deviations[:1, 0])
         parts = [self.select(slice(k, k + 1)) for k in range(self.n_components)]
         each = [part.marginals(own, observed, nowhere) for part, own in zip(parts, deviations, strict=True)]

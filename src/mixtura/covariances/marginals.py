@@ -1,4 +1,4 @@
-"""Marginals of diagonal plus low rank: all rows and components by matrix products, whatever values are missing.
+"""Marginals of diagonal plus low rank: matrix products for all rows and components and any missing values.
 
 Sigma = diag(psi) + sign F F' without the missing rows and columns is of the same kind. With o the observed features
 of row n and y = F_o' Psi_o^-1 d_o (marginal-woodbury),
@@ -26,9 +26,9 @@ from mixtura.numerics import linalg
 
 # Numbers in the R x R systems held at once, on a CPU and on a GPU.
 MOST_IN_CACHE, MOST_TOGETHER = 2**17, 2**27
-# Largest table, in numbers, for which a product with the whole mask is cheap, however many values are missing.
+# Largest table, in numbers, for which a product with the whole mask is cheap for any number of missing values.
 SMALL_TABLE = 2**16
-# Share of missing (or observed) values below which their own products cost less than one with the whole mask.
+# Fraction of missing (or observed) values below which their own products cost less than one with the whole mask.
 FEW = 0.2
 BLOCK_ROWS = 250  # rows whose systems are computed together: more exceed the cache, far fewer need many calls
 
@@ -43,7 +43,7 @@ class MaskBlock:
 
 
 def _blocks_of(mask: Tensor, side: int) -> list[MaskBlock]:
-    """Best for rows in the order of their numbers of missing values."""
+    """Blocks of neighbouring rows; best if rows are sorted by number of missing values."""
     n_rows, size = mask.shape
     if mask.device.type != "cpu" or size * side * (side + 1) // 2 <= SMALL_TABLE:
         return [MaskBlock(slice(0, n_rows))]
@@ -60,7 +60,7 @@ def _blocks_of(mask: Tensor, side: int) -> list[MaskBlock]:
 
 
 def _positions(chosen: Tensor) -> Tensor:
-    """Where rows (n, D) are True, (n, m), filled up with D."""
+    """Positions of True in rows (n, D): (n, m), padded with D."""
     size = chosen.shape[1]
     places = torch.where(chosen, torch.arange(size), size).sort(1).values
     return places[:, : int(chosen.sum(1).max())]
@@ -82,7 +82,7 @@ def _unpacked(packed: Tensor, side: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LowRankMarginals:
-    """K components and n rows; rows are zero in missing values, and about the same point as the means."""
+    """K components and n rows; rows are zero for missing values and have the same reference as the means."""
 
     uniquenesses: Tensor  # (K, D)
     loadings: Tensor  # (K, D, R)
@@ -112,7 +112,7 @@ class LowRankMarginals:
 
     @property
     def _n_together(self) -> int:
-        """Components whose R x R systems are solved at once: what stays in the cache, but a GPU wants many."""
+        """Components whose R x R systems are solved together: limited by the cache on a CPU, many on a GPU."""
         if any(block.values is not None for block in self._blocks):
             return 1
         (n_rows, size), rank = self.rows.shape, self.loadings.shape[-1]

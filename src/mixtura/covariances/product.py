@@ -1,4 +1,4 @@
-"""Components that are a product of a Gaussian and of categorical distributions, in one likelihood.
+"""Components that are products of a Gaussian and categorical distributions, in one likelihood.
 
 Rows hold the numeric features first, then an indicator column per category. The log joint is the sum over both blocks
 of features: a quadratic map of the numeric ones, and a linear map of the indicators, whose coefficients are log
@@ -21,7 +21,7 @@ from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
 from mixtura.values.storable import storable
 
-# Of a category that the mean of a component does not know, such as that of a component made by merging two.
+# Added to the frequencies that are derived from means, so that none is zero.
 SMALLEST_FREQUENCY = 1e-3
 LOG_TWO_PI = math.log(2 * math.pi)
 EM_ALONE = "categorical features need solver='em' and objective='joint'"
@@ -79,7 +79,7 @@ class Product(Structure):
     sizes : tuple of int
         Number of categories of each categorical feature.
     strength : float, default=2.0
-        Number of pseudo-samples with the frequencies of all samples that every component is given (Dirichlet prior).
+        Number of pseudo-samples per component with the overall frequencies (Dirichlet prior).
     """
 
     inner: Any
@@ -138,9 +138,9 @@ class ProductCovariance(Covariance):
     inner : Covariance
         Covariances of the numeric features.
     log_frequencies : Tensor of shape (K, V)
-        Of the V categories of all categorical features; those of a feature sum to one.
+        Log frequencies of the V categories of all categorical features; those of a feature sum to one.
     centres : Tensor of shape (K, V)
-        The means that the mixture has in the indicator columns.
+        Means of the mixture in the indicator columns.
     targets : Tensor of shape (K, V)
         Frequencies of all samples, towards which those of a component are shrunk.
     kind : Product
@@ -171,7 +171,7 @@ class ProductCovariance(Covariance):
 
     @property
     def n_parameters(self) -> int:
-        """Of the covariances, less what the means of the indicators count too much: they sum to one."""
+        """Parameters of the covariances, corrected for the means of the indicators, which sum to one."""
         return self.inner.n_parameters - self.n_components * len(self.kind.sizes)
 
     @property
@@ -201,7 +201,7 @@ class ProductCovariance(Covariance):
 
     @property
     def log_determinants(self) -> Tensor:
-        """Those of the numeric features; the indicators have no factor 2 pi, which is taken back here."""
+        """Those of the numeric features, without the factor 2 pi for the indicators."""
         return self.inner.log_determinants - self.log_frequencies.shape[1] * LOG_TWO_PI
 
     @property
@@ -236,7 +236,7 @@ class ProductCovariance(Covariance):
         )
 
     def at(self, means: Tensor) -> ProductCovariance:
-        """With the frequencies that the means of the indicators say, unless these are the means it was made for."""
+        """Take the frequencies from the means of the indicators, unless these have not changed."""
         centres = means[:, self.n_numeric :]
         if centres.shape != self.centres.shape or torch.equal(centres, self.centres):
             return self
@@ -272,7 +272,7 @@ class ProductCovariance(Covariance):
         inner = self.inner.coefficients(means[:, :n], constants)
         assert inner.weights is not None
         assert inner.shared is not None
-        # Indicators come about the centre of the rows, which is where the means were before they were moved there.
+        # Indicators and means are relative to the centre of the rows.
         bias = inner.bias + ((self.centres - means[:, n:]) * self.log_frequencies).sum(1)
         weights = torch.cat((inner.weights[:, :n], self.log_frequencies, inner.weights[:, n:]), 1)
         return Coefficients(NumericMap(inner.shared, n, self.form), bias, weights)
@@ -339,7 +339,7 @@ class ProductCovariance(Covariance):
         reference = scatter.reference.expand_as(scatter.firsts)
         numeric = Moments(scatter.counts, scatter.firsts[:, :n], scatter.seconds, self.inner.form, reference[:, :n])
         centres, counts = reference[:, n:].clamp(0, 1), scatter.counts.clamp_min(0).unsqueeze(-1)
-        pooled = (counts * centres).sum(0) + 1  # a category without samples keeps a little
+        pooled = (counts * centres).sum(0) + 1  # avoids a frequency of zero
         targets = torch.cat([part / part.sum() for part in pooled.split(list(self.kind.sizes))]).expand_as(centres)
         strength = self.kind.strength
         frequencies = (counts * centres + strength * targets) / (counts + strength)

@@ -27,7 +27,7 @@ class Tied(Structure):
     inner : Structure
         The structure of the shared covariance.
     per_class : bool, default=False
-        Whether each class has a covariance of its own.
+        Whether each class has its own covariance.
     """
 
     inner: Structure
@@ -125,7 +125,7 @@ class TiedCovariance(Covariance):
 
     @cached_property
     def _spread(self) -> Covariance:
-        """The shared covariances, repeated for every component; factorised before, so once a group."""
+        """The shared covariances, repeated for every component; factorised once per group."""
         _ = self.inner.log_determinants
         return self.inner.select(self.groups)
 

@@ -175,9 +175,10 @@ class Evaluator:
         return scores, lambda sums, weights: coefficients.pullback(sums.products, features, weights, chunk.components)
 
     def _by_homogeneous_products(self, chunk: LoadedChunk, buffers: Buffers) -> tuple[Tensor, Accumulate]:
-        """Log joints on a GPU, with the bias as the weight of a feature that is one: one product gives the scores of
-        all components,
-        and one gives counts and moments. On a GPU each operation is a launch and a pass over memory.
+        """Log joints on a GPU, with the bias as the weight of a constant feature.
+
+        One product gives the scores of all components, and one gives counts and moments. On a GPU each operation is a
+        launch and a pass over memory.
         """
         weights, phi = self._homogeneous_weights(chunk.components), self._homogeneous_phi(chunk.rows, buffers)
         n_components = len(weights)
@@ -269,8 +270,10 @@ class Evaluator:
         return scores, accumulate
 
     def _division(self, first: int, last: int) -> tuple[slice, Tensor, Tensor, Tensor, Covariance]:
-        """Of components from first to before last: which of the fast ones are among them, their positions, those that
-        take the exact path, their positions, and their covariance. Indices stay on the device.
+        """Divide the components from first to before last into those on the fast path and those on the exact path.
+
+        Returns the numbers of the fast ones, their positions, the exact ones, their positions, and their covariance.
+        Indices stay on the device.
         """
         if (first, last) not in self._divisions:
             places = [place for place, k in enumerate(self.fast) if first <= k < last]  # among the fast ones

@@ -59,12 +59,12 @@ class _Averaged(MixtureEstimator):
     # X is read as by the members.
     @property
     def device(self) -> Any:
-        """Device of the computation: that of the members."""
+        """Device of the computation, as in the members."""
         return self._base.device
 
     @property
     def memory_limit(self) -> Any:
-        """Limit of temporary arrays: that of the members."""
+        """Limit of temporary arrays, as in the members."""
         return self._base.memory_limit
 
     def _checked_base(self, X: Any, kind: type) -> Any:
@@ -107,7 +107,7 @@ class _Averaged(MixtureEstimator):
     def _train(
         self, structure: Structure, tasks: Sequence[Task], rows: Source, base: Any, solver: EM
     ) -> list[FitResult]:
-        """The best fit of every member; the tasks of a member follow one another."""
+        """The best fit of every member; the tasks of a member are consecutive."""
         results = run_together(structure, tasks, rows, base.max_iter, base.tol, solver)
         n_starts = len(tasks) // self.n_estimators
         groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
@@ -517,7 +517,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
 
     @property
     def unlabeled(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The label of unlabeled samples: that of the members."""
+        """The label of unlabeled samples, as in the members."""
         return None if self.estimator is None else self.estimator.unlabeled
 
     def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
@@ -592,7 +592,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
 
 
 def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor, n_members: int) -> Tensor:
-    """log p_b(x, c) but for a constant, (K, n) -> (C, B, n); the components of a class are sorted by member."""
+    """log p_b(x, c) up to a constant, (K, n) -> (C, B, n); the components of a class are sorted by member."""
     classes = []
     for part in slices:
         own, members = log_joint[part], member_of[part]
@@ -602,7 +602,7 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
 
 
 def _mean(values: np.ndarray, judged: np.ndarray, weights: Tensor | None) -> float:
-    """The weighted mean of the judged values; NaN if there are none."""
+    """The weighted mean of the values of scored rows; NaN if there are none."""
     weights_of = np.where(judged, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
     return (
         float(np.average(values[weights_of > 0], weights=weights_of[weights_of > 0])) if weights_of.any() else math.nan

@@ -37,13 +37,13 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
     """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
 
     mixture_: Mixture
-    warp_: Warp | None = None  # a transform of the features that the mixture describes
+    warp_: Warp | None = None  # transform of the features, fitted before the mixture
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
     _home: torch.device | None = None  # of fitted parameters, if they were computed on another device
-    categorical_features: Any = None  # an argument of the estimators that take them
-    # Arguments that every estimator takes.
+    categorical_features: Any = None  # argument of estimators that support them
+    # Arguments of all estimators.
     covariance_type: Any
     rank: Any
     random_state: Any
@@ -54,7 +54,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         return self._with_categories(self._gaussian(n_features if encoding is None else len(encoding.numeric)))
 
     def _with_categories(self, inner: Structure) -> Structure:
-        """The structure of numeric features, and frequencies of the categorical ones where there are any."""
+        """The structure for the numeric features, with frequencies of categorical features if there are any."""
         if self.encoding_ is None:
             return inner
         if inner.name not in ("full", "tied", "diag", "spherical"):
@@ -79,7 +79,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         return as_loaded(part if part is None or self._home is None else part.to(self._home))
 
     def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:
-        """A NumPy and a torch source of random numbers from one random_state."""
+        """NumPy and torch random number generators from one random_state."""
         random_state = check_random_state(self.random_state)
         seed = int(random_state.randint(np.iinfo(np.int32).max))
         return random_state, torch.Generator().manual_seed(seed)
@@ -99,7 +99,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         return rows
 
     def _check_distances(self, rows: Rows) -> None:
-        """Refuse values so far from a component that their distance cannot be computed."""
+        """Reject values so far from a component that their distance cannot be computed."""
         extents, mixture = rows.extents, self.mixture_.on_host
         assert extents is not None
         ends = torch.stack((extents.low, extents.high))
@@ -107,15 +107,15 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
         scales = mixture.covariance.variances().sqrt()  # (K, D)
         distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
-        # Tensors are answered in their own precision, which must hold the log density too.
+        # Results for tensors have the precision of the input, which must also hold the log density.
         dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
         checks.near_enough(self, ends, distances, dtype)
 
     def _map(self, X: Any, compute: Any, density: bool = False, finish: Any = None) -> Any:
-        """compute(log joints (K, n)) -> (n, ...) over the rows of X, handed back as X came.
+        """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
 
-        A log density is one of the rows, also where the mixture is one of their transformed features (warp).
-        finish(values, shares of observed features) -> (n, ...), if given, has the last word.
+        Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
+        finish(values, shares of observed features) -> (n, ...), if given, is applied to the result.
         """
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)

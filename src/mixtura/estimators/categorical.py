@@ -1,4 +1,4 @@
-"""Categorical features of frames and arrays as indicator columns, and back."""
+"""Encoding of categorical features of frames and arrays as indicator columns, and decoding."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Encoding:
         return np.concatenate(parts, 1)
 
     def decoded(self, rows: np.ndarray) -> dict[int, np.ndarray]:
-        """The features of encoded samples, by their positions; a category is the one with the largest share."""
+        """The features of encoded samples, by position; the category is the one with the largest value."""
         columns: dict[int, np.ndarray] = {j: rows[:, place] for place, j in enumerate(self.numeric)}
         first = len(self.numeric)
         for j, values in zip(self.categorical, self.categories, strict=True):
@@ -77,7 +77,7 @@ class Encoding:
         return columns
 
     def read(self, estimator: Any, X: Any, reset: bool) -> Rows:
-        """Checked rows of encoded samples; a tensor of encoded samples is taken as it is."""
+        """Check the rows of encoded samples; tensors are already encoded."""
         if not isinstance(X, Tensor):
             _check_feature_names(estimator, X, reset=reset)
             _check_n_features(estimator, X, reset=reset)
@@ -88,7 +88,7 @@ class Encoding:
 
 
 class EncodedReader(BaseEstimator):
-    """What reads encoded samples: it knows how many columns they have."""
+    """Reads encoded samples with a known number of columns."""
 
     n_features_in_: int
 
@@ -102,7 +102,7 @@ class EncodedReader(BaseEstimator):
 
 
 def find_encoding(X: Any, wanted: Any) -> Encoding | None:
-    """The encoding of samples; None where no feature is categorical.
+    """Find the encoding of samples; None if no feature is categorical.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
 
 
 def holds_text(X: Any, name: Any) -> bool:
-    """Whether a column holds categories: a column of objects may hold numbers and missing values alone."""
+    """Whether a column holds categories; a column of objects may hold only numbers and missing values."""
     column = X[name]
     if not str(column.dtype).lower().startswith("object"):
         return True
@@ -141,7 +141,7 @@ def holds_text(X: Any, name: Any) -> bool:
 
 
 def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:
-    """Positions of features that were chosen by a mask, by positions or by names."""
+    """Positions of features given by a mask, positions or names."""
     values = np.asarray(wanted)
     if values.dtype == bool:
         if values.shape != (n_features,):

@@ -1,4 +1,4 @@
-"""What can be read from every classifier: other class priors, costs, doubtful samples, doubtful labels."""
+"""Methods of every classifier: other class priors, costs, coverage curves, suspicious labels."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from mixtura.reading.outliers import CoverageCurve, SuspiciousLabels, find_suspi
 
 
 class ClassReading:
-    """Class priors, and samples and labels that are in doubt. For classifiers with probabilities."""
+    """Class priors, uncertain samples and suspicious labels, for classifiers with probabilities."""
 
     classes_: np.ndarray
     class_prior_: np.ndarray
-    class_offsets_: np.ndarray | None = None  # added to the scores of the classes: log of a changed class prior
+    class_offsets_: np.ndarray | None = None  # added to the scores of the classes for another class prior
 
     def _log_prior_change(self) -> Tensor:
-        """What a changed class prior adds to the scores of the classes, (C,)."""
+        """The change of the scores of the classes by another class prior, (C,)."""
         if self.class_offsets_ is None:
             return torch.zeros(len(self.classes_), dtype=torch.float64)
         return torch.from_numpy(self.class_offsets_)
 
     def _offset(self, scores: Tensor) -> Tensor:
-        """The scores of the classes (C, n) under the class prior that was asked for."""
+        """The scores of the classes (C, n) under the requested class prior."""
         if self.class_offsets_ is None:
             return scores
         return scores + torch.from_numpy(self.class_offsets_).to(scores).unsqueeze(-1)
@@ -43,7 +43,7 @@ class ClassReading:
         self.class_prior_ = prior
 
     def with_class_prior(self, prior: Any) -> Any:
-        """The fitted model for a population with another class prior; nothing is fitted again.
+        """Adapt the fitted model to a population with another class prior, without refitting.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class ClassReading:
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Samples without labels, of a population that differs from the training in its class prior alone.
+            Unlabeled samples of a population that differs from the training set in the class prior only.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class ClassReading:
         return estimate_prior(as_array(model.predict_proba(X)).astype(float), self.class_prior_)
 
     def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
-        """Error rate if only the samples with the most certain predictions are answered.
+        """Compute the error rate among the samples with the most certain predictions, for every coverage.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import storable
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
-# A log posterior of the labels above this, per row, is that of classes without a doubtful row.
+# Mean log posterior of the labels above which classes count as perfectly separated.
 SEPARATED = -1e-3
 
 
@@ -167,7 +167,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     True
     """
 
-    search_: Any = None  # the candidates of the automatic choice
+    search_: Any = None  # table of the automatic choice
     _cv: Any = None  # `cv`, without samples of weight zero
 
     def __init__(
@@ -257,7 +257,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return self
 
     def _problem_of(self, source: Source, objective: Objective) -> Problem:
-        """The problem of the fitted model for other samples, with the prior that was chosen."""
+        """The problem of the fitted model for other samples, with the selected prior."""
         _, generator = self._generator()
         description, counts = describe(source, len(self.classes_), generator), self.n_components_.tolist()
         prior = "default" if is_auto(self.prior) else self.prior
@@ -275,7 +275,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         ).problem
 
     def _settled(self, plan: Plan) -> Plan:
-        """The plan with what the rows are to decide; a preset may look at them for that."""
+        """Complete the plan with choices that depend on the data; presets override this."""
         return plan
 
     def _n_starts(self) -> int:
@@ -293,7 +293,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return SOLVERS[checks.one_of("solver", self.solver, SOLVERS, ', "auto" or a solver object')]
 
     def _solver(self, plan: Plan) -> MixtureSolver:
-        """Return the solver that was asked for; "auto" is the first registered one that does not refuse."""
+        """Return the requested solver; "auto" is the first registered one that supports the model."""
         asked, solver = (plan.objective, plan.prior, plan.structure), self._asked_solver()
         if solver is None:
             able_ones = [solver for solver in SOLVERS.values() if solver.refusal(*asked) is None]
@@ -322,7 +322,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _read_known(
         self, X: Any, y: Any, sample_weight: Any, objective: Objective
     ) -> tuple[Rows, Labels, Tensor | None]:
-        """Rows that are there all at once, their labels and weights."""
+        """Rows in memory, their labels and weights."""
         rows = self._read_rows(X, reset=True).nearby()
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
@@ -395,7 +395,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             checks.positive("temperature", self.temperature, ' or "auto"')
 
     def _gaussian(self, n_features: int) -> Structure:
-        """The structure that is asked for; "auto" is full covariances until something else is chosen."""
+        """The requested structure; "auto" is full covariances until another one is selected."""
         if not is_auto(self.covariance_type):
             return super()._gaussian(n_features)
         if self._goes_on and is_auto(self.n_components) and self.search_ is not None:
@@ -407,7 +407,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return bool(self.warm_start) and "mixture_" in vars(self)
 
     def _given_warp(self, description: Description) -> Warp | None:
-        """The transform that is asked for, or that of the fit that goes on; None where it is to be chosen."""
+        """The requested transform, or that of the continued fit; None if it is to be selected."""
         if self._goes_on:
             return self.warp_
         if self.warp is None or is_auto(self.warp):

@@ -100,7 +100,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         A file that keeps the progress of a fit, as in `MixtureClassifier`.
     prior : None, "default", "auto" or Prior, default=None
         None is maximum likelihood, as in scikit-learn. "default" shrinks covariances towards the variances of the
-        data; it has no units and never fails. "auto" selects a prior by `criterion`.
+        data, independent of the units of the features. "auto" selects a prior by `criterion`.
     criterion : {"auto", "bic", "icl", "held_out", "out_of_bag"}, default="auto"
         Selection criterion: BIC, ICL, or the density of held-out or out-of-bag samples. "auto" means "held_out" for
         `prior="auto"`, and "bic" otherwise.
@@ -248,10 +248,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, step: float | str = "decaying"
     ) -> GaussianMixture:
-        """Learn from a batch of samples that is not seen again; NaN means missing.
+        """Update the mixture with a batch of samples (stepwise EM); NaN means missing.
 
-        The first batch is fitted as `fit` does, with four initialisations unless `n_init` asks for more. It
-        should hold many samples of every component. Each later one is one step of stepwise EM.
+        The first batch is fitted as by `fit`, with at least four initialisations. It should have many samples of every
+        component. Each later batch is one step of stepwise EM.
 
         Parameters
         ----------
@@ -261,8 +261,9 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
         step : "decaying" or float, default="decaying"
-            Share of what was learned before that a batch makes forgotten. A decaying share converges on a stream that
-            stays the same; a constant one, such as 0.1, follows a stream that changes.
+            Step size: the fraction by which a batch reduces the weight of all earlier batches. A decaying step size
+            converges
+            on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
 
         Returns
         -------
@@ -282,7 +283,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return self
 
     def _problem_of(self, source: Source, objective: Objective) -> Problem:
-        """The problem of the fitted model for other samples, with the prior that was chosen."""
+        """The problem of the fitted model for other samples, with the selected prior."""
         description = describe(source, 1, torch.Generator().manual_seed(0))
         check_described(self, description)
         return replace(self._last_problem(source, description), objective=objective)
@@ -404,7 +405,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         return Problem(source, Marginal(), description.frame, floor, prior, memory_limit=memory_limit, ridge=ridge)
 
     def _em(self, problem: Problem) -> EM:
-        """Return EM that raises where scikit-learn's does, if there is no prior."""
+        """Return the EM solver; without a prior it raises the same errors as scikit-learn."""
         return EM(strict=problem.prior is None)
 
     def _start(

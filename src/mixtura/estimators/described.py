@@ -1,4 +1,4 @@
-"""What can be read from every estimator with a density: parameters, information criteria, a summary."""
+"""Methods of every estimator with a density: parameters, information criteria, a summary."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from mixtura.reading.tables import ModelSummary
 
 
 class DescribedMixture(ExportableMixture, OutlierDetection):
-    """Parameters, criteria and summary of a fitted mixture. The parameters are those of `mixture_`: under `warp` they
-    are in the units of the transformed features, everything else is in the units of the samples.
+    """Parameters, criteria and summary of a fitted mixture.
+
+    The parameters are those of `mixture_`: with `warp` they are in the units of the transformed features. Everything
+    else
+    is in the units of the samples.
     """
 
     mixture_: Mixture
@@ -29,7 +32,7 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
     converged_: bool
 
     def _labels_of_components(self) -> Any:
-        """The labels of the classes that own components, or None."""
+        """The label of the class of each component, or None."""
         return vars(self).get("classes_")
 
     def _fitted(self, name: str) -> Mixture:
@@ -81,13 +84,13 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
         return self._fitted("n_parameters_").n_parameters + (0 if self.warp_ is None else self.warp_.n_parameters)
 
     def bic(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Bayesian information criterion; lower is better.
+        """Compute the Bayesian information criterion; lower is better.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,), optional
-            Labels; the likelihood is then that of samples and labels together.
+            Labels; with labels the criterion uses the joint likelihood of samples and labels.
         sample_weight : array-like of shape (n_samples,), optional
 
         Returns
@@ -142,8 +145,8 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), optional
-            Samples; the summary then has their log-likelihood, BIC and ICL, and their log-loss and error rate where y
-            is given. Pass the training samples for the likelihood of the fit, others for held-out scores.
+            Samples. The summary then includes their log-likelihood, BIC and ICL and, if y is given, their log-loss and
+            error rate. Pass the training samples for the likelihood of the fit, others for held-out scores.
         y : array-like of shape (n_samples,), optional
             Labels of X.
         sample_weight : array-like of shape (n_samples,), optional
@@ -151,7 +154,7 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
         Returns
         -------
         ModelSummary
-            Prints as a table; is HTML in a notebook; `to_frame()` is a pandas data frame of the components.
+            A table as text, or as HTML in a notebook; `to_frame()` returns a pandas data frame of the components.
         """
         mixture = self._fitted("summary")
         weight = vars(self).get("training_weight_")
@@ -181,7 +184,7 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
 
 
 def fit_facts(model: Any) -> dict[str, Any]:
-    """How the fit went, and what was chosen in it."""
+    """Facts about the fit and its automatic choices."""
     known, facts = vars(model), {}
     if "n_iter_" in known:
         facts["iterations"] = f"{known['n_iter_']} ({'converged' if known.get('converged_') else 'not converged'})"
@@ -195,7 +198,7 @@ def fit_facts(model: Any) -> dict[str, Any]:
 
 
 def chosen_facts(search: Any) -> dict[str, Any]:
-    """What a search compared, by which criterion, and what won."""
+    """Facts about a search: candidates, criterion and choice."""
     criterion, n_compared = search.criterion.replace("_", " "), len(search.candidates)
     chosen = {f"chosen {name.replace('_', ' ')}": value for name, value in search.best.what.items()}
     return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen}

@@ -1,4 +1,4 @@
-"""DiscriminativeMixtureClassifier: mixtures that separate the classes, with penalties that cross-validation chooses."""
+"""DiscriminativeMixtureClassifier: discriminative training, with penalties selected by cross-validation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mixtura.values.storable import storable
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)
 class DiscriminativeMixtureClassifier(MixtureClassifier):
-    """A Gaussian mixture per class, trained to separate the classes (KJO03).
+    """Classify with a Gaussian mixture per class, trained discriminatively (KJO03).
 
     It maximises the conditional likelihood of the classes by extended Baum-Welch. Unpenalised, this objective overfits:
     training error goes to zero. Two penalties prevent that: variances are shrunk towards a multiple of their expected
@@ -32,7 +32,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     Parameters
     ----------
     n_components : int, dict or "auto", default=1
-        Components per class; "auto" adds components as long as held-out samples are predicted better.
+        Components per class; "auto" adds components while the held-out log-loss decreases.
     covariance_type : str or Structure, default="diag"
         As in `MixtureClassifier`.
     rank : int or "auto", default="auto"
@@ -46,8 +46,8 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     cv : int, splitter or iterable of splits, default=5
         Folds by which penalties are compared; from 4000 labeled samples on, an int uses one of its folds only.
     early_stopping : bool, default=False
-        Hold out samples, find the number of steps that predicts them best, and take that many with all samples. The
-        fits that compare penalties stop early as well, each by its own held-out samples.
+        Whether held-out samples determine the number of iterations, which is then used with all samples. The fits that
+        compare penalties stop early as well, each by its own held-out samples.
     validation_fraction : float, default=0.1
         Fraction of every class that early stopping holds out, if that is 20 samples or more.
     class_prior : {"empirical", "uniform"} or array of shape (n_classes,), default="empirical"
@@ -59,9 +59,9 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     init : str or Mixture, default="kmeans"
         As in `MixtureClassifier`.
     n_init : int, default=1
-        Number of initialisations; the best objective wins.
+        Number of initialisations; the fit with the largest objective is kept.
     max_iter : int, default=200
-        Largest number of steps.
+        Maximum number of iterations.
     tol : float or "auto", default="auto"
         Stop when the objective per sample changes by less; "auto" is 0.4 divided by the number of samples, from 1e-5
         to 1e-3.
@@ -165,12 +165,12 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return Hybrid(share, Conditional()) if share > 0 else Conditional()
 
     def _limits(self, plan: Plan) -> tuple[int, float]:
-        """max_iter, and tol, which is by default what changes the log posterior of all labels by less than 0.4."""
+        """max_iter and tol; by default tol changes the log posterior of all labels by less than 0.4."""
         tol = min(max(0.4 / plan.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
         return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", tol)
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
-        """Where "auto" asks for a choice, one component per class and the default prior until it is made."""
+        """Placeholders for arguments "auto": one component per class and the default prior."""
         n_components = self.n_components
         if is_auto(n_components):
             known = self.n_components_.tolist() if self._goes_on else [1] * len(classes)
@@ -191,7 +191,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         )
 
     def _settled(self, plan: Plan) -> Plan:
-        """Return the plan with the setting that predicts held-out samples best, where "auto" asks for a choice."""
+        """Return the plan with the settings selected on held-out samples for arguments "auto"."""
         checks.has_update(plan.structure)
         if not self._goes_on:
             with trial_watcher(self.verbose, type(self).__name__) as watch:

@@ -18,12 +18,12 @@ from mixtura.reading.explanations import Explanation, shapley_values
 from mixtura.reading.importances import marginal_importances
 from mixtura.reading.summaries import feature_names
 
-# Draws of a missing value, from which the change of the log-odds is estimated.
+# Draws of a missing value to estimate its effect on the log-odds.
 DRAWS = 16
 
 
 class ExplainedClassifier:
-    """Explanations for classifiers that can marginalise: NaN means that a feature is integrated out."""
+    """Explanations for classifiers with exact marginalisation: features that are NaN are integrated out."""
 
     classes_: np.ndarray
     mixture_: Mixture
@@ -31,7 +31,7 @@ class ExplainedClassifier:
     n_features_in_: int
 
     def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Explanation:
-        """Contributions of the features to the log-odds of a class: Shapley values of exact marginalisation.
+        """Compute the contributions of features to the log-odds of a class (Shapley values by exact marginalisation).
 
         Parameters
         ----------
@@ -97,12 +97,12 @@ class ExplainedClassifier:
         return as_array(rows.values).astype(float)
 
     def _class_scores(self, rows: np.ndarray) -> np.ndarray:
-        """log p(x, c) up to a term of the sample, under the class prior that was asked for, (n, C)."""
+        """log p(x, c) up to a constant per sample, under the requested class prior, (n, C)."""
         model: Any = self
         return as_array(model._finished(torch.from_numpy(rows), lambda scores: scores.T)).astype(float)
 
     def _nearest(self, log_joint: Tensor) -> Tensor:
-        """The component of every class with the largest share, (n, C)."""
+        """The component of every class with the largest responsibility, (n, C)."""
         slices = self.mixture_.class_slices
         return torch.stack([log_joint[part].max(0).indices + part.start for part in slices], 1)
 
@@ -160,7 +160,7 @@ class ExplainedClassifier:
         return effects
 
     def feature_importances(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """How much the log-loss rises if a feature is integrated out of the model; nothing is permuted or refitted.
+        """Compute the increase of the log-loss when a feature is integrated out of the model, without refitting.
 
         Parameters
         ----------

@@ -13,22 +13,22 @@ from mixtura.reading.summaries import feature_names
 
 
 class Exportable:
-    """A fitted estimator that other runtimes can execute."""
+    """A fitted estimator that can be exported to ONNX."""
 
     n_features_in_: int
 
     def _graph(self) -> Any:
-        """A torch module of plain operations, samples (n, D) of float32 to answers of float32."""
+        """A torch module of plain operations from samples (n, D) to predictions, both float32."""
         raise NotImplementedError
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities",)
 
     def to_onnx(self, path: Any) -> None:
-        """Write the model as an ONNX graph, which onnxruntime executes without torch or mixtura.
+        """Write the model as an ONNX graph, which onnxruntime runs without torch or mixtura.
 
-        The graph takes `X` (n_samples, n_features) as float32 and gives `probabilities`, what `predict_proba` gives,
-        and `log_density`, what `score_samples` gives, where there is a density. Missing values (NaN) are integrated out
+        The graph takes `X` (n_samples, n_features) as float32. Its outputs are `probabilities`, as `predict_proba`, and
+        `log_density`, as `score_samples`, if there is a density. Missing values (NaN) are integrated out
         by diagonal covariances, and by others of up to 32 features. Classes and feature names are in the metadata.
 
         Parameters
@@ -49,7 +49,7 @@ class Exportable:
 
 
 class ExportableMixture(Exportable):
-    """A fitted mixture that other runtimes can execute."""
+    """A fitted mixture that can be exported to ONNX."""
 
     mixture_: Mixture
     warp_: Warp | None

@@ -1,4 +1,4 @@
-"""Starts that users hand to GaussianMixture: weights_init, means_init, precisions_init."""
+"""Initial parameters given by the user of GaussianMixture: weights_init, means_init, precisions_init."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.roles import Covariance
 
-FLOATS: Any = [np.float64, np.float32]  # as in scikit-learn, anything else becomes the first
+FLOATS: Any = [np.float64, np.float32]  # as in scikit-learn, other types are converted to the first
 
 
 def given_start(estimator: Any, n_features: int, device: torch.device) -> Mixture:
-    """The mixture that all three initial arguments describe."""
+    """The initial mixture if all three arguments are given."""
     weights = _weights(estimator.weights_init, estimator.n_components)
     means = _means(estimator.means_init, estimator.n_components, n_features)
     covariance = _covariance(estimator, n_features)
@@ -30,7 +30,7 @@ def given_start(estimator: Any, n_features: int, device: torch.device) -> Mixtur
 
 
 def with_given_parts(estimator: Any, start: Mixture) -> Mixture:
-    """A start with those parts replaced that the user gave."""
+    """An initial mixture with the parts given by the user."""
     device, size = start.means.device, start.n_features
     if estimator.weights_init is not None:
         start = replace(start, log_weights=_weights(estimator.weights_init, estimator.n_components).log().to(device))

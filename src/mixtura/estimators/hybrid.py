@@ -1,4 +1,4 @@
-"""HybridMixtureClassifier: mixtures that describe the samples and separate the classes (RPTP18)."""
+"""HybridMixtureClassifier: mixtures trained by a generative and a discriminative objective (RPTP18)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mixtura.solvers import EM, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together
 from mixtura.values.storable import storable
 
-SMALLEST_HELD_OUT = 20  # fewer samples say too little about trade-offs
+SMALLEST_HELD_OUT = 20  # with fewer samples trade-offs cannot be compared
 DISCRIMINATIVE = ("margin", "conditional")
 
 
@@ -230,7 +230,7 @@ class HybridMixtureClassifier(MixtureClassifier):
             checks.positive("margin", self.margin, ' or "auto"')
 
     def _objective(self) -> Hybrid:
-        """Return the objective, for its kind: trade-off and margin may still be open."""
+        """Return the kind of objective; trade-off and margin may be selected later."""
         tradeoff = PATH[0] if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
         checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
         weight = checks.non_negative("unlabeled_weight", self.unlabeled_weight)
@@ -259,7 +259,7 @@ class HybridMixtureClassifier(MixtureClassifier):
     def _split(
         self, block: Block, classes: np.ndarray, X_val: Any, y_val: Any
     ) -> tuple[TensorSource, TensorSource | None]:
-        """Return the samples to fit, and those to choose by."""
+        """Return the training and the held-out samples."""
         whole = TensorSource(block.rows, block.labels, block.shares, block.weights)
         if X_val is not None:
             return whole, self._given_validation(X_val, y_val, classes, block)
@@ -284,7 +284,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         return TensorSource(values.to(block.rows), numbers.to(block.rows.device))
 
     def _generative(self, plan: Plan) -> FitResult:
-        """Return the start: EM, or a mixture that was handed over."""
+        """Return the initial mixture: fitted by EM, or given."""
         given = self._given_start(plan)
         if given is not None:
             return FitResult(given, Outcome.CONVERGED, ())
@@ -295,12 +295,12 @@ class HybridMixtureClassifier(MixtureClassifier):
 
 
 def _outcome(best: Trained) -> Outcome:
-    """Return how a fit ended. That all epochs were done is nothing to warn about."""
+    """Return the outcome of a fit; reaching the number of epochs is not a failure to converge."""
     limit = best.result.outcome is Outcome.LIMIT
     return Outcome.HELD_OUT if limit else best.result.outcome
 
 
 def part_of(block: Block, chosen: Tensor) -> TensorSource:
-    """Return some samples of a block, with all that is known of them."""
+    """Return some samples of a block, with their labels and weights."""
     known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
     return TensorSource(block.rows[chosen], *known)

@@ -1,4 +1,4 @@
-"""From what users pass - arrays, frames, tensors, memory maps, batches - to sources of rows, labels and weights."""
+"""Conversion of user input (arrays, frames, tensors, memory maps, batches) to sources of rows, labels and weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mixtura.model.warp import Warp
 from mixtura.streams.sharded import Sharded
 from mixtura.values.extents import Extents, extents_of
 
-# Types of columns of a frame that cannot be read as numbers, or only as numbers without a meaning.
+# Types of columns of a frame that are not numeric.
 FEW_LABELS = 2**14  # up to this number they are read on the host also if they lie on a GPU
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NOT_NUMBERS = ("category", "string", "str", "interval")
@@ -33,14 +33,14 @@ DATES = ("datetime", "timedelta", "period")
 
 @dataclass(frozen=True)
 class Rows:
-    """Checked rows: a tensor, or an array that is read in parts; and how answers are handed back."""
+    """Checked rows, a tensor or an array that is read in parts, and the format of the results."""
 
     values: Tensor | np.ndarray
     device: torch.device
     dtype: torch.dtype
     as_tensor: bool
-    warp: Warp | None = None  # that the rows of `source` go through
-    extents: Extents | None = None  # of these rows, or of others among which they are
+    warp: Warp | None = None  # applied to the rows of `source`
+    extents: Extents | None = None  # of these rows, or bounds of them
     home: torch.device | None = None  # where answers and fitted parameters go; None: where they are computed
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Rows:
         weights: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> Source:
-        """The rows and what is known of them, without rows of weight zero."""
+        """The source of rows, labels and weights, without rows of weight zero."""
         extents = self.extents if weights is None or bool((weights > 0).all()) else None
         if isinstance(self.values, np.ndarray):
             known = (labels, shares, weights)
@@ -75,20 +75,20 @@ class Rows:
         return replace(self, values=self.values.to(host), device=host, home=self.device)
 
     def log_slopes(self) -> Tensor:
-        """What the warp adds to the log density of each row, (n,)."""
+        """The contribution of the transform to the log density of each row, (n,)."""
         assert self.warp is not None
         warp, plain = self.warp.to(self.device), replace(self, warp=None)
         return torch.cat([warp.log_slopes(block.rows) for block in plain.source().blocks()])
 
     def observed_shares(self) -> Tensor | float:
-        """The share of the features of each row that is observed, (n,); 1 where no value is missing."""
+        """The fraction of observed features of each row, (n,)."""
         if self.extents is not None and self.extents.complete:
             return 1.0
         blocks = replace(self, warp=None).source().blocks()
         return torch.cat([(~block.rows.isnan()).to(block.rows.dtype).mean(1) for block in blocks])
 
     def answer(self, values: Tensor) -> Any:
-        """As the input came: tensor for tensor, in its precision; array for array, in that of the computation."""
+        """Results in the format of the input: tensors in its precision, arrays in that of the computation."""
         if not self.as_tensor:
             return values.cpu().numpy()
         values = values if self.home is None else values.to(self.home)
@@ -101,7 +101,7 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     checks.rows_of_something(X)
     if is_dask(X) or isinstance(X, Sharded):
         raise checks.not_in_memory(type(estimator).__name__, f"a {type(X).__module__}.{type(X).__name__}")
-    # A model may have been fitted where there is a GPU, and predict where there is none.
+    # A model fitted on a GPU may predict on a machine without one.
     wanted_device = checks.device(estimator.device, required=reset)
     takes_nan = get_tags(estimator).input_tags.allow_nan
     if isinstance(X, Tensor):
@@ -151,7 +151,7 @@ class PandasLike(FrameLike, Protocol):
 
 
 def adopt_features(estimator: Any, fitted: Any) -> None:
-    """Let an estimator know the features that the estimator inside it was fitted to."""
+    """Copy number and names of the features from an inner estimator."""
     estimator.n_features_in_ = fitted.n_features_in_
     vars(estimator).pop("feature_names_in_", None)
     if "feature_names_in_" in vars(fitted):
@@ -159,7 +159,7 @@ def adopt_features(estimator: Any, fitted: Any) -> None:
 
 
 def framed_like(X: Any, values: Any) -> Any:
-    """Completed samples as a data frame with the names and the index of X, where X is one (pandas or polars)."""
+    """Imputed samples as a data frame with the names and the index of X, if X is one (pandas or polars)."""
     if not isinstance(X, FrameLike):
         return values
     make: Any = type(X)
@@ -181,7 +181,7 @@ def _with_nan(X: Any) -> Any:
 
 def _shared(array: np.ndarray) -> Tensor:
     """A tensor over the memory of an array. torch warns of arrays that may not be written, but rows are only read."""
-    if any(stride < 0 for stride in array.strides):  # which torch does not have
+    if any(stride < 0 for stride in array.strides):  # not supported by torch
         array = array.copy()
     if array.flags.writeable:
         return torch.from_numpy(array)
@@ -211,7 +211,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
             X=X,  # pyright: ignore[reportArgumentType]
             reset=reset,
             dtype=dtype,
-            ensure_all_finite=False,  # seen from the ends of the rows, which are needed anyway
+            ensure_all_finite=False,  # checked with the extents of the rows
             ensure_min_samples=smallest,
         )
         return checked
@@ -238,7 +238,7 @@ def _refuse_categories(X: Any) -> None:
 
 
 def _text_columns(X: Any) -> list[Any]:
-    """Columns that hold text, by name where there are names."""
+    """Columns that hold text, by name if names are known."""
     values = np.asarray(X, dtype=object)
     if values.ndim != 2:
         return []
@@ -248,7 +248,7 @@ def _text_columns(X: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Labels:
-    """Checked labels: class numbers (-1 unlabeled) or shares, and the classes they number."""
+    """Checked labels: class numbers (-1 unlabeled) or soft labels, and the classes."""
 
     classes: np.ndarray
     numbers: Tensor | None
@@ -329,7 +329,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _of_one_kind(values: np.ndarray) -> np.ndarray:
-    """Numbers as numbers, also where a missing label among them made them objects."""
+    """Convert numeric labels of dtype object, caused by missing labels, to numbers."""
     if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values):
         return values
     return np.array(values.tolist())
@@ -338,7 +338,7 @@ def _of_one_kind(values: np.ndarray) -> np.ndarray:
 def labeled_rows(
     values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: Any, takes_unlabeled: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of the labeled rows, and which these are; rows of weight zero are not among them."""
+    """The labels of the labeled rows, and their mask; rows of weight zero are excluded."""
     labeled = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
     values, missing = values[labeled], missing[labeled]
     free = _unlabeled_rows(values, missing, unlabeled, takes_unlabeled)
@@ -376,7 +376,7 @@ def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Label
 
 
 def is_dask(X: Any) -> bool:
-    """Whether X is a Dask collection; dask itself is not needed for the answer."""
+    """Whether X is a Dask collection, without importing dask."""
     return "dask" in sys.modules and sys.modules["dask"].is_dask_collection(X)
 
 

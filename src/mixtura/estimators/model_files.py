@@ -51,7 +51,7 @@ class Savable:
         save(self, path)
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether there is a model: an interrupted first fit may have left none."""
+        """Whether there is a model; an interrupted first fit may leave none."""
         return not {"mixture_", "model_", "estimator_"}.isdisjoint(vars(self))
 
     def _check_fitted(self) -> None:
@@ -127,7 +127,7 @@ def load(path: Any) -> Any:
         raise ValueError(f"The model file {str(path)!r} is damaged: its checksum does not match. Save the model again.")
     try:
         return _rebuild(header["model"], tensors)
-    except Exception as error:  # whatever a forged file may cause
+    except Exception as error:  # a forged file may cause any error
         raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}). Save the model again.") from error
 
 

@@ -43,7 +43,7 @@ from mixtura.values.storable import storable
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
-START_SCALE = 0.1  # of the initial coefficients of standardised columns: bases differ, and none dominates
+START_SCALE = 0.1  # standard deviation of initial coefficients: bases differ, and none dominates
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, X: Any, reset: bool) -> tuple[Tensor, Rows]:
-        """Checked features in double precision, dense or CSR, and how answers are handed back."""
+        """Checked features in double precision, dense or CSR, and the format of the results."""
         name = type(self).__name__
         if sparse.issparse(X):
             matrix: Any = validate_data(

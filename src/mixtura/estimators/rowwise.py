@@ -13,12 +13,12 @@ from mixtura.streams.predictions import BatchedPredictions
 
 
 def rowwise(columns: str = "") -> Callable[[Any], Any]:
-    """A decorator for methods that answer every row by itself.
+    """A decorator for methods whose result for a row does not depend on other rows.
 
     Parameters
     ----------
     columns : str, default=""
-        What the columns of the answer stand for: "class", "component" or "feature".
+        Meaning of the columns of the result: "class", "component" or "feature".
     """
 
     def decorate(method: Any) -> Any:

@@ -73,7 +73,7 @@ class SparseModel:
     covariance: Tensor  # (P, P)
 
     def check(self) -> None:
-        """Raise a ValueError unless the parts fit together."""
+        """Raise a ValueError unless the parts are consistent."""
         n_features, n_pairs, basis = len(self.scaling.centre), self.mixture.n_pairs, self.basis
         checks.numbers("covariances of the values", self.covariance, (n_pairs, n_pairs))
         checks.positions("columns of the values", self.mixture.columns, _n_columns(basis))
@@ -158,7 +158,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
         Hessian of the Laplace approximation. "complete" is that of [1]_, with fixed responsibilities; it prunes
         slightly more and is always positive definite. See (exact-hessian) in docs/theory.md.
     component_trials : bool, default=True
-        Whether to compare with one component per class, which is selected unless the evidence for more is ten to one.
+        Whether to compare with one component per class, which is selected unless the odds for more are above ten to
+        one.
     start_variance : float or None, default=30.0
         Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
     expected_variance : float or None, default=100.0
@@ -362,7 +363,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
 
     def _fit_all(self, problem: SparseProblem, solver: SparseNewton) -> FitResult:
-        """Fit from several starts and, if asked for, with one component per class (component-trial).
+        """Fit from several initialisations and, if requested, with one component per class (component-trial).
 
         Both fits start with all columns, or both with a few, since a start with all columns has more evidence.
         """

@@ -47,7 +47,7 @@ class TableColumn:
 
 
 def numbers_of(values: np.ndarray) -> np.ndarray:
-    """Values as numbers; NaN where they are none."""
+    """Convert values to numbers; NaN if that is not possible."""
     if values.dtype.kind in "biuf":
         return values.astype(float)
     return np.array([_number(value) for value in values.tolist()], dtype=float)
@@ -61,7 +61,7 @@ def _number(value: Any) -> float:
 
 
 def category_of(value: Any) -> str | None:
-    """The name of a category; 3.0 and 3 are the same one, and a missing value is none."""
+    """The name of a category; 3.0 and 3 are the same category, and None is a missing value."""
     if value is None or value != value or str(value) == "<NA>":
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
@@ -71,8 +71,8 @@ def category_of(value: Any) -> str | None:
 class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Classify the rows of a data frame with numeric and categorical columns; ``mixtura fit`` writes such models.
 
-    Columns are found by name, so that tables for prediction may have other columns, and their columns in another order.
-    Values that a column does not know count as missing, and missing values are marginalised.
+    Columns are identified by name: tables for prediction may have additional columns, and another order. Unknown
+    categories are treated as missing, and missing values are marginalised.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
     Attributes
     ----------
     estimator_ : classifier
-        The model of the columns; a table of categories alone has a constant numeric column besides.
+        The model of the columns; a table without numeric columns gets a constant one.
     classes_ : ndarray of shape (n_classes,)
     about_ : dict
         Facts about the training, such as the name of the target.

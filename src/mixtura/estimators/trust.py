@@ -30,8 +30,9 @@ class OutlierDetection:
     def outlier_score(self, X: Any) -> Any:
         """Compute outlier scores; larger values are more unusual.
 
-        The squared distance of the observed features from the components that a sample belongs to, on a scale on which
-        it has mean 0 and variance 1 for Gaussian samples, whatever values are missing (outlier-score).
+        The score is the squared distance of the observed features from the components of a sample. It is standardised
+        to
+        mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score).
 
         Parameters
         ----------
@@ -80,14 +81,14 @@ class OutlierDetection:
         return self
 
     def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
-        """Detect outliers: samples with larger scores than all but a small share of the training samples.
+        """Detect outliers: samples with larger scores than all but a small fraction of the training samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
         false_alarm : float, default=0.01
-            False alarm rate: the share of ordinary samples that are detected as outliers.
+            False alarm rate: the fraction of ordinary samples that are detected as outliers.
 
         Returns
         -------

@@ -99,7 +99,7 @@ def _new_study(estimator: HybridMixtureClassifier) -> Any:
 
 
 def _drawn(trial: Any, estimator: HybridMixtureClassifier, X: Any) -> dict[str, Any]:
-    """Draw one set of settings; what the estimator does not use is not searched."""
+    """Draw one set of settings, without those that the estimator does not use."""
     drawn = {
         "logit_of_tradeoff": trial.suggest_float("logit_of_tradeoff", *LOGITS),
         "learning_rate": trial.suggest_float("learning_rate", *LEARNING_RATES, log=True),

@@ -23,7 +23,7 @@ QUADRATIC_SHARE = 0.1
 # order one separate ten classes with two features, and ten features have a standard deviation of about one.
 SIZE_OF_PRODUCTS = 50.0
 STARTING_LOG_VARIANCE = -8.0
-# Larger heads obey autocast: their products gain more time from half precision than the casts cost.
+# Larger heads follow autocast: half precision saves more time in their products than the casts cost.
 MOST_WEIGHTS_IN_OWN_PRECISION = 2**20
 
 

@@ -152,7 +152,7 @@ class PrunedHead(nn.Module):
 
 
 def pruned(head: Any) -> PrunedHead:
-    """The head without the weights that evaluation mode does not use."""
+    """Remove the weights that are zero in evaluation mode."""
     if head.n_weights_left == 0:
         raise ValueError(
             f"The pruned head would be constant: all {head.n_weights} weights have log alpha >= threshold "

@@ -65,7 +65,7 @@ class RunningDensity(nn.Module):
         return Mixture(self.log_weights.double(), self.means.double(), covariance, self.class_of)
 
     def keep(self, mixture: Mixture) -> None:
-        """Replace the mixture by this one."""
+        """Replace the mixture."""
         self.log_weights.copy_(mixture.log_weights)
         self.means.copy_(mixture.means)
         for name, part in mixture.covariance.tensors().items():
@@ -103,7 +103,7 @@ class RunningDensity(nn.Module):
 
 
 def _plus_variance(covariance: Covariance, variance: float) -> Covariance:
-    """With this added to all variances."""
+    """Add a value to all variances."""
     if isinstance(covariance, TiedCovariance):
         return replace(covariance, inner=_plus_variance(covariance.inner, variance))
     if isinstance(covariance, FullCovariance):

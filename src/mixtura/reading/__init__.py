@@ -1,1 +1,1 @@
-"""Values by which people read a fitted model: summaries, explanations, outliers, class priors, exported graphs."""
+"""Interpretation of fitted models: summaries, explanations, outliers, class priors, exported graphs."""

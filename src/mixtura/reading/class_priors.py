@@ -1,4 +1,4 @@
-"""Class priors that differ between training and use, and decisions that cost differently."""
+"""Estimation of shifted class priors, and decisions with unequal costs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def estimate_prior(posteriors: np.ndarray, prior: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     posteriors : ndarray of shape (n, C)
-        Class probabilities of the samples under the prior of the training.
+        Class probabilities of the samples under the class prior of the training set.
     prior : ndarray of shape (C,)
-        The prior of the training.
+        The class prior of the training set.
 
     Returns
     -------

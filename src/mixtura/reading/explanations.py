@@ -1,10 +1,10 @@
-"""Contributions of features to the log-odds of a class: Shapley values of exact marginalisation.
+"""Contributions of features to the log-odds of a class: Shapley values by exact marginalisation.
 
     v(S) = log-odds of the class given the features in S alone, the others integrated out
     phi_j = average over orders of v(features up to and including j) - v(features before j)           (shapley)
 
 The values of a sample sum to its log-odds minus those of the class prior: within every order the differences
-telescope, whether all orders are averaged or a few. A missing feature changes no v(S) and gets zero.
+telescope. This holds for the average over all orders or a sample of them. A missing feature has the value zero.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 
 from mixtura.reading.tables import data_frame
 
-# Up to so many features all subsets are evaluated: 2^9 = 512 evaluations of a sample, as many as 32 orders of 16.
+# Largest number of features for which all subsets are evaluated: 2^9 = 512 evaluations, as many as 32 orders of 16.
 MOST_EXACT = 9
 ORDERS = 32
-# Samples with values left out that are evaluated together.
+# Masked samples per evaluation.
 EVALUATED_ROWS = 65_536
 
-Game = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows (m, D) with NaN, samples they stem from (m,) -> (m,)
+Game = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows (m, D) with NaN, original samples (m,) -> (m,)
 
 
 def shapley_values(
@@ -109,7 +109,7 @@ def _by_orders(
 def _closed(
     missing: np.ndarray, shares: np.ndarray, base: np.ndarray, whole: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values that are zero for missing features; the rounding that these had goes to the largest value."""
+    """Set the values of missing features to zero; their rounding error is added to the largest value."""
     shares = np.where(missing, 0.0, shares)
     largest = np.abs(shares).argmax(1)
     shares[np.arange(len(shares)), largest] += (whole - base) - shares.sum(1)
@@ -163,7 +163,7 @@ class Explanation:
         return len(self.values)
 
     def __getitem__(self, samples: Any) -> Explanation:
-        """Some of the samples, or one of them by its position."""
+        """Select samples, or one sample by position."""
         chosen = np.atleast_1d(np.arange(len(self))[samples])
         parts: dict[str, Any] = dict(vars(self))
         for name, value in parts.items():
@@ -174,7 +174,7 @@ class Explanation:
         return Explanation(**parts)
 
     def text_of_value(self, sample: int, feature: int) -> str:
-        """A value as people write it: a number of few digits, or the name of a category."""
+        """A value as text: a rounded number, or the name of a category."""
         value = float(self.data[sample, feature])
         if np.isnan(value):
             return "missing"
@@ -219,14 +219,14 @@ class Explanation:
         return np.abs(self.values).mean(0) if len(self) else np.zeros(len(self.feature_names))
 
     def to_frame(self) -> Any:
-        """A pandas data frame: one line per sample, with the index of the frame that was explained."""
+        """Convert to a pandas data frame with one line per sample and the index of the explained frame."""
         columns: dict[str, Any] = {"class": self.classes, "log-odds": self.log_odds, "prior": self.base_values}
         columns |= {name: self.values[:, j] for j, name in enumerate(self.feature_names)}
         columns |= {"nearest component": self.nearest_components, "outlier score": self.outlier_scores}
         return data_frame(columns, self.index)
 
     def to_shap(self) -> Any:
-        """As a `shap.Explanation`, for the plots of that package."""
+        """Convert to a `shap.Explanation`, for the plots of that package."""
         try:
             import shap  # pyright: ignore[reportMissingImports]
         except ImportError as error:
@@ -236,13 +236,13 @@ class Explanation:
         )
 
     def plot(self, ax: Any = None, max_features: int = 12) -> Any:
-        """Bars for one sample, a point for every sample and feature (beeswarm) for several.
+        """Draw bars for one sample, or a beeswarm plot for several.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
         max_features : int, default=12
-            Features with the largest contributions that are drawn; the others are summed up.
+            Number of features to draw, by size of their contributions; the others are summed.
 
         Returns
         -------

@@ -1,7 +1,6 @@
-"""Fitted models as torch modules of plain operations, which other runtimes can execute, and their export to ONNX.
+"""Fitted models as torch modules of plain operations, and their export to ONNX.
 
-Samples come in as float32 and answers leave as float32; in between numbers are float64, so that answers are as precise
-as the samples.
+Inputs and outputs are float32. The computation is in float64, so that outputs are as precise as the inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mixtura.model.warp import Warp
 from mixtura.values.moments import DiagonalForm
 
 LOG_TWO_PI = 1.8378770664093453
-# Missing values need an elimination step per feature of a full matrix; graphs of more steps than this grow too large.
+# Largest number of features with full matrices and missing values: each needs an elimination step in the graph.
 MOST_ELIMINATED = 32
 
 
@@ -157,7 +156,7 @@ class ConditionalGraph(nn.Module):
     Parameters
     ----------
     score : callable
-        Samples (n, D) in double precision to scores (C, n), up to a term of the sample.
+        From samples (n, D) in double precision to scores (C, n), up to a constant per sample.
     offsets : Tensor of shape (C,)
         Added to the scores.
     """
@@ -186,7 +185,7 @@ def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str],
     path : str or path-like
     n_features : int
     outputs : sequence of str
-        Names of what the module returns.
+        Names of the outputs of the module.
     notes : mapping
         Written to the metadata of the file, as JSON.
     """
@@ -200,7 +199,7 @@ def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str],
     level = log.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
-        log.setLevel(logging.ERROR)  # and its words on packages that are not needed
+        log.setLevel(logging.ERROR)  # and its messages about optional packages
         program: Any = torch.onnx.export(
             graph.eval(),
             (example,),

@@ -1,4 +1,4 @@
-"""How much the labels depend on features: the log-loss if features are integrated out of a fitted model."""
+"""Importance of features: the log-loss of a fitted model with features integrated out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Loss = Callable[[np.ndarray], float]  # kept features (D,) of bool -> log-loss
 
 
 def marginal_importances(loss: Loss, n_features: int) -> np.ndarray:
-    """How much the log-loss rises if a feature alone is integrated out, (D,)."""
+    """Increase of the log-loss when a single feature is integrated out, (D,)."""
     whole = loss(np.ones(n_features, bool))
     return np.array([loss(np.arange(n_features) != j) - whole for j in range(n_features)])
 
 
 def forward_selection(loss: Loss, n_features: int, n_selected: int) -> tuple[list[int], list[float]]:
-    """Features in the order in which they lower the log-loss most, and the log-loss with each of them added.
+    """Select features one by one, each with the largest decrease of the log-loss; return them and the log-losses.
 
-    The features that are not chosen yet are integrated out.
+    The features that are not selected yet are integrated out.
     """
     chosen: list[int] = []
     losses: list[float] = []

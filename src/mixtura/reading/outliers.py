@@ -13,17 +13,17 @@ from torch import Tensor
 from mixtura.objectives import posteriors
 from mixtura.reading.tables import data_frame
 
-# Held-out scores that a model keeps: the largest quantile they resolve is one in this many.
+# Largest number of stored held-out scores.
 MOST_REFERENCES = 5_000
 
 
 def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variances: Tensor) -> Tensor:
-    """How far samples lie from the components they belong to, (n,) (outlier-score).
+    """Standardised distances of samples from their components, (n,) (outlier-score).
 
     The squared distance of a Gaussian sample with m observed features has mean m and variance 2 m. Divided by its mean,
     its cube root is nearly normal with mean 1 - s and variance s, where s = variance / (9 mean^2) (Wilson and Hilferty
-    1931), whatever values are missing; the score averages the standardised roots over the components by their
-    responsibilities. It only makes samples comparable: the threshold comes from held-out samples.
+    1931), for any missing values. The score is the average of the standardised roots, weighted by
+    responsibilities. It makes samples comparable; the threshold comes from held-out samples.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variance
 
 
 def reference_of(scores: np.ndarray) -> np.ndarray:
-    """Sorted held-out scores, thinned to equally spaced quantiles where they are many."""
+    """Sorted held-out scores; large numbers are reduced to equally spaced quantiles."""
     ordered = np.sort(scores)
     if len(ordered) <= MOST_REFERENCES:
         return ordered
@@ -50,10 +50,11 @@ def reference_of(scores: np.ndarray) -> np.ndarray:
 
 
 def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
-    """The score that at most a share `false_alarm` of samples like the held-out ones exceeds.
+    """The threshold with an expected false alarm rate of at most `false_alarm`.
 
-    The order statistic ceil((n + 1)(1 - false_alarm)) of n held-out scores; the largest one where n is too small for
-    the share that is asked for.
+    It is the order statistic ceil((n + 1)(1 - false_alarm)) of n held-out scores, or the largest one if n is too small
+    for
+    this rate.
     """
     rank = math.ceil((len(reference) + 1) * (1 - false_alarm))
     return float(reference[min(rank, len(reference)) - 1])
@@ -61,16 +62,16 @@ def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
 
 @dataclass(frozen=True)
 class CoverageCurve:
-    """Error rate among the samples that are answered, for every share of answered samples.
+    """Error rate among the accepted samples, for every fraction of accepted samples (coverage).
 
     Attributes
     ----------
     coverages : ndarray
-        Share of the samples that are answered, from the most certain ones to all.
+        Fraction of accepted samples, from the most certain ones to all.
     errors : ndarray
-        Error rate among these.
+        Error rate among the accepted samples.
     confidences : ndarray
-        Smallest confidence among these: the threshold that gives this coverage.
+        Smallest confidence among the accepted samples: the threshold for this coverage.
     """
 
     coverages: np.ndarray
@@ -79,7 +80,7 @@ class CoverageCurve:
 
     @classmethod
     def of(cls, confidences: np.ndarray, wrong: np.ndarray) -> CoverageCurve:
-        """The curve of samples with a confidence and an outcome each."""
+        """Compute the curve from the confidence and the outcome of each sample."""
         order = np.argsort(-confidences, kind="stable")
         answered = np.arange(1, len(order) + 1)
         return cls(answered / len(order), np.cumsum(wrong[order]) / answered, confidences[order])
@@ -111,9 +112,9 @@ class SuspiciousLabels:
     labels : ndarray
         Their labels.
     suggestions : ndarray
-        The classes that the model thinks they are.
+        Classes predicted by the model.
     label_probabilities, suggestion_probabilities : ndarray
-        Held-out probabilities of the two.
+        Held-out probabilities of labels and suggestions.
     """
 
     positions: np.ndarray
@@ -137,10 +138,11 @@ class SuspiciousLabels:
 
 
 def find_suspicious(probabilities: np.ndarray, numbers: np.ndarray, classes: np.ndarray) -> SuspiciousLabels:
-    """Labels that confident learning (Northcutt, Jiang and Chuang 2021) takes for wrong.
+    """Find probable label errors by confident learning (Northcutt, Jiang and Chuang 2021).
 
-    A sample is suspicious if another class is at least as probable as that class is, on average, among the samples that
-    carry its label, and more probable than the label.
+    A sample is suspicious if another class is more probable than its label, and at least as probable as that class is,
+    on
+    average, among its own samples.
     """
     n_classes, own = probabilities.shape[1], probabilities[np.arange(len(numbers)), numbers]
     averages = np.array([own[numbers == c].mean() if (numbers == c).any() else 1.0 for c in range(n_classes)])

@@ -1,4 +1,4 @@
-"""Summaries of fitted mixtures: what each component is, in the units and names of the features."""
+"""Summaries of fitted mixtures: a table of the components in the units of the features."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
 from mixtura.reading.tables import CategoryShare, Spread, Table
 
-# Features that a printed summary shows; more do not fit on a line.
+# Number of features in a printed summary, limited by the line width.
 SHOWN_FEATURES = 6
 
 
 def feature_names(estimator: Any) -> list[str]:
-    """The names that a fit has seen, or x0, x1, ... as in scikit-learn."""
+    """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
     known = vars(estimator).get("feature_names_in_")
     return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
 
@@ -27,8 +27,9 @@ def feature_names(estimator: Any) -> list[str]:
 def typical_values(mixture: Mixture, warp: Warp | None) -> tuple[np.ndarray, np.ndarray]:
     """The centre and the scale of every component and feature, (K, D) each, in the units of the samples.
 
-    Without a transform these are means and standard deviations. Under one the centre is the median of the component,
-    and the scale half the width of the interval that holds 68 % of it.
+    Without a transform these are means and standard deviations. With a transform the centre is the median of the
+    component, and
+    the scale half the width of its central 68 % interval.
     """
     mixture = mixture.to("cpu")
     means, scales = mixture.means, mixture.covariance.variances().sqrt()
@@ -59,7 +60,7 @@ def component_table(
     feature_of: np.ndarray,
     categories: Mapping[int, Sequence[Any]],
 ) -> tuple[Table, str]:
-    """One line per component, and a note on what the numbers are.
+    """Make a table with one line per component, and a note about its units.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def component_table(
     classes : sequence or None
         Labels of the classes; None for a density.
     weight : float or None
-        Total weight of the training samples; None leaves the sizes out.
+        Total weight of the training samples; None omits the sizes.
     feature_of : ndarray
         The feature that each column of the mixture belongs to.
     categories : mapping of int to sequence
@@ -86,7 +87,7 @@ def component_table(
         columns["size"] = [round(float(value), 1) for value in weights * weight]
     shown = [*columns]
     for j, name in enumerate(names):
-        # A feature may be called like a column of the table.
+        # A feature may have the same name as a column of the table.
         column = name if name not in columns else f"{name} (feature)"
         own = np.flatnonzero(feature_of == j)
         if j in categories:

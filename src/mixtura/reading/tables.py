@@ -1,4 +1,4 @@
-"""Tables as values: text in a terminal, HTML in a notebook, a data frame for pandas."""
+"""Tables: text in a terminal, HTML in a notebook, pandas data frames."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Table:
 
     @property
     def visible(self) -> dict[str, list[str]]:
-        """The text of each cell that is shown."""
+        """The text of each visible entry."""
         names = self.columns if self.shown is None else self.shown
         return {name: column_text(self.columns[name]) for name in names}
 
@@ -71,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Spread:
-    """A typical value and how far values lie from it, shown as "5.01 ± 0.35"."""
+    """A centre and a spread, shown as "5.01 ± 0.35"."""
 
     value: float
     scale: float
@@ -93,18 +93,18 @@ class CategoryShare:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What a fitted model is, for people: printed as text, shown as HTML in a notebook.
+    """Summary of a fitted model, shown as text in a terminal and as HTML in a notebook.
 
     Attributes
     ----------
     title : str
         Name of the estimator.
     facts : dict of str to object
-        Numbers of the model as a whole, such as its log-likelihood and the number of its parameters.
+        Properties of the model, such as its log-likelihood and number of parameters.
     components : Table
         One line per component (or per class, where there are no components): class, number, weight, typical values.
     note : str
-        What a reader needs to know about units and about features that are not shown.
+        Note on units and on features that are not shown.
     """
 
     title: str
@@ -163,7 +163,7 @@ def column_text(values: Sequence[Any]) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """A value as a person would write it: four digits, no noise."""
+    """A value as text, rounded to four digits."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float | np.floating):

@@ -1,4 +1,4 @@
-"""Rows that are too many for one memory: batches, shares of several processes, predictions batch by batch.
+"""Data larger than memory: batches, rows of several processes, predictions batch by batch.
 
 `mixtura.streams.files.FileBatches` reads Parquet, Arrow and CSV files (the extra `arrow`).
 """

@@ -12,11 +12,11 @@ class Batch(NamedTuple):
     X: Any
     y: Any = None
     sample_weight: Any = None
-    origin: str = ""  # where it comes from, in words
+    origin: str = ""  # description of its origin
 
 
 def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
-    """Batches of any form - X, (X, y), (X, y, sample_weight) - with names."""
+    """Batches in any form (X, (X, y) or (X, y, sample_weight)), with names."""
     for number, batch in enumerate(batches):
         if isinstance(batch, Batch):
             yield batch

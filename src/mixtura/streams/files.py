@@ -29,22 +29,22 @@ FORMATS = {
 }
 # Types that are read as numbers; a column of nulls alone has a type of its own.
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
-# Bytes of a batch: large enough to amortise Python, small enough that a few of them read ahead do not matter.
+# Bytes per batch: large enough to amortise Python, small enough to prefetch several.
 BATCH_BYTES = 16 * 2**20
 
 
 class FileBatches:
-    """Rows in files, read a batch at a time.
+    """Rows in files, read batch by batch.
 
-    Estimators go through the batches as often as they need and hold a few of them in memory at a time.
+    Estimators make several passes over the batches and hold a few of them in memory at a time.
 
     Parameters
     ----------
     data : str, Path, sequence of them, or pyarrow.dataset.Dataset
         Parquet, Arrow (IPC, Feather) or CSV files, or a folder of such files.
     features : sequence of str, default=None
-        Columns that are features, in this order; None means all but `label` and `sample_weight`. They must hold
-        numbers; nulls are missing values.
+        Columns of the features, in this order; None means all but `label` and `sample_weight`. They must be numeric;
+        nulls are missing values.
     label : str, default=None
         The column with the labels.
     sample_weight : str, default=None
@@ -105,7 +105,7 @@ class FileBatches:
             self._check_state(path)
 
     def _batch(self, part: pa.RecordBatch, path: str) -> Batch:
-        # Column after column, as the file holds them, and as the engine takes them.
+        # Column by column, as in the file and in the engine.
         values = np.empty((len(self.features), part.num_rows), self.dtype)
         for row, name in zip(values, self.features, strict=True):
             row[:] = _numbers(part.column(name))

@@ -1,4 +1,4 @@
-"""Predictions for rows that come in batches: made batch by batch, and written to a file as they are made."""
+"""Predictions for batches of rows, computed lazily and written to a file batch by batch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mixtura.values.whole_files import written_whole
 
 
 class BatchedPredictions:
-    """What a model predicts for batches of rows; nothing is computed before it is asked for.
+    """Predictions for batches of rows, computed on demand.
 
-    Iterating gives one array per batch. It can be done again and again.
+    Iteration yields one array per batch and can be repeated.
 
     Parameters
     ----------
     predict : callable
-        From rows to an array with one entry, or one row, for each of them.
+        Takes rows and returns an array with one entry, or one row, for each.
     batches : re-iterable of batches
     name : str
-        Name of a single column of a file; of several it is the beginning.
+        Name of a single column of the file, or prefix of several.
     labels : sequence
-        What several columns stand for: the ends of their names.
+        Suffixes of the names of several columns.
     """
 
     def __init__(self, predict: Callable[[Any], Any], batches: Iterable[Any], name: str, labels: Sequence[Any]):
@@ -95,7 +95,7 @@ def _write_csv(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) ->
 
 
 def _write_npy(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) -> None:
-    """The header needs the number of rows, which is known last: NumPy leaves room for it there."""
+    """Write the header last, since it needs the number of rows; NumPy leaves room for it."""
     shape: tuple[int, ...] = ()
     kind: Any = None
     n_rows = start = 0

@@ -1,4 +1,4 @@
-"""Rows that several processes share, each with its own part in its own memory."""
+"""Rows distributed over several processes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sharded:
-    """The part of the training rows that belongs to this process.
+    """The training rows of this process.
 
     Every process of a `torch.distributed` group calls `fit` with its own part; each pass sums the moments over all
-    processes, so that every process ends with the same model: that of all rows together.
+    processes. All processes get the same model, that of all rows together.
 
     Parameters
     ----------
     X : array-like, tensor, memory map or re-iterable of batches
         Rows of this process.
     y : array-like, default=None
-        One label per row; None for `GaussianMixture`, or where X is batches of (X, y).
+        One label per row; None for `GaussianMixture`, or if X has batches of (X, y).
     sample_weight : array-like, default=None
         One weight per row.
     group : torch.distributed.ProcessGroup, default=None

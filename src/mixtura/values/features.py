@@ -258,8 +258,9 @@ class Coefficients:
         return Moments(counts, firsts, (seconds, along.mT), ProjectedForm(self.projections.mT), centre)
 
     def magnitudes(self, radii: Tensor) -> Tensor:
-        """The largest sum of the absolute terms of a score within the radii (D,): rounding errors are below eps times
-        a small multiple of it (product-error), (K,).
+        """The largest sum of the absolute terms of a score within the radii (D,): (K,).
+
+        Rounding errors are below eps times a small multiple of it (product-error).
         """
         assert self.weights is not None
         total = self.weights.abs() @ self.phi(radii.unsqueeze(1))[:, 0]
