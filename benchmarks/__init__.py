@@ -1,1 +1,1 @@
-"""Time, peak memory and score, with rivals in the same run."""
+"""Benchmarks of time, peak memory and scores, with other libraries in the same run."""

@@ -1,4 +1,4 @@
-"""python -m benchmarks: ratios against rivals in one run, scratch memory, cost per row. Writes results/speed.*."""
+"""python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""python -m benchmarks.baum_welch: what an iteration of extended Baum-Welch costs, and how it climbs beside L-BFGS.
+"""python -m benchmarks.baum_welch: cost per iteration of extended Baum-Welch, and convergence compared with L-BFGS.
 
-1. One iteration beside one of unsupervised EM over the same components, interleaved, the fastest of several.
-2. Seconds until the objective (conditional likelihood and log prior, per row) is within 0.01 and 0.001 of the best that
-   either solver reaches, from the same generative start.
-3. A pass that leaves components out where a bound shows that they hardly matter, beside the pass over all: the modern
-   form of the k-d tree of Klautau, Jevtic & Orlitsky (2003). Rows are cut into cells; a component is left out of a cell
-   where even its largest joint density there is below 1e-10 of the smallest density of the mixture there. The bounds
-   have to be computed anew whenever the parameters change; the cells do not.
+1. Time of one iteration, compared with unsupervised EM with the same components; interleaved, minimum of several.
+2. Seconds until the objective (conditional likelihood and log prior, per row) is within 0.01 and 0.001 of the
+   best value of both solvers, from the same generative initialisation.
+3. A pass that omits components with a negligible bound, compared with the complete pass: a modern form of the k-d tree
+   of Klautau, Jevtic & Orlitsky (2003). Rows are divided into regions. A component is omitted in a region if its
+   largest
+   joint density there is below 1e-10 of the smallest density of the mixture there. The bounds must be recomputed
+   whenever the parameters change; the regions need not.
 
 Writes results/baum_welch.json and .md.
 """

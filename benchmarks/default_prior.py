@@ -1,7 +1,8 @@
-"""python -m benchmarks.default_prior: held-out log-loss, calibration and error behind the default prior.
+"""python -m benchmarks.default_prior: held-out log-loss, calibration and error rate of the default prior.
 
-Every candidate shrinks to the same variances (default-prior) with another strength, in pseudo-rows per feature, or
-to the plain pooled variances. Writes results/default_prior.json and .md.
+Every candidate shrinks to the same variances (default-prior) with another strength, in pseudo-observations per feature,
+or
+to the pooled variances. Writes results/default_prior.json and .md.
 """
 
 from __future__ import annotations

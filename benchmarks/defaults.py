@@ -1,10 +1,14 @@
-"""python -m benchmarks.defaults [--seeds N] [--sets TEXT ...]: defaults of this library and of others, side by side.
+"""python -m benchmarks.defaults [--seeds N] [--sets TEXT ...]: comparison of this library and others with default
+parameters.
 
-Every estimator has its defaults, apart from what its name says. Training and test sets are those of data_sets.py; the
-test set is complete, or has 30 or 60 % of its values removed at random. Estimators that do not take NaN get the mean of
-the feature. Seconds are processor time of one thread. The constants of the automatic choice were chosen on the first
-split (seed 0) of these sets, so that its figures there are somewhat optimistic. Writes results/defaults.json as it goes
-(what is there is not measured again), results/defaults.md, and docs/images/defaults.png.
+Every estimator has its default parameters, apart from those in its name. Training and test sets are those of
+data_sets.py; the
+test set is complete, or has 30 or 60 % of its values removed at random. For estimators that do not support NaN, missing
+values are replaced by the mean of the feature. Seconds are processor time of one thread. The constants of the automatic
+choice were chosen on the first
+split (seed 0) of these sets, so that its figures there are somewhat optimistic. Writes results/defaults.json after
+every measurement (existing ones are not
+repeated), results/defaults.md, and docs/images/defaults.png.
 """
 
 from __future__ import annotations

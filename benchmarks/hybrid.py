@@ -1,11 +1,11 @@
-"""python -m benchmarks.hybrid: gradient training and missing cells of low-rank mixtures, in time and in memory.
+"""python -m benchmarks.hybrid: time and memory of gradient training and of missing values in low-rank mixtures.
 
-1. An epoch of the sizes of MNIST (pca50) (10 classes, 132 components, D = 50, rank 25, minibatches of 100) beside the
-   same model as one would write it: deviations of all rows from all means, autograd, Adam.
-2. Classifying a row of 784 features by 170 components of rank 25, complete and with cells missing, in batches of 1000.
-3. Memory that fits and predictions need beyond the rows, against the number of features.
+1. An epoch of the sizes of MNIST (pca50) (10 classes, 132 components, D = 50, rank 25, minibatches of 100) compared
+   with a direct implementation: deviations of all rows from all means, autograd, Adam.
+2. Classifying a row of 784 features by 170 components of rank 25, complete and with missing values, in batches of 1000.
+3. Memory of fits and predictions in addition to the rows, as a function of the number of features.
 
-Times are the least of several, what is compared taking turns. Adds what it finds, under device and threads, to
+Times are minima of several interleaved runs. Adds the measurements, by device and number of threads, to
 results/hybrid.json and writes hybrid.md.
 """
 

@@ -1,4 +1,4 @@
-"""python -m benchmarks.mixed_features: numeric and categorical features together, beside one-hot coding and boosting.
+"""python -m benchmarks.mixed_features: numeric and categorical features, compared with one-hot encoding and boosting.
 
 Passengers as on the Titanic: 800 samples, two numeric features (age and fare, a fifth of the ages missing) and three
 categorical ones (sex, travel class, port). Survival depends on sex, class and age with their interactions, at the rates

@@ -1,6 +1,6 @@
-"""python -m benchmarks.regularised: what training mixtures together saves, and what reducing an average costs.
+"""python -m benchmarks.regularised: time saved by training mixtures together, and loss by reducing an average.
 
-Writes results/regularised.json and .md. One thread; the two sides of a ratio take turns, the best round counts.
+Writes results/regularised.json and .md. One thread; the two sides of a ratio alternate, and the minimum is used.
 """
 
 from __future__ import annotations

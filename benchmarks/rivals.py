@@ -1,4 +1,4 @@
-"""One EM fit from a given start, for mixtura and each rival: a number of iterations in, a function for scores out."""
+"""One EM fit from a given initialisation, with mixtura and with other libraries."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""python -m benchmarks.scale: rows from files, from Dask workers and in steps, beside the same rows in memory.
+"""python -m benchmarks.scale: rows from files, from Dask workers and in batches, compared with the same rows in memory.
 
     python -m benchmarks.scale parquet --rows 50000000
     python -m benchmarks.scale dask --rows 4000000
     python -m benchmarks.scale stream --rows 1000000
     python -m benchmarks.scale cost --rows 1000000000
 
-Each writes its part of results/scale.json. Times are the smallest of several iterations; ratios are of iterations that
-ran in turn, since other programs may be running.
+Each writes its part of results/scale.json. Times are minima over several iterations; ratios are of alternating
+iterations, since other programs may be running.
 """
 
 from __future__ import annotations

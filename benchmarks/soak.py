@@ -1,10 +1,10 @@
-"""Does a process that fits and predicts for a long time stay as it is? Memory, threads and open files over time.
+"""Memory, threads and open files of a process that fits and predicts for a long time.
 
     python -m benchmarks.soak --minutes 10
 
-Random estimators meet random data (those of tests/fuzz.py, of moderate size), one after another in one process, with
-saving and loading. Written to benchmarks/results/soak.md: medians of each tenth of the cases. The first tenth includes
-what libraries load once. Any warning that is not one of ours is listed.
+Random estimators are fitted to random data (those of tests/fuzz.py, of moderate size) in one process, saved and loaded.
+Written to benchmarks/results/soak.md: medians of each tenth of the cases. The first tenth includes modules that
+libraries load once. Warnings of other libraries are listed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""python -m benchmarks.sparse: sparse mixtures beside the dense textbook, a rival, and themselves before pruning.
+"""python -m benchmarks.sparse: sparse mixtures compared with a dense textbook implementation, sklearn-rvm, and unpruned
+models.
 
 Needs the data of the reproductions (MIXTURA_DATA) and, for the rival, the package sklearn-rvm. Every part writes its
-numbers to results/sparse.json at once; results/sparse.md is written from that file alone. Ratios are of processor
+results to results/sparse.json immediately; results/sparse.md is written from that file. Ratios are of processor
 seconds in one run with one thread.
 """
 

@@ -2,7 +2,7 @@
 Numeric and categorical features together
 =========================================
 
-Passengers with ages, fares, sexes and classes of travel, some of them missing: one likelihood for all features.
+Passengers have age, fare, sex and class of travel, with missing values. One likelihood covers all features.
 """
 
 import sys

@@ -2,9 +2,10 @@
 A mixture as the last layer of a network
 ========================================
 
-On scikit-learn's digits, in place of the last linear layer. The network squeezes every image into two numbers, from
-which the head must tell ten classes. Two lines change: the last layer and, for the sparse head, the divergence in the
-loss. It takes some seconds.
+A mixture head replaces the last linear layer of a network for scikit-learn's digits. The network maps every image to
+two
+features, from which the head predicts ten classes. Two lines change: the last layer and, for the sparse head, the
+divergence in the loss. The example takes some seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def digits() -> tuple[Tensor, ...]:
 
 
 def train(head: nn.Module, X: Tensor, y: Tensor) -> nn.Module:
-    """The network with this head; a loop as for any other last layer."""
+    """Train a network with this head; the training loop is the same for any last layer."""
     body = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 2))
     network = nn.Sequential(body, head)  # head was nn.Linear(2, 10)
     optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)

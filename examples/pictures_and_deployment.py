@@ -1,8 +1,8 @@
 """
-Pictures of a model, and its deployment
-=======================================
+Plots of a model, and its deployment
+====================================
 
-Ten classes in one plane, a search and its history; the same model in ONNX and in scikit-learn.
+Plots of ten classes in a plane, of a search and of its history; export of the same model to ONNX and scikit-learn.
 """
 
 import tempfile

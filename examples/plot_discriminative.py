@@ -2,10 +2,10 @@
 Generative and discriminative training
 ======================================
 
-The same samples under both: boundary, components, and how they move. One class has more clusters than components.
-Components that describe it go where most of its samples are, far from the other class; components that separate the
-classes move, and leave their samples, until the boundary is right. Arrows lead from the generative to the
-discriminative means.
+Both kinds of training on the same samples: decision boundary and components. One class has more clusters than
+components. Generative training places its components where most of its samples are, far from the other class.
+Discriminative training moves components away from their samples until the boundary separates the classes. Arrows lead
+from the generative to the discriminative means.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ MARGIN = 30.0
 
 
 def fitted(tradeoff: float, X: np.ndarray, y: np.ndarray) -> HybridMixtureClassifier:
-    """Without early stopping, as in the paper's figures."""
+    """Fit without early stopping, as in the figures of the paper."""
     model = HybridMixtureClassifier(
         2,
         covariance_type="low_rank",

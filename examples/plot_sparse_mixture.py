@@ -2,8 +2,8 @@
 Sparse mixtures
 ===============
 
-Figures 1, 3 and 6 of Hayashi & Uchida (2021) redrawn. Black lines are class boundaries, dashed lines those between
-the components of a class in its colour, and circles the samples whose kernels are in use.
+Figures 1, 3 and 6 of Hayashi & Uchida (2021). Black lines are class boundaries, dashed lines are boundaries between the
+components of a class in its colour, and circles mark the relevance vectors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PUBLISHED = {"n_init": 1, "component_trials": False, "start_variance": None, "ex
 
 
 def draw(axis, model, X, y, title: str) -> None:
-    """Rows, the class boundary, and of a sparse mixture its components and relevance vectors."""
+    """Draw samples, the class boundary and, for a sparse mixture, its components and relevance vectors."""
     low, high = X.min(0) - 0.15, X.max(0) + 0.15
     across, up = (np.linspace(a, b, 160) for a, b in zip(low, high, strict=True))
     grid = np.stack(np.meshgrid(across, up), -1).reshape(-1, 2)

@@ -2,8 +2,8 @@
 Reading a fitted model
 ======================
 
-Summary, feature importances, explanations, outliers, abstention, suspicious labels, another class prior and imputed
-values: iris with a tenth of its values missing.
+Summary, feature importances, explanations, outliers, reject option, suspicious labels, another class prior and imputed
+values, on iris with 10 % of the values missing.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """
-Penalties, averages and automatic choices
-=========================================
+Penalties, averages and automatic selection
+===========================================
 
-Figures 1 to 3 of Ormoneit & Tresp (1995) redrawn: two classes of four clusters each, on one circle, with 100 samples
-per class and 20 full components. Prints mean log densities.
+Figures 1 to 3 of Ormoneit & Tresp (1995): two classes of four clusters each on a circle, with 100 samples per class and
+20 components with full covariances. The script prints mean log densities.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCALE = 0.25  # of a cluster
 
 
 def truth(rows: np.ndarray) -> GaussianMixture:
-    """The density that the samples of the first class came from."""
+    """The true density of the first class."""
     angles = np.pi / 2 * np.arange(4)
     means = np.stack([np.cos(angles), np.sin(angles)], 1)
     spheres = {"covariance_type": "spherical", "precisions_init": np.full(4, SCALE**-2), "reg_covar": 0.0}

@@ -1,12 +1,12 @@
 """
-A mixture of rows that several processes share
-==============================================
+A mixture for rows in several processes
+=======================================
 
 Run with ::
 
     torchrun --nproc-per-node=2 examples/several_processes.py
 
-Every process makes, or reads, its own part of the rows; all end with the same model: that of all rows together.
+Every process generates, or reads, its own part of the rows. All processes get the same model, fitted to all rows.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 Topics of short texts
 =====================
 
-Word counts and tf-idf stay sparse, and every basis is a list of words. The texts are generated: four kinds of
-messages to a workshop, each about one of several things, mixed with words that occur anywhere. A class has several
-ways to be recognised, which is what several bases are for.
+Word counts and tf-idf stay sparse, and every basis is a list of words. The texts are generated: four kinds of messages
+to
+a workshop, each with several topics, and words that occur in all messages. Several bases per class represent the
+topics.
 """
 
 from __future__ import annotations
