@@ -195,7 +195,7 @@ def test_averages_and_searches_take_categories():
     [
         ({"solver": "gradient"}, "only EM supports categorical features. Use one of 'em'"),
         ({"objective": "conditional"}, "No solver can fit this model"),
-        ({"covariance_type": "low_rank"}, "covariance_type='low_rank' does not take categorical features"),
+        ({"covariance_type": "low_rank"}, "covariance_type='low_rank' does not support categorical features"),
         ({"categorical_features": ["sex", "town", "x"]}, "categorical_features names 'x', which is not a feature of X"),
         ({"categorical_features": [True]}, r"categorical_features is a mask of shape \(1,\), but X has 4 features"),
         ({"categorical_features": "all"}, "categorical_features must be one of 'from_dtype', None, a mask"),

@@ -98,7 +98,7 @@ def test_other_things_than_files_are_refused(path, tmp_path):
 
 
 def test_a_missing_folder_is_named(path):
-    with pytest.raises(FileNotFoundError, match=r"There is no folder .*file' to save the model in; make it first"):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*file' to save the model in; create it first"):
         write(path / "below")
 
 
