@@ -514,7 +514,7 @@ class TestRefused:
 
     def test_missing_folder(self, tmp_path):
         with pytest.raises(
-            FileNotFoundError, match=r"There is no folder .*nowhere' to save the model in; make it first"
+            FileNotFoundError, match=r"There is no folder .*nowhere' to save the model in; create it first"
         ):
             MixtureClassifier(1).fit(X, Y).save(tmp_path / "nowhere" / "model")
 
