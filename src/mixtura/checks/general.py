@@ -114,7 +114,7 @@ def rank(value: object, n_features: int) -> int | None:
 
 
 def has_update(structure: Any) -> None:
-    """A covariance structure that EM can fit."""
+    """Check that EM can fit a covariance structure."""
     if not structure.has_update:
         raise ValueError(
             f"covariance_type {structure.name!r} has no closed-form update, so EM cannot fit it; use 'low_rank', or a "
@@ -376,7 +376,7 @@ def total_weight(total: float) -> None:
 
 
 def rows_to_hold_out(available: bool, other: str) -> None:
-    """Check that there are samples to hold out: a class with a single sample cannot spare it."""
+    """Check that there are samples to hold out; the only sample of a class cannot be held out."""
     if not available:
         raise ValueError(
             "Candidates are compared on held-out samples, but every class has a single sample, which cannot be held "
@@ -412,7 +412,7 @@ NEEDS_DENSITY = (
 
 
 def no_categories(name: str, encoding: Any) -> None:
-    """Refuse what is not there for categorical features."""
+    """Raise an error for methods that do not support categorical features."""
     if encoding is not None:
         raise ValueError(f"{name} does not support categorical features; fit a model of the numeric features.")
 
@@ -428,7 +428,7 @@ def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
 
 
 def no_density(name: str, method: str) -> str:
-    """The message about a method that a model without a density lacks."""
+    """The message about a method that needs a density."""
     return (
         f"{name} has no {method!r}: it models p(class | x) and has no density p(x). Use MixtureClassifier or "
         f"GaussianMixture."

@@ -88,7 +88,7 @@ def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
 
 
 def ill_conditioned(name: str, error: Exception) -> str:
-    """The message about columns of a basis that no Hessian can be factored with."""
+    """The message about basis functions with a singular Hessian."""
     return (
         f"{name} cannot be fitted: the kernel columns of X are too large or too similar ({error}). Use "
         "scaling=True, a smaller degree, or kernel='rbf'."

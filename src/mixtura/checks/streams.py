@@ -8,7 +8,7 @@ import numpy as np
 
 
 class SourceError(ValueError):
-    """Rows could not be read, or are not those that were read before. A fit that meets it keeps its last model."""
+    """Rows could not be read, or changed between two passes. An interrupted fit keeps its last model."""
 
 
 def other_number_of_rows(before: int, now: int) -> SourceError:
@@ -33,7 +33,7 @@ def other_columns(what: str, wanted: list[str], columns: list[str]) -> SourceErr
 
 
 def no_numbers(what: str, column: str, kind: str) -> SourceError:
-    """A file whose features are not numbers."""
+    """A file with features that are not numeric."""
     return SourceError(
         f"{what} has values of type {kind} in column {column!r}, but features must be numeric; leave the column out of "
         "features, or encode it."
@@ -132,7 +132,7 @@ def new_label(label: Any, classes: np.ndarray) -> ValueError:
 
 
 def unnamed_class(label: Any, classes: np.ndarray) -> ValueError:
-    """A label that the first call of partial_fit did not announce."""
+    """A label that is not in the classes of the first call of partial_fit."""
     return ValueError(
         f"y holds the label {label!r}, which is not among the classes {classes.tolist()} of the first call of "
         "partial_fit; pass all classes there, or mark samples without a label with `unlabeled`."

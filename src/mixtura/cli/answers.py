@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command prints.
+    """The output of a command.
 
     Parameters
     ----------

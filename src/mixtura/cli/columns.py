@@ -1,4 +1,4 @@
-"""What the columns of a table are: numbers, categories, identifiers, dates; and the classes in its target."""
+"""Kinds of the columns of a table (numbers, categories, identifiers, dates), and the classes in its target."""
 
 from __future__ import annotations
 

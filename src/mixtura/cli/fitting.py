@@ -107,7 +107,7 @@ def choice_of(fitted: Any) -> dict[str, Any]:
 
 
 def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
-    """What is printed after a fit."""
+    """The text printed after a fit."""
     choice, classes = facts["choice"], facts["classes"]
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
     shown += f" and {len(classes) - 8} more" if len(classes) > 8 else ""

@@ -225,7 +225,7 @@ def _shown(evidence: ReportedRows) -> np.ndarray:
 
 
 def _details(evidence: ReportedRows) -> list[str]:
-    """What is shown for each drawn sample: label, prediction, component, reasons and values."""
+    """Details of each drawn sample: label, prediction, component, reasons and values."""
     shown, fitted = _shown(evidence), evidence.model.estimator_
     explanation = fitted.explain(evidence.features.iloc[shown], n_orders=4)
     names, texts = [str(name) for name in evidence.features.columns], []

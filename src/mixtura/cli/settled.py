@@ -67,7 +67,7 @@ def held_out(
 
 
 def sampled(n_rows: int, most: int, labels: np.ndarray, seed: int) -> np.ndarray:
-    """Positions of at most so many rows, all of them where there are no more, with two of every class."""
+    """Positions of at most this number of rows, at least two of every class."""
     if n_rows <= most:
         return np.arange(n_rows)
     order = np.random.default_rng(seed).permutation(n_rows)

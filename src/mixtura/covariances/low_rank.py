@@ -1,4 +1,4 @@
-"""Diagonal plus low rank, of the covariance or of the precision; nothing is D x D.
+"""Diagonal plus low rank, of the covariance or of the precision, without D x D matrices.
 
 Covariance form: Sigma = Psi + S S', fitted as a factor analyser. With M = I + S' Psi^-1 S = L L' and V = Psi^-1 S L^-T:
 Sigma^-1 = Psi^-1 - V V',  |Sigma| = |Psi| |M| (woodbury). Precision form: the same the other way round,

@@ -75,7 +75,7 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         return COVARIANCES[self.covariance_type](rank)
 
     def _at_home(self, part: Any) -> Any:
-        """A fitted mixture or transform, as a file would give it back, on the device that was asked for."""
+        """A fitted mixture or transform, as loaded from a file, on the requested device."""
         return as_loaded(part if part is None or self._home is None else part.to(self._home))
 
     def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:

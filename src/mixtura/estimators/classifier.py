@@ -78,10 +78,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     rank : "auto" or int, default="auto"
         Rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
     objective : str or Objective, default="joint"
-        "joint" is the likelihood of samples and labels, "conditional" and "margin" separate the classes; or an object
+        "joint" is the likelihood of samples and labels; "conditional" and "margin" are discriminative; or an object
         such as `Hybrid(0.5, Margin(10.0))`.
     solver : str or Solver, default="auto"
-        "em", "baum_welch", "gradient", or a solver object with settings of its own.
+        "em", "baum_welch", "gradient", or a solver object.
     prior : str, Prior, Shrinkage or None, default="auto"
         "default" shrinks covariances towards the expected variances of a component, whatever the units; None is
         maximum likelihood; or an object such as `priors.Shrinkage` or `priors.Conjugate`.
@@ -420,7 +420,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return warp if bool(warp.transformed.any()) else None
 
     def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
-        """n_components and prior; a fit that goes on from the last one keeps what that has chosen."""
+        """n_components and prior; a warm start keeps the values selected before."""
         if not (self._goes_on and is_auto(self.n_components)):
             return self.n_components, self.prior
         counts = dict(zip(classes.tolist(), self.n_components_.tolist(), strict=False))
@@ -428,7 +428,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return counts, "default" if table is None else table.best.what["prior"]
 
     def _chosen_plan(self, plan: Plan, prior: Any) -> Plan:
-        """The plan with what is "auto" chosen, by the log-loss of held-out samples."""
+        """The plan with values for arguments "auto", selected by the log-loss of held-out samples."""
         wanted = Wanted(
             self._structures(plan),
             prior,
@@ -465,7 +465,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         wanted = checks.components_per_class(value, classes.tolist())
         available = [len(rows) for rows, _ in description.samples]
         if isinstance(self.init, str) and self.init == "spread":
-            available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may become those of any class
+            available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may belong to any class
         available = available[: len(wanted)]
         warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=5)
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
@@ -491,7 +491,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return run(solver, problem, start, max_iter, tol)
 
     def _interrupted_fit(self, plan: Plan) -> FitResult | None:
-        """The best model of a selection that Ctrl-C ended; None where all went well."""
+        """The best model of a selection interrupted by Ctrl-C; None without an interruption."""
         mixture = plan.interrupted
         if mixture is None:
             return None
@@ -510,7 +510,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return Task(plan.problem, start, description.weight, column)
 
     def _given_start(self, plan: Plan) -> Mixture | None:
-        """The mixture that `warm_start` or `init` hands over, if any."""
+        """The initial mixture given by `warm_start` or `init`, if any."""
         given = self if self.warm_start and "mixture_" in vars(self) else self.init
         if isinstance(given, MixtureEstimator):
             given = self._mixture_of(given, plan)
@@ -559,7 +559,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.training_prior_ = None if plan.class_prior is None else shares.cpu().numpy()
 
     def _keep(self, result: FitResult, plan: Plan) -> None:
-        """Store a result; warn about what the user should know; raise again what interrupted the fit."""
+        """Store a result, with warnings; raise the exception that interrupted the fit again."""
         self.mixture_, self.warp_ = self._at_home(result.mixture), self._at_home(plan.warp)
         self.classes_ = plan.classes
         self.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()

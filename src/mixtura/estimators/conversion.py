@@ -1,4 +1,4 @@
-"""Fitted models of scikit-learn as models of this package, and back: mixtures, discriminant analyses, naive Bayes."""
+"""Conversion from and to fitted models of scikit-learn: mixtures, discriminant analysis, naive Bayes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SklearnConversion:
 
     @classmethod
     def from_sklearn(cls, model: Any) -> Any:
-        """A fitted classifier that predicts as a fitted discriminant analysis or naive Bayes of scikit-learn.
+        """Convert a fitted discriminant analysis or naive Bayes classifier of scikit-learn, with the same predictions.
 
         Parameters
         ----------
@@ -74,12 +74,12 @@ class SklearnConversion:
         Returns
         -------
         MixtureClassifier
-            It has a density: it takes missing values, samples, imputes and explains.
+            A model with a density: it supports missing values, `sample`, `impute` and `explain`.
         """
         return classifier_from_sklearn(cls, model)
 
     def to_sklearn(self) -> Any:
-        """A fitted classifier of scikit-learn that predicts the same, where there is one.
+        """Convert to a fitted classifier of scikit-learn with the same predictions.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class SklearnConversion:
 
 
 def classifier_from_sklearn(cls: Any, model: Any) -> Any:
-    """A fitted MixtureClassifier that predicts as a discriminant analysis or naive Bayes of scikit-learn."""
+    """A fitted MixtureClassifier with the predictions of a discriminant analysis or naive Bayes of scikit-learn."""
     check_is_fitted(model)
     if isinstance(model, QuadraticDiscriminantAnalysis):
         matrices = [(r * s) @ r.T for r, s in zip(model.rotations_, model.scalings_, strict=True)]
@@ -120,7 +120,7 @@ def classifier_from_sklearn(cls: Any, model: Any) -> Any:
 
 
 def classifier_to_sklearn(model: Any) -> Any:
-    """A discriminant analysis or naive Bayes of scikit-learn that predicts as a model of one component per class."""
+    """A classifier of scikit-learn with the predictions of a model with one component per class."""
     check_is_fitted(model)
     mixture = model.mixture_.to("cpu")
     single = mixture.n_components == mixture.n_classes

@@ -40,7 +40,7 @@ def _delayed(X: Any) -> list[Any]:
 
 
 def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any]:
-    """The partitions of labels or weights, cut where the rows are cut."""
+    """The partitions of labels or weights, divided like the rows."""
     if values is None:
         return [None] * n_partitions
     known = _is_array(X) and not np.isnan(X.chunks[0]).any()

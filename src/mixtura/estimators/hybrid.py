@@ -33,14 +33,16 @@ DISCRIMINATIVE = ("margin", "conditional")
 
 @storable("HybridMixtureClassifier", check=check_fitted)
 class HybridMixtureClassifier(MixtureClassifier):
-    """A Gaussian mixture per class, trained to describe the samples and to separate the classes.
+    """Classify with a Gaussian mixture per class, trained by a generative and a discriminative objective.
 
     It maximises tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective) by Adam on minibatches,
-    starting from a mixture that EM has fitted. It stays a density: missing values, unlabeled samples, `sample`,
-    `impute` and `score_samples` work as in `MixtureClassifier`. The larger the trade-off, the better the density.
+    starting from a mixture fitted by EM. The model has a density: missing values, unlabeled samples, `sample`, `impute`
+    and
+    `score_samples` work as in `MixtureClassifier`. The larger the trade-off, the better the density estimate.
 
-    Part of the labeled samples is held out to choose the trade-off and the number of epochs; then all samples are
-    fitted again with these. Pass `X_val` and `y_val` to `fit` to use a validation set of your own.
+    Part of the labeled samples is held out to select the trade-off and the number of epochs; then the model is refitted
+    to
+    all samples. Pass `X_val` and `y_val` to `fit` to use a given validation set.
 
     Parameters
     ----------
@@ -55,7 +57,8 @@ class HybridMixtureClassifier(MixtureClassifier):
     discriminative : {"margin", "conditional"}, default="margin"
         Large margin, or the log-likelihood of the classes given the samples.
     margin : float or "auto", default="auto"
-        Target margin of log p(x, c) over the best other class; "auto" is the median margin of the start, at least 1.
+        Target margin of log p(x, c) over the best other class; "auto" is the median margin of the initial mixture, at
+        least 1.
     unlabeled_weight : float, default=1.0
         Weight of an unlabeled sample in the likelihood.
     prior : str, Prior or None, default="default"

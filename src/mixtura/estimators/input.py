@@ -25,7 +25,7 @@ from mixtura.streams.sharded import Sharded
 from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that are not numeric.
-FEW_LABELS = 2**14  # up to this number they are read on the host also if they lie on a GPU
+FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NOT_NUMBERS = ("category", "string", "str", "interval")
 DATES = ("datetime", "timedelta", "period")
@@ -41,7 +41,7 @@ class Rows:
     as_tensor: bool
     warp: Warp | None = None  # applied to the rows of `source`
     extents: Extents | None = None  # of these rows, or bounds of them
-    home: torch.device | None = None  # where answers and fitted parameters go; None: where they are computed
+    home: torch.device | None = None  # device of results and fitted parameters; None: that of the computation
 
     def __len__(self) -> int:
         return len(self.values)
@@ -68,7 +68,7 @@ class Rows:
         return source if self.warp is None else warped(source, self.warp.to(self.device))
 
     def nearby(self) -> Rows:
-        """The same rows on the host if they are few: on a GPU an operation takes as long for few rows as for many."""
+        """Move few rows to the host: on a GPU an operation takes as long for few rows as for many."""
         if self.device.type != "cuda" or isinstance(self.values, np.ndarray) or self.values.numel() > FEW_VALUES:
             return self
         host = torch.device("cpu")
@@ -293,7 +293,7 @@ def read_labels(
 
 
 def _read_numbers(y: Tensor, n_rows: int, name: str, unlabeled: Any) -> Labels:
-    """Integer labels on a GPU, numbered there: on the host a million of them take longer than twenty passes."""
+    """Number integer labels on a GPU: for a million labels the host would take longer than twenty passes."""
     checks.as_many_labels(y, n_rows)
     checks.one_label(unlabeled)
     free = torch.zeros_like(y, dtype=torch.bool)
@@ -307,7 +307,7 @@ def _read_numbers(y: Tensor, n_rows: int, name: str, unlabeled: Any) -> Labels:
 
 
 def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The labels, and which of them are missing: NaN, None, pd.NA, NaT, or masked."""
+    """The labels, and a mask of missing ones: NaN, None, pd.NA, NaT, or masked."""
     values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     missing = np.array(np.ma.getmaskarray(y)) if isinstance(y, np.ma.MaskedArray) else np.zeros(values.shape, bool)
     if values.dtype.kind == "f":

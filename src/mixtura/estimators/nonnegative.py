@@ -354,7 +354,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- predicting ------------------------------------------------------------------------------------------------
 
     def _map(self, X: Any, compute: Any) -> Any:
-        """compute(mixture, rows) over parts of the rows of X, handed back as X came."""
+        """compute(mixture, rows) over parts of the rows of X, returned in the format of X."""
         check_is_fitted(self)
         features, rows = self._read(X, reset=False)
         mixture = self.mixture_.to(features.device)
@@ -365,7 +365,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         check_is_fitted(self)
-        # That of the training: a changed one is added later, to all scores.
+        # The class prior of the training set; another class prior is applied later, to all scores.
         log_prior = torch.from_numpy(self.class_prior_).log() - self._log_prior_change()
 
         def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
@@ -441,7 +441,7 @@ class Fitted:
 
     @property
     def score(self) -> float:
-        """What fits are compared by: the best score of the held-out samples; without them the objective."""
+        """The score of a fit: the best score of the held-out samples; without them the objective."""
         return max((score for _, score in self.result.scores), default=self.result.objective)
 
 
@@ -566,7 +566,7 @@ def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
-    """Weights with rows of zeros left out, which get the class prior in any case; unless a class has no others."""
+    """Set the weights of rows of zeros, which always get the class prior, to zero, unless a class has no other rows."""
     left = torch.where(empty_rows(features).cpu(), 0.0, weights)
     kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, left)
     return left if bool((kept > 0).all()) else weights

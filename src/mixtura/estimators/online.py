@@ -1,4 +1,4 @@
-"""partial_fit: samples that come once, batch by batch (stepwise-em)."""
+"""partial_fit: training with batches that are seen once (stepwise-em)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from mixtura.solvers.stepwise import RunningMoments, adds_over_time, kept
 from mixtura.values.moments import Moments, Summary
 from mixtura.values.storable import as_loaded
 
-# Of a sample that a class without samples may start from; no more than rounding for the other classes.
+# Soft label of all samples for a class without samples, so that it can be initialised; negligible for other classes.
 TRACE = 1e-6
-# Initialisations that are compared on the first batch: a stream cannot go back to it. Held-out log-likelihood per
+# Initialisations that are compared on the first batch, which is not available later. Held-out log-likelihood per
 # sample after one pass of 1 000 000 samples in batches of 10 000 (16 features, 8 components; benchmarks.scale stream),
 # relative to 20 full EM iterations from one initialisation on all of them:
 #
@@ -41,14 +41,14 @@ FIRST_STARTS = 4
 
 
 def learns_online(estimator: Any) -> bool:
-    """Whether moments of these covariances add over time; otherwise the reason, as an AttributeError."""
+    """Whether `partial_fit` supports these covariances; raises an AttributeError with the reason otherwise."""
     if isinstance(estimator.covariance_type, str) and estimator.covariance_type.startswith("low_rank"):
         raise AttributeError(checks.not_over_time(estimator.covariance_type))
     return True
 
 
 def classifies_online(estimator: Any) -> bool:
-    """The same for classifiers, which need the joint likelihood. Presets fix another and have no such argument."""
+    """The same for classifiers, which need the joint likelihood. Presets with another objective are not supported."""
     arguments = estimator.get_params(deep=False)
     objective, class_weight = arguments.get("objective"), arguments.get("class_weight")
     if not isinstance(objective, Joint) and objective != "joint":
@@ -61,9 +61,9 @@ def classifies_online(estimator: Any) -> bool:
 
 
 class OnlineFit:
-    """What estimators with `partial_fit` share. The first batch is fitted as `fit` does; each later one is one step."""
+    """Base of estimators with `partial_fit`. The first batch is fitted as by `fit`; each later batch is one step."""
 
-    running_: RunningMoments | None = None  # what is kept of the samples so far
+    running_: RunningMoments | None = None  # statistics of the samples so far
     mixture_: Mixture
     covariance_type: Any
     memory_limit: Any
@@ -92,7 +92,7 @@ class OnlineFit:
             self._remember(_summary(self.mixture_, problem).moments, problem, n_steps=1)
 
     def _resume(self, problem: Problem) -> None:
-        """Take a mixture that was fitted otherwise as the first batch, with the weight of this one."""
+        """Continue from a mixture fitted by other means, with the weight of the first batch."""
         with computing():
             mixture = self.mixture_.to(problem.source.device)
             counts = mixture.weights * _summary(mixture, problem).weight
@@ -104,7 +104,7 @@ class OnlineFit:
             self._remember(moments, problem, n_steps=1)
 
     def _advance(self, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
-        """One step (stepwise-em); a step that fails changes nothing."""
+        """One step (stepwise-em); a failed step does not change the estimator."""
         running = self.running_
         assert running is not None
         with computing():
@@ -142,23 +142,24 @@ class OnlineClassifier(OnlineFit):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
     ) -> Any:
-        """Learn from a batch of samples that is not seen again; NaN means missing.
+        """Update the classifier with a batch of samples (stepwise EM); NaN means missing.
 
-        The first batch is fitted as `fit` does, with four initialisations unless `n_init` asks for more. It
-        should hold many samples of most classes. Each later one is one step of stepwise EM.
+        The first batch is fitted as by `fit`, with at least four initialisations. It should have many samples of most
+        classes. Each later batch is one step of stepwise EM.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
-            One label per sample; those that `unlabeled` names have none.
+            One label per sample; unlabeled samples as given by `unlabeled`.
         classes : array-like of shape (n_classes,), optional
-            All labels that may ever come; needed at the first call.
+            All class labels; required in the first call.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
         step : "decaying" or float, default="decaying"
-            Share of what was learned before that a batch makes forgotten. A decaying share converges on a stream that
-            stays the same; a constant one, such as 0.1, follows a stream that changes.
+            Step size: the fraction by which a batch reduces the weight of all earlier batches. A decaying step size
+            converges
+            on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
 
         Returns
         -------
@@ -209,7 +210,7 @@ class OnlineClassifier(OnlineFit):
 
 
 def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
-    """The classes, in order."""
+    """The sorted classes."""
     if given is None and known is None:
         raise ValueError("classes must be passed on the first call to partial_fit.")
     if given is None:
@@ -224,7 +225,7 @@ def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
 
 
 class _SoftLabels:
-    """Soft labels whose columns are named, as those of a data frame are."""
+    """Soft labels with named columns, like a data frame."""
 
     def __init__(self, shares: np.ndarray, columns: np.ndarray):
         self.shares, self.columns = shares, columns
@@ -234,7 +235,7 @@ class _SoftLabels:
 
 
 def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tensor | None:
-    """Soft labels that let classes without samples start from a trace of every sample; None if there are none."""
+    """Soft labels that give classes without samples a small share of every sample; None if all classes have samples."""
     counted = numbers if weights is None else numbers[weights > 0]
     absent = torch.bincount(counted[counted >= 0], minlength=n_classes) == 0
     if not bool(absent.any()):

@@ -30,17 +30,17 @@ from mixtura.reading.tables import ModelSummary, Table, data_frame
 
 
 class ClassPredictions(ClassReading, ClassifierMixin):
-    """Predictions of a classifier from the scores of its classes: log p(x, c), up to a term of the row."""
+    """Predictions of a classifier from the scores of its classes: log p(x, c), up to a constant per row."""
 
     classes_: np.ndarray
-    unlabeled: Any = None  # an argument of the estimators that take unlabeled samples
+    unlabeled: Any = None  # argument of estimators that support unlabeled samples
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
-        """finish(scores (C, n)) -> (n, ...) over the rows of X, handed back as X came."""
+        """finish(scores (C, n)) -> (n, ...) over the rows of X, returned in the format of X."""
         raise NotImplementedError
 
     def _finished(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
-        """The same under the class prior that was asked for."""
+        """The same under the requested class prior."""
         return self._map_scores(X, lambda scores: finish(self._offset(scores)))
 
     @rowwise("class")
@@ -169,7 +169,7 @@ class ConditionalClassifier(ClassPredictions, Exportable, Savable, BaseEstimator
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:
             raise AttributeError(checks.no_density(type(self).__name__, name))
-        if hasattr(type(self), name):  # a property that failed: say why
+        if hasattr(type(self), name):  # a property that failed: show its error
             check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -266,7 +266,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
 
     def _take_class_prior(self, prior: np.ndarray) -> None:
         if self.training_prior_ is None:
-            self.training_prior_ = self.class_prior_  # another class prior acts after the temperature
+            self.training_prior_ = self.class_prior_  # another class prior is applied after the temperature
         self.mixture_ = self.mixture_.with_class_prior(torch.from_numpy(prior).to(self.mixture_.means.device))
         self.class_prior_ = prior
 

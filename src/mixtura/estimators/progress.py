@@ -1,4 +1,4 @@
-"""Progress of a fit: on the screen (`verbose`), and in a file from which it can be continued (`checkpoint`)."""
+"""Progress of a fit: on the screen (`verbose`), and in a file to resume it from (`checkpoint`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FREE = ("checkpoint", "verbose", "verbose_interval", "memory_limit")
 
 @contextmanager
 def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iterator[None]:
-    """A context for everything that a fit computes.
+    """A context for the computation of a fit.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iter
     bar : bool, default=True
         Whether `verbose` asks for a progress bar.
     **samples : Source
-        The training samples as `training`, and others by the word that comes before "samples" in messages.
+        The training samples as `training`, and others by their name in messages.
     """
     file = None
     if estimator.checkpoint is not None:
@@ -56,7 +56,7 @@ def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, st
 
 @contextmanager
 def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
-    """A bar that counts the iterations of all loops of a fit; their number is not known before."""
+    """A bar that counts the iterations of all loops of a fit, whose number is not known in advance."""
     if not shown:
         yield None
         return
@@ -77,7 +77,7 @@ def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
 
 @contextmanager
 def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Any], None] | None]:
-    """A function that shows each candidate of a search in a progress bar, or None when nothing is to be shown."""
+    """A function that shows each candidate of a search in a progress bar; None without a bar."""
     if not verbose:
         yield None
         return

@@ -17,7 +17,7 @@ from mixtura.estimators.input import labeled_samples
 class LabeledScorer:
     """A scikit-learn scorer of the labeled samples.
 
-    Cross-validation holds out unlabeled samples too. Most scorers count them as errors; this one leaves them out.
+    Cross-validation holds out unlabeled samples too. Most scorers count them as errors; this one ignores them.
 
     Parameters
     ----------

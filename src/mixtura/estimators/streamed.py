@@ -1,4 +1,4 @@
-"""From rows that come in parts - batches, Dask collections, shares of processes - to sources."""
+"""Conversion of rows in parts (batches, Dask collections, rows of several processes) to sources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_streamed(X: Any) -> bool:
 
 @dataclass(frozen=True)
 class Look:
-    """What a first look at all parts tells: rows of each part, the labels that occur, rows without one. Looks add."""
+    """Statistics of a first pass over all parts: rows of each part, distinct labels, unlabeled rows. Instances add."""
 
     lengths: tuple[int, ...]
     labels: tuple[np.ndarray, ...]
@@ -42,16 +42,16 @@ class Look:
 
     def classes(self) -> np.ndarray:
         known = [part for part in self.labels if len(part)] or list(self.labels)
-        if len({part.dtype.kind in "iufb" for part in known}) > 1:  # numbers among text are not to become text
+        if len({part.dtype.kind in "iufb" for part in known}) > 1:  # numbers must not be converted to text
             known = [part.astype(object) for part in known]
         return checks.distinct(np.concatenate(known))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Checks batches as arrays are checked, and turns them into blocks.
+    """Checks batches like arrays and converts them to blocks.
 
-    `labeled` says whether batches must have labels. `classes` are in their order, or None before they are known.
+    `labeled`: whether batches must have labels. `classes` are sorted, or None before they are known.
     """
 
     estimator: Any
@@ -62,7 +62,7 @@ class Reader:
     classes: np.ndarray | None = None
 
     def look(self, batches: Iterable[Any]) -> Look:
-        """At all batches of one place."""
+        """Make the first pass over all batches of one place."""
         n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
         for batch in named_batches(batches):
             try:
@@ -84,7 +84,7 @@ class Reader:
             raise checks.unread(batch.origin, error) from error
 
     def _checked(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
-        """The rows, their weights, the labels of the labeled ones, and which these are."""
+        """The rows, their weights, the labels of the labeled rows, and the mask of these."""
         if not len(batch.X):
             return self._nothing(batch)
         rows = read_rows(self.estimator, batch.X, reset=False)
@@ -124,7 +124,7 @@ class Reader:
 def number_labels(
     known: np.ndarray, labeled: np.ndarray, classes: np.ndarray, refuse: Callable[[Any, np.ndarray], ValueError]
 ) -> Tensor:
-    """The class number of each row, -1 where it has no label; labels that are no class are refused."""
+    """The class number of each row, -1 for unlabeled rows; unknown labels raise an error."""
     places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
     strangers = classes[places] != known
     if strangers.any():
@@ -136,7 +136,7 @@ def number_labels(
 
 @dataclass(frozen=True)
 class Streamed:
-    """Rows in parts, checked: their source, and what the look at them told (None where there was none)."""
+    """Checked rows in parts: their source, and the statistics of the first pass, if there was one."""
 
     source: Source
     classes: np.ndarray | None
@@ -148,7 +148,7 @@ def read_stream(
 ) -> Streamed:
     """Check rows in parts; sets features on the estimator.
 
-    `labeled` says whether the rows must have labels. `watch` is called with the numbers of rows read.
+    `labeled`: whether the rows must have labels. `watch` is called with the numbers of rows read.
     """
     if is_dask(X):
         return _read_dask(estimator, X, y, sample_weight, labeled, unlabeled)
@@ -163,7 +163,7 @@ def read_stream(
 
 
 class _Named:
-    """Batches with names, again and again."""
+    """Batches with names, which can be iterated repeatedly."""
 
     def __init__(self, batches: Iterable[Any]):
         self.batches = batches
@@ -173,7 +173,7 @@ class _Named:
 
 
 def first_batch(batches: Any) -> Batch:
-    """The first batch of a re-iterable that has one."""
+    """The first non-empty batch of a re-iterable."""
     if iter(batches) is batches:
         raise ValueError(
             f"X is a {type(batches).__name__}, which can be iterated only once, but a fit makes many passes over the "
@@ -186,7 +186,7 @@ def first_batch(batches: Any) -> Batch:
 
 
 def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
-    """The reader of rows like an example, whose features the estimator keeps."""
+    """The reader of rows with the features of an example, which are stored in the estimator."""
     try:
         rows = read_rows(estimator, example.X, reset=True)
     except ValueError as error:

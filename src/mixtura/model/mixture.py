@@ -171,7 +171,7 @@ class Mixture:
 
     @cached_property
     def on_host(self) -> Mixture:
-        """The same mixture in the memory of the CPU: predictions on a GPU need it again and again."""
+        """The mixture in the memory of the CPU, cached for predictions on a GPU."""
         return self if self.means.device.type == "cpu" else self._copied(torch.device("cpu"))
 
     def _copied(self, device: torch.device) -> Mixture:

@@ -20,7 +20,7 @@ MOST_COMPONENTS = 4096
 # The largest padded sizes for which `squares_pass` keeps all coefficients and sums in registers.
 MOST_SQUARES = (64, 32)  # components, features
 
-# Kernels are compiled anew for other values of the numbers that they are specialised for: strides, not sizes.
+# Kernels are specialised for strides, not sizes: they are recompiled for other strides only.
 
 TILE = 64  # rows of one step of `squares_pass`
 TILES = 16  # steps in single precision before the sums are added to those in double precision
@@ -160,7 +160,7 @@ def products(x: Tensor, first: Tensor, second: Tensor, out: Tensor) -> None:
 
 @triton.jit
 def _shares(s, rest, share):
-    """Values and weighted posteriors of scores (n, K) that lack a rest (K,), too small for single precision."""
+    """Values and weighted posteriors of scores (n, K) plus a remainder (K,) that is too small for single precision."""
     largest = tl.maximum(tl.max(s, 1), -3e38)
     powers = tl.exp(s - largest[:, None] + rest[None, :])
     totals = tl.sum(powers, 1)

@@ -16,7 +16,7 @@ from mixtura.values.targets import Evaluation, Targets
 def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     """Compute log sum_k exp a_k over components and its gradient, the posterior probabilities.
 
-    All learners use this log-sum-exp. A sample whose log joints are all -inf has posteriors of zero, not NaN.
+    All solvers use this log-sum-exp. A sample whose log joints are all -inf has posteriors of zero, not NaN.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tenso
 def class_log_joint(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
     """Compute log p(x, c) of each class from the log joints of its components.
 
-    All learners and heads use this log-sum-exp over classes.
+    All solvers and heads use this log-sum-exp over classes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Displays of classes and components: in two features, in the plane that separates best, in all pairs of features."""
+"""Displays of classes and components: in two features, in a discriminant plane, in all pairs of features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0,
 
 
 class View:
-    """A fitted model and samples, as seen in two coordinates.
+    """A fitted model and samples in two coordinates.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class View:
     rows : ndarray of shape (n_samples, n_features)
         As the model takes them.
     features : pair of int, or None
-        Columns to look at; the other features are integrated out. None looks at the plane that separates best.
+        Columns to draw; the other features are integrated out. None is the plane that separates best.
     names : list of str
     """
 
@@ -87,7 +87,7 @@ class View:
         if self.features is None:
             return self._plane_posteriors(grid)
         rows = np.full((len(grid), self.rows.shape[1]), np.nan)
-        if not self.has_components:  # nothing can be integrated out
+        if not self.has_components:  # without a density no feature can be integrated out
             rows[:] = np.nanmedian(self.rows, 0)
         rows[:, list(self.features)] = grid
         return np.asarray(self.model.predict_proba(torch.from_numpy(rows)))
@@ -105,7 +105,7 @@ class View:
         return totals / totals.sum(1, keepdims=True)
 
     def outline(self, points: np.ndarray) -> np.ndarray:
-        """Points of an ellipse of the mixture in the units of the axes that are drawn."""
+        """Points of an ellipse of the mixture in the units of the axes."""
         if self.warp is None or self.features is None:
             return points
         rows = np.zeros((len(points), self.rows.shape[1]))
@@ -358,7 +358,7 @@ def prepared(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
 
 
 def chosen_features(features: Any, names: list[str]) -> tuple[int, int] | None:
-    """Two features by name or number; None where the plane that separates best is wanted."""
+    """Two features by name or number; None for the plane that separates best."""
     if features is None:
         return (0, 1) if len(names) == 2 else None
     numbers = [names.index(f) if isinstance(f, str) else int(f) for f in features]

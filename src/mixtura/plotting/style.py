@@ -25,12 +25,12 @@ def marker(number: int) -> str:
 
 
 def line(number: int) -> Any:
-    """The style of a line: it changes when the colours begin again."""
+    """The style of a line, which changes when the colours repeat."""
     return LINES[int(number) // len(COLOURS) % len(LINES)]
 
 
 def axes_or_new(ax: Any, size: tuple[float, float] = (6.4, 4.8)) -> Any:
-    """The axes that were given, or those of a new figure."""
+    """The given axes, or those of a new figure."""
     return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
@@ -41,7 +41,7 @@ def names_of(model: Any, n_features: int) -> list[str]:
 
 
 def outside_legend(ax: Any, n_entries: int, title: str | None = None) -> None:
-    """A legend that hides nothing: beside the axes where there are many entries."""
+    """A legend that does not cover data: next to the axes if it has many entries."""
     if n_entries > 6:
         ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=8)
     else:
@@ -49,7 +49,7 @@ def outside_legend(ax: Any, n_entries: int, title: str | None = None) -> None:
 
 
 def spread_out(values: Sequence[float] | np.ndarray, width: float) -> np.ndarray:
-    """Heights that keep points with near values apart, within +- width."""
+    """Heights that separate points with similar values, within +- width."""
     ordered = np.argsort(values, kind="stable")
     span = float(np.ptp(values)) or 1.0
     bins = np.floor((np.asarray(values) - np.min(values)) / span * 60).astype(int)

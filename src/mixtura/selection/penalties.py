@@ -81,7 +81,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class SettingChoice:
-    """What a search chose, and the table of what it compared; None where there was nothing to choose.
+    """The setting that a search chose, and the table of the search; None if there was no search.
 
     Where Ctrl-C ended the search, `mixture` is that of the chosen setting for the samples of a fold.
     """
@@ -349,7 +349,7 @@ class Climb:
         return optimum, steps
 
     def _doubled(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
-        """Split all components again and again; a split without a gain is kept if the next one gains."""
+        """Split all components repeatedly; a split without a gain is kept if the next one gains."""
         best, best_starts, kept = optimum, starts, 0
         steps: list[Growth] = []
         while len(steps) < kept + PATIENCE and (able := self._able(optimum.mixtures, True, [])):

@@ -50,8 +50,8 @@ class BatchedPredictions:
         Parameters
         ----------
         path : str or Path
-            A file that ends in ".parquet", ".csv" or ".npy". It appears under this name when all of it is written;
-            after an error nothing is left of it, and a file that had the name before stays as it was.
+            A file that ends in ".parquet", ".csv" or ".npy". It gets this name when it is complete; after an error
+            there is no partial file, and an existing file of this name does not change.
         """
         target = Path(path)
         write = WRITERS[checks.one_of("the ending of path", target.suffix.lower(), WRITERS)]

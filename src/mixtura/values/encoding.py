@@ -2,7 +2,7 @@
 
 JSON has None, booleans, integers, finite numbers, text and lists; everything else is an object with a tag:
 
-    {"float": "nan"}                                     a number that JSON lacks
+    {"float": "nan"}                                     NaN or an infinity, which JSON lacks
     {"tuple": [...]}, {"dict": [[key, value], ...]}
     {"tensor": name}, {"array": name, "dtype": "<f8"}    numbers in the tensors of the file
     {"array": [...], "dtype": "<U3", "shape": [2]}       text, or objects ("|O")
@@ -166,7 +166,7 @@ def refusal(value: Any, place: str) -> str:
     elif callable(value):
         named = isinstance(value, types.FunctionType | types.BuiltinFunctionType | type)
         what = f"a function ({value.__name__ if named else type(value).__name__})"
-        advice = 'use one that mixtura knows by name (kernel="precomputed" takes the values of any kernel)'
+        advice = 'use a named one (kernel="precomputed" takes the values of any kernel)'
     return f"{place} is {what}, which a model file cannot hold; {advice}."
 
 
@@ -207,7 +207,7 @@ class Decoder:
 
     def _float(self, text: str) -> float:
         if text not in ("nan", "inf", "-inf"):
-            raise ValueError(f"{text!r} is not a number that JSON lacks")
+            raise ValueError(f"{text!r} is neither NaN nor an infinity")
         return float(text)
 
     def _list(self, code: Any) -> list[Any]:
