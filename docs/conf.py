@@ -76,7 +76,7 @@ autodoc_default_options = {
     "members": True,
     "inherited-members": "BaseEstimator,ClassifierMixin,DensityMixin,MetaEstimatorMixin,Module,Enum,tuple",
     "exclude-members": "get_metadata_routing, set_fit_request, set_partial_fit_request, set_predict_request, "
-    "set_score_request, set_transform_request",
+    "set_predict_proba_request, set_score_request, set_transform_request",
 }
 numpydoc_show_class_members = False
 
