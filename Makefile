@@ -60,13 +60,13 @@ newest: .venv-newest/installed
 .venv-oldest/installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv --clear .venv-oldest
 	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt hatchling editables
-	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt --no-build-isolation -e '.[plot,tune]' pytest hypothesis pandas
+	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt --no-build-isolation -e '.[arrow,cli,dask,plot,tune]' pytest hypothesis pandas
 	@touch $@
 
 .venv-newest/installed: pyproject.toml
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/python -m pip install -qq --upgrade hatchling editables
-	.venv-newest/bin/python -m pip install -qq --upgrade --no-build-isolation -e '.[plot,tune]' pytest hypothesis pandas
+	.venv-newest/bin/python -m pip install -qq --upgrade --no-build-isolation -e '.[arrow,cli,dask,plot,tune]' pytest hypothesis pandas
 	@touch $@
 
 # The source distribution, unpacked elsewhere and tested there.
