@@ -81,16 +81,17 @@ def save(figure, name: str, dpi: int) -> None:
         figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 
 
-def main() -> None:
-    X, y = load_digits(return_X_y=True)
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
-    models = {tradeoff: fitted(tradeoff, X_train, y_train) for tradeoff in TRADEOFFS}
-    parts = {"training samples": (X_train, y_train), "test samples": (X_test, y_test)}
-    plot_tradeoff(models, parts)
-    plot_samples(models)
-    for tradeoff, model in models.items():
-        print(f"{tradeoff:g}", *(f"{value:.2f}" for value in measured(model, X_test, y_test)))
+X, y = load_digits(return_X_y=True)
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
+models = {tradeoff: fitted(tradeoff, X_train, y_train) for tradeoff in TRADEOFFS}
+for tradeoff, model in models.items():
+    print(f"{tradeoff:g}", *(f"{value:.2f}" for value in measured(model, X_test, y_test)))
 
+# %%
+# Towards 0 the density gets worse, and the margin and the error get better.
+plot_tradeoff(models, {"training samples": (X_train, y_train), "test samples": (X_test, y_test)})
 
-if __name__ == "__main__":
-    main()
+# %%
+# A discriminative mixture no longer draws digits.
+plot_samples(models)
+plt.show()

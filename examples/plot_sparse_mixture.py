@@ -115,9 +115,17 @@ def figure_6() -> None:
     save(figure, "sparse_components.png")
 
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # snapshots are stopped early on purpose
-    figure_1()
-    figure_3()
-    figure_6()
+warnings.simplefilter("ignore")  # snapshots are stopped early on purpose
+
+# %%
+# A sparse mixture beside other classifiers.
+figure_1()
+
+# %%
+# During training, weights that the evidence does not support are removed.
+figure_3()
+
+# %%
+# Too many components at the start are removed too.
+figure_6()
 plt.show()

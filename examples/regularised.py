@@ -87,15 +87,19 @@ def save(figure, name: str, dpi: int) -> None:
         figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 
 
-def main() -> None:
-    X, y = make_rings(100, scale=SCALE, random_state=0)
-    new, labels = make_rings(2000, scale=SCALE, random_state=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        draw_densities(X[y == 0], new[labels == 0])
-        draw_classes(X, y)
-        draw_transformed(np.exp(1.2 * X), y, np.exp(1.2 * new), labels)
+warnings.simplefilter("ignore")  # unregularised mixtures collapse, and say so
+X, y = make_rings(100, scale=SCALE, random_state=0)
+new, labels = make_rings(2000, scale=SCALE, random_state=1)
 
+# %%
+# Densities of one class: without a penalty the mixture has peaks at single samples.
+draw_densities(X[y == 0], new[labels == 0])
 
-if __name__ == "__main__":
-    main()
+# %%
+# The automatic choice of a classifier.
+draw_classes(X, y)
+
+# %%
+# The same classes with long tails, as they are and transformed.
+draw_transformed(np.exp(1.2 * X), y, np.exp(1.2 * new), labels)
+plt.show()
