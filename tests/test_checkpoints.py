@@ -190,7 +190,7 @@ def test_a_folder_that_takes_no_files():
 
 def interrupt_at(monkeypatch, step: int) -> None:
     """Ctrl-C at one of the steps of a fit, whatever loop takes it."""
-    n_steps, add = [0], loop._Course.add
+    n_steps, add = [0], loop._RunRecords.add
 
     def interrupting(self, *arguments):
         n_steps[0] += 1
@@ -198,7 +198,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
             raise KeyboardInterrupt
         return add(self, *arguments)
 
-    monkeypatch.setattr(loop._Course, "add", interrupting)
+    monkeypatch.setattr(loop._RunRecords, "add", interrupting)
 
 
 @every_model

@@ -306,7 +306,7 @@ def map_rows(
     evaluator = evaluator_for(mixture, source, frame)
     empty = torch.empty(mixture.n_components, 0, dtype=torch.float64, device=source.device)
     inside, shape = frame.holds(source.extents), compute(empty).shape[1:]
-    answers = _Answers(source, shape, dtype or evaluator.dtype)
+    answers = _Results(source, shape, dtype or evaluator.dtype)
     buffers = [Buffers() for _ in range(n_threads)]
 
     for block in source.blocks():
@@ -324,12 +324,12 @@ def map_rows(
     return answers.joined()
 
 
-class _Answers:
+class _Results:
     """Memory for the results of all rows of a source, allocated once if their number is known."""
 
     def __init__(self, source: Source, shape: tuple[int, ...], dtype: torch.dtype):
         self._shape, self._dtype, self._n_rows = shape, dtype, 0
-        self._whole = None if source.n_rows is None else _empty_answers((source.n_rows, *shape), dtype, source.device)
+        self._whole = None if source.n_rows is None else _empty_results((source.n_rows, *shape), dtype, source.device)
         self._parts: list[Tensor] = []
 
     def part(self, block: Block) -> Tensor:
@@ -337,7 +337,7 @@ class _Answers:
         first, self._n_rows = self._n_rows, self._n_rows + len(block.rows)
         if self._whole is not None:
             return self._whole[first : self._n_rows]
-        self._parts.append(_empty_answers((len(block.rows), *self._shape), self._dtype, block.rows.device))
+        self._parts.append(_empty_results((len(block.rows), *self._shape), self._dtype, block.rows.device))
         return self._parts[-1]
 
     def joined(self) -> Tensor:
@@ -346,7 +346,7 @@ class _Answers:
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
 
-def _empty_answers(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _empty_results(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Allocate memory for the results of many rows.
 
     Results are computed and stored class by class; transposing them would take half of the time of `predict_proba` with
@@ -376,7 +376,7 @@ def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Call
 def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
     """Replace missing values by E[x | observed values]."""
     evaluator = evaluator_for(mixture, source, frame_of(mixture))
-    answers = _Answers(source, (source.n_features,), evaluator.dtype)
+    answers = _Results(source, (source.n_features,), evaluator.dtype)
     for block in source.blocks():
         output = answers.part(block).copy_(block.rows)
         for chunk in chunks_of(block, False, evaluator, memory_limit, 1):

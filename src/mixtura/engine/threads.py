@@ -28,13 +28,13 @@ from threadpoolctl import ThreadpoolController
 from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
 
 
-class _Outside(threading.local):
+class _OuterSettings(threading.local):
     """The settings of the calling thread before it was limited."""
 
     n_threads: int | None = None
 
 
-_outside = _Outside()
+_outside = _OuterSettings()
 _forked = threading.Event()  # set in a process that was forked
 if os.name == "posix":
     os.register_at_fork(after_in_child=_forked.set)

@@ -537,10 +537,10 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             probabilities = self._unseen(rows, counts, combine).cpu().numpy()
         self.oob_decision_function_ = probabilities
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
-        judged = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
+        scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
         own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
-        self.oob_score_ = _mean(probabilities.argmax(1) == numbers, judged, weights)
-        self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), judged, weights)
+        self.oob_score_ = _mean(probabilities.argmax(1) == numbers, scored, weights)
+        self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), scored, weights)
 
     def _scores(self) -> Callable[[Tensor], Tensor]:
         if self.combine == "density" or "mixture_" not in vars(self):
@@ -601,9 +601,9 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
     return torch.stack(classes)
 
 
-def _mean(values: np.ndarray, judged: np.ndarray, weights: Tensor | None) -> float:
+def _mean(values: np.ndarray, scored: np.ndarray, weights: Tensor | None) -> float:
     """The weighted mean of the values of scored rows; NaN if there are none."""
-    weights_of = np.where(judged, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
+    weights_of = np.where(scored, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
     return (
         float(np.average(values[weights_of > 0], weights=weights_of[weights_of > 0])) if weights_of.any() else math.nan
     )

@@ -46,7 +46,7 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import OBJECTIVES
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import MixtureSolver, Objective, Prior, Structure
-from mixtura.selection.automatic import LARGEST_DENSE, Wanted, choose_automatically
+from mixtura.selection.automatic import LARGEST_DENSE, SearchSpace, choose_automatically
 from mixtura.selection.folds import checked_cv, renumbered
 from mixtura.selection.plan import OTHER_PRIORS, Plan, is_auto, make_prior
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
@@ -244,7 +244,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self._check_choice()
         checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         objective = self._objective()
-        self._asked_solver()
+        self._requested_solver()
         source, classes = self._read_problem(X, y, sample_weight, objective)
         self.running_ = None
         n_starts = self._n_starts()
@@ -287,14 +287,14 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             return self.objective
         return OBJECTIVES[checks.one_of("objective", self.objective, OBJECTIVES, " or an objective object")]
 
-    def _asked_solver(self) -> MixtureSolver | None:
+    def _requested_solver(self) -> MixtureSolver | None:
         if is_auto(self.solver) or isinstance(self.solver, MixtureSolver):
             return None if is_auto(self.solver) else self.solver
         return SOLVERS[checks.one_of("solver", self.solver, SOLVERS, ', "auto" or a solver object')]
 
     def _solver(self, plan: Plan) -> MixtureSolver:
         """Return the requested solver; "auto" is the first registered one that supports the model."""
-        asked, solver = (plan.objective, plan.prior, plan.structure), self._asked_solver()
+        asked, solver = (plan.objective, plan.prior, plan.structure), self._requested_solver()
         if solver is None:
             able_ones = [solver for solver in SOLVERS.values() if solver.refusal(*asked) is None]
             if not able_ones:
@@ -429,7 +429,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _chosen_plan(self, plan: Plan, prior: Any) -> Plan:
         """The plan with values for arguments "auto", selected by the log-loss of held-out samples."""
-        wanted = Wanted(
+        wanted = SearchSpace(
             self._structures(plan),
             prior,
             transforms=is_auto(self.warp),

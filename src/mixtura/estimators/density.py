@@ -356,11 +356,11 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         numbers = itertools.count()
 
         def fit_once() -> FitResult:
-            voice = _Voice(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
+            printer = _Printer(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
             start = self._last(source) if going_on else self._start(rows, problem, description, random_state)
             previous = self.lower_bound_ if going_on else -math.inf
-            result = run(self._em(problem), problem, start, self.max_iter, self.tol, voice.iteration, previous)
-            voice.end(result)
+            result = run(self._em(problem), problem, start, self.max_iter, self.tol, printer.iteration, previous)
+            printer.end(result)
             return result
 
         n_starts = 1 if going_on else self.n_init
@@ -711,14 +711,14 @@ def _centres(rows: Tensor, weights: Tensor, components: Tensor, n_components: in
     return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), rows.mean(0))
 
 
-class _Voice:
+class _Printer:
     """Prints what scikit-learn prints for each value of `verbose`."""
 
     def __init__(self, verbose: int, interval: int, init: int):
         self.verbose, self.interval = verbose, interval
         self.start = self.last = time.perf_counter()
         if verbose:
-            _say(f"Initialization {init}")
+            _print(f"Initialization {init}")
 
     @property
     def iteration(self) -> Callable[[Record], None] | None:
@@ -728,10 +728,10 @@ class _Voice:
         if record.iteration % self.interval:
             return
         if self.verbose == 1:
-            _say(f"  Iteration {record.iteration}")
+            _print(f"  Iteration {record.iteration}")
             return
         now = time.perf_counter()
-        _say(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
+        _print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
         self.last = now
 
     def end(self, result: FitResult) -> None:
@@ -739,11 +739,11 @@ class _Voice:
             return
         said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
         if self.verbose == 1:
-            _say(f"Initialization {said}.")
+            _print(f"Initialization {said}.")
         elif self.verbose > 1:
             elapsed = time.perf_counter() - self.start
-            _say(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+            _print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text)  # noqa: T201 - verbose prints, as scikit-learn's does

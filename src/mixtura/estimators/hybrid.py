@@ -22,7 +22,7 @@ from mixtura.roles import Objective
 from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
-from mixtura.selection.tradeoffs import PATH, TradeoffSearch, Trained, typical_margin
+from mixtura.selection.tradeoffs import PATH, TradeoffFit, TradeoffSearch, typical_margin
 from mixtura.solvers import EM, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together
 from mixtura.values.storable import storable
@@ -297,7 +297,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         return replace(result, mixture=plan.converted(result.mixture))
 
 
-def _outcome(best: Trained) -> Outcome:
+def _outcome(best: TradeoffFit) -> Outcome:
     """Return the outcome of a fit; reaching the number of epochs is not a failure to converge."""
     limit = best.result.outcome is Outcome.LIMIT
     return Outcome.HELD_OUT if limit else best.result.outcome

@@ -318,7 +318,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             limit = checks.memory_limit(self.memory_limit)
             problem = make_problem(
                 values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                n_components, self._wants_working_set(), limit,
+                n_components, self._uses_working_set(), limit,
             )  # fmt: skip
             problem = replace(problem, start_variance=self.start_variance)
             try:
@@ -345,7 +345,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def _primal_degree(self) -> int | None:
         return checks.count("degree", self.degree) if self.kernel is None else None
 
-    def _wants_working_set(self) -> bool | None:
+    def _uses_working_set(self) -> bool | None:
         if isinstance(self.working_set, str):
             checks.one_of("working_set", self.working_set, ("auto",), ", True or False")
             return None

@@ -26,15 +26,15 @@ def is_streamed(X: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Look:
+class FirstPass:
     """Statistics of a first pass over all parts: rows of each part, distinct labels, unlabeled rows. Instances add."""
 
     lengths: tuple[int, ...]
     labels: tuple[np.ndarray, ...]
     n_unlabeled: int
 
-    def __add__(self, other: Look) -> Look:
-        return Look(self.lengths + other.lengths, self.labels + other.labels, self.n_unlabeled + other.n_unlabeled)
+    def __add__(self, other: FirstPass) -> FirstPass:
+        return FirstPass(self.lengths + other.lengths, self.labels + other.labels, self.n_unlabeled + other.n_unlabeled)
 
     @property
     def n_rows(self) -> int:
@@ -61,7 +61,7 @@ class Reader:
     dtype: torch.dtype
     classes: np.ndarray | None = None
 
-    def look(self, batches: Iterable[Any]) -> Look:
+    def scan(self, batches: Iterable[Any]) -> FirstPass:
         """Make the first pass over all batches of one place."""
         n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
         for batch in named_batches(batches):
@@ -74,7 +74,7 @@ class Reader:
             if known is not None:
                 labels.append(checks.distinct(known))
                 n_unlabeled += len(rows) - n_absent - int(labeled.sum())
-        return Look((n_rows,), tuple(labels), n_unlabeled)
+        return FirstPass((n_rows,), tuple(labels), n_unlabeled)
 
     def __call__(self, batch: Batch) -> Block:
         """The rows of a batch, without those of weight zero."""
@@ -86,7 +86,7 @@ class Reader:
     def _checked(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
         """The rows, their weights, the labels of the labeled rows, and the mask of these."""
         if not len(batch.X):
-            return self._nothing(batch)
+            return self._empty_rows(batch)
         rows = read_rows(self.estimator, batch.X, reset=False)
         weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
         if not self.labeled:
@@ -94,7 +94,7 @@ class Reader:
         known, labeled = self._labels(batch.y, len(rows), weights)
         return rows, weights, known, labeled
 
-    def _nothing(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
+    def _empty_rows(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
         checks.same_columns(batch.X, self.estimator)
         rows = Rows(torch.empty(0, self.estimator.n_features_in_, dtype=self.dtype), self.device, self.dtype, False)
         return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
@@ -156,10 +156,10 @@ def read_stream(
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
     reader = _reader(estimator, first_batch(X), labeled, unlabeled)
-    look = reader.look(X) if labeled else None
-    reader, classes = _with_classes(reader, look)
+    first_pass = reader.scan(X) if labeled else None
+    reader, classes = _with_classes(reader, first_pass)
     source = BatchSource(_Named(X), reader, estimator.n_features_in_, reader.device, reader.dtype, watch)
-    return Streamed(source, classes, 0 if look is None else look.n_unlabeled)
+    return Streamed(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
 
 
 class _Named:
@@ -194,11 +194,11 @@ def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Re
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
 
 
-def _with_classes(reader: Reader, look: Look | None) -> tuple[Reader, np.ndarray | None]:
-    if look is None or not reader.labeled:
+def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader, np.ndarray | None]:
+    if first_pass is None or not reader.labeled:
         return reader, None
-    classes = look.classes()
-    checks.enough_classes(classes, look.n_unlabeled, type(reader.estimator).__name__)
+    classes = first_pass.classes()
+    checks.enough_classes(classes, first_pass.n_unlabeled, type(reader.estimator).__name__)
     return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
 
 
@@ -211,14 +211,14 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     batches = shard.X if in_batches else [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
     processes, readers = Processes(shard.group), []
 
-    def look_here() -> Look:
+    def scan_here() -> FirstPass:
         readers.append(_reader(estimator, first_batch(batches), labeled, unlabeled))
-        return readers[0].look(batches)
+        return readers[0].scan(batches)
 
-    look = processes.total(look_here)
+    first_pass = processes.total(scan_here)
     checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
-    reader, classes = _with_classes(readers[0], look)
-    start = sum(look.lengths[: processes.rank])
+    reader, classes = _with_classes(readers[0], first_pass)
+    start = sum(first_pass.lengths[: processes.rank])
     n_features = estimator.n_features_in_
     if in_batches:
         local: Source = BatchSource(_Named(batches), reader, n_features, reader.device, reader.dtype, start=start)
@@ -226,7 +226,7 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
         block = moved(reader(batches[0]), reader.device)
         block.start = start
         local = BlockSource(block)
-    return Streamed(ProcessSource(local, processes, look.n_rows), classes, look.n_unlabeled)
+    return Streamed(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
 
 
 def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Streamed:
@@ -237,16 +237,21 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
     reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
     partitions = DaskPartitions(partitions_of(X, y, sample_weight))
-    look = partitions.total(partial(_look_part, reader), "look")
-    reader, classes = _with_classes(reader, look)
+    first_pass = partitions.total(partial(_scan_part, reader), "first_pass")
+    reader, classes = _with_classes(reader, first_pass)
     source = DaskSource(
-        partitions, partial(_read_part, reader), estimator.n_features_in_, reader.device, reader.dtype, look.lengths
+        partitions,
+        partial(_read_part, reader),
+        estimator.n_features_in_,
+        reader.device,
+        reader.dtype,
+        first_pass.lengths,
     )
-    return Streamed(source, classes, look.n_unlabeled)
+    return Streamed(source, classes, first_pass.n_unlabeled)
 
 
-def _look_part(reader: Reader, number: int, *part: Any) -> Look:
-    return reader.look([Batch(*part, origin=f"Partition {number}")])
+def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:
+    return reader.scan([Batch(*part, origin=f"Partition {number}")])
 
 
 def _read_part(reader: Reader, number: int, *part: Any) -> Block:

@@ -104,14 +104,14 @@ def describe(source: Source, n_classes: int, generator: torch.Generator) -> Desc
     return source.total(partial(_describe_part, n_classes, seed, source.extents)).description()
 
 
-def _describe_part(n_classes: int, seed: int, extents: Extents | None, source: Source) -> _Look:
-    look = _Look(source, n_classes, seed, extents)
+def _describe_part(n_classes: int, seed: int, extents: Extents | None, source: Source) -> _Statistics:
+    statistics = _Statistics(source, n_classes, seed, extents)
     for block in source.blocks():
-        look.at(block)
-    return look
+        statistics.at(block)
+    return statistics
 
 
-class _Look:
+class _Statistics:
     """Accumulates counts, means and variances of observed values by class, and samples of rows; instances add.
 
     If the `extents` of all rows are known, all sums have the same reference, independent of where rows are stored.
@@ -131,7 +131,7 @@ class _Look:
         self.samples = [RowSample((nothing, nothing[:, 0]), nothing[:, 0], SAMPLED_ROWS) for _ in range(n_classes + 1)]
         self.n_rows = self.n_missing = 0
 
-    def __add__(self, other: _Look) -> _Look:
+    def __add__(self, other: _Statistics) -> _Statistics:
         if self.reference is None or other.reference is None:  # without rows
             return other if self.reference is None else self
         shift = other.reference - self.reference

@@ -73,7 +73,7 @@ LARGEST_DENSE = 300  # number of features above which no full covariance matrice
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchSpace:
     """The choices that the arguments of an estimator leave to the search.
 
     Parameters
@@ -162,7 +162,7 @@ class _View:
     warp: Warp
     source: TensorSource
     description: Description
-    judged: Tensor
+    scored: Tensor
 
 
 class Comparison:
@@ -198,7 +198,7 @@ class Comparison:
         return TensorSource(rows if kept is None else rows[kept], labels, shares, weights, counts)
 
     @property
-    def judged(self) -> Tensor:
+    def scored(self) -> Tensor:
         """Samples that are held out in some fold, (n,)."""
         return self.held_out.any(1)
 
@@ -206,8 +206,8 @@ class Comparison:
     def known_shares(self) -> Tensor:
         """Labels of the scored samples as shares of the classes, (n, C)."""
         if self.shares is not None:
-            return self.shares[self.judged].double()
-        return torch.nn.functional.one_hot(self.strata[self.judged], self.n_classes).double()
+            return self.shares[self.scored].double()
+        return torch.nn.functional.one_hot(self.strata[self.scored], self.n_classes).double()
 
     def smallest_weights(self) -> Tensor:
         """Smallest weight of each class over the folds, (C,)."""
@@ -234,8 +234,8 @@ class Comparison:
     def tried(self, candidate: Settings) -> Trial[CandidateFit]:
         """Train a candidate on all folds and score the held-out samples."""
         fits, scores, warp = self._transformed(candidate) if candidate.transformed else self._plain(candidate)
-        at_all = tempered_losses(scores, self.known_shares, self.observed[self.judged])
-        weights = self.weights[self.judged]
+        at_all = tempered_losses(scores, self.known_shares, self.observed[self.scored])
+        weights = self.weights[self.scored]
         best = estimate_temperature(at_all, weights)
         losses = at_all[best]
         temperature = float(grid(losses)[best])
@@ -250,7 +250,7 @@ class Comparison:
         tasks = [self._task(candidate, column.description, every, k) for k, column in enumerate(self.columns)]
         counts = torch.stack([column.kept for column in self.columns], 1).to(torch.int16)
         fits = _trained(candidate.structure, tasks, self.source(self.rows, counts=counts))
-        return fits, self._combined(self._scores(candidate, fits[:-1], self.rows[self.judged])), None
+        return fits, self._combined(self._scores(candidate, fits[:-1], self.rows[self.scored])), None
 
     def _transformed(self, candidate: Settings) -> tuple[list[Mixture], Tensor, Warp]:
         """The same, with a transform fitted to the training samples of each fold."""
@@ -258,7 +258,7 @@ class Comparison:
         for view in self.views:
             task = self._task(candidate, view.description, view.description, 0)
             fits += _trained(candidate.structure, [task], view.source)
-            scores.append(self._scores(candidate, fits[-1:], view.judged))
+            scores.append(self._scores(candidate, fits[-1:], view.scored))
         return fits, self._combined(torch.cat(scores[:-1], 1)), self.views[-1].warp
 
     @cached_property
@@ -269,7 +269,7 @@ class Comparison:
             warp = fit_warp(column.description)
             source = self.source(warp.forward(self.rows), column.kept)
             description = describe(source, self.n_classes, self.plan.generator)
-            views.append(_View(warp, source, description, warp.forward(self.rows[self.judged])))
+            views.append(_View(warp, source, description, warp.forward(self.rows[self.scored])))
         return views
 
     def _task(self, candidate: Settings, own: Description, every: Description, column: int) -> Task:
@@ -294,7 +294,7 @@ class Comparison:
 
     def _combined(self, scores: Tensor) -> Tensor:
         """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""
-        unseen = self.held_out[self.judged].unsqueeze(-1)  # (n, F, 1)
+        unseen = self.held_out[self.scored].unsqueeze(-1)  # (n, F, 1)
         return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
 
 
@@ -311,7 +311,7 @@ def has_own_matrices(structure: Structure) -> bool:
 
 
 def choose_automatically(
-    plan: Plan, wanted: Wanted, watch: Callable[[Trial[CandidateFit]], None] | None = None
+    plan: Plan, wanted: SearchSpace, watch: Callable[[Trial[CandidateFit]], None] | None = None
 ) -> Choice | None:
     """Compare candidates on held-out samples and select one.
 
@@ -319,7 +319,7 @@ def choose_automatically(
     ----------
     plan : Plan
         The samples. Structure, prior and numbers of components of the plan are ignored.
-    wanted : Wanted
+    wanted : SearchSpace
         What to select.
     watch : callable, optional
         Called with every trial.
@@ -334,17 +334,17 @@ def choose_automatically(
         return None
     search: Search[CandidateFit] = Search("log_loss", watch, wanted.time_budget)
     search.run(_Candidates(comparison, wanted, search).all)
-    return _simplest(search, comparison.weights[comparison.judged])
+    return _simplest(search, comparison.weights[comparison.scored])
 
 
 class _Candidates:
     """The order in which candidates are tried."""
 
-    def __init__(self, comparison: Comparison, wanted: Wanted, search: Search[CandidateFit]):
+    def __init__(self, comparison: Comparison, wanted: SearchSpace, search: Search[CandidateFit]):
         self.comparison, self.wanted, self.search = comparison, wanted, search
 
     def all(self) -> None:
-        best = [self._grown(name, structure) for name, structure in self.wanted.structures.items()]
+        best = [self._with_more_components(name, structure) for name, structure in self.wanted.structures.items()]
         if self.wanted.transforms and bool(self.comparison.views[-1].warp.transformed.any()):
             for trial in best:
                 if trial is not None:
@@ -356,7 +356,7 @@ class _Candidates:
             for prior in self._priors(best.structure, max(counts), transformed=True):
                 self._try(replace(best, n_components=counts, prior=prior, transformed=True))
 
-    def _grown(self, name: str, structure: Structure) -> Trial[CandidateFit] | None:
+    def _with_more_components(self, name: str, structure: Structure) -> Trial[CandidateFit] | None:
         """The best trial of a structure; the number of components increases while the held-out log-loss decreases."""
         best: Trial[CandidateFit] | None = None
         worse, last = 0, None
@@ -420,12 +420,12 @@ class _Candidates:
 
     def _loss(self, joint: Tensor, classes: ClassScatters) -> float:
         """Mean loss at the best temperature."""
-        judged = ~joint[:, 0].isnan()
-        if not bool(judged.any()):
+        scored = ~joint[:, 0].isnan()
+        if not bool(scored.any()):
             return float("inf")
-        shares = torch.nn.functional.one_hot(classes.labels[judged], joint.shape[1]).double()
-        at_all = tempered_losses(joint[judged], shares, torch.ones_like(joint[judged, 0]))
-        weights = classes.weights[judged]
+        shares = torch.nn.functional.one_hot(classes.labels[scored], joint.shape[1]).double()
+        at_all = tempered_losses(joint[scored], shares, torch.ones_like(joint[scored, 0]))
+        weights = classes.weights[scored]
         return float(at_all[estimate_temperature(at_all, weights)] @ weights / weights.sum())
 
 

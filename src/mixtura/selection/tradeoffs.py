@@ -26,7 +26,7 @@ PATIENCE = 10  # epochs without a better held-out score after which training sto
 
 
 @dataclass(frozen=True)
-class Trained:
+class TradeoffFit:
     """A fit with one trade-off, its best epoch, and the held-out score of that epoch."""
 
     tradeoff: float
@@ -72,14 +72,14 @@ class TradeoffSearch:
         plan: Plan,
         start: FitResult,
         held_out: TensorSource | None,
-        watch: Callable[[Trial[Trained]], None] | None = None,
-    ) -> tuple[Trained, SearchTable | None]:
+        watch: Callable[[Trial[TradeoffFit]], None] | None = None,
+    ) -> tuple[TradeoffFit, SearchTable | None]:
         """Return the fit with the best held-out score; among equal ones the most generative."""
         if start.outcome is Outcome.INTERRUPTED:
-            return Trained(1.0, start, 0), None
+            return TradeoffFit(1.0, start, 0), None
         if held_out is None:
             return self.trained(plan, start.mixture, PATH[0] if self.tradeoff is None else self.tradeoff), None
-        search: Search[Trained] = Search("log_loss", watch)
+        search: Search[TradeoffFit] = Search("log_loss", watch)
         search.run(lambda: self._all(search, plan, start, held_out))
         best = max(search.trials, key=lambda trial: trial.fit.score)
         ended = best.fit
@@ -87,11 +87,11 @@ class TradeoffSearch:
             ended = replace(ended, result=replace(ended.result, outcome=Outcome.INTERRUPTED))
         return ended, search.table(best)
 
-    def _all(self, search: Search[Trained], plan: Plan, start: FitResult, held_out: TensorSource) -> None:
+    def _all(self, search: Search[TradeoffFit], plan: Plan, start: FitResult, held_out: TensorSource) -> None:
         """Try the trade-offs; if they are to be selected, the initialisation is a candidate too."""
         if self.tradeoff is None:
             score = classification_score(held_out, self.margin is not None, plan.memory_limit)(start.mixture)
-            search.tried(lambda: _trial(Trained(1.0, start, 0, score)))
+            search.tried(lambda: _trial(TradeoffFit(1.0, start, 0, score)))
         for tradeoff in PATH if self.tradeoff is None else (self.tradeoff,):
             trial = search.tried(
                 lambda tradeoff=tradeoff: _trial(self.trained(plan, start.mixture, tradeoff, held_out))
@@ -101,7 +101,7 @@ class TradeoffSearch:
 
     def trained(
         self, plan: Plan, start: Mixture, tradeoff: float, held_out: TensorSource | None = None, n_epochs: Any = None
-    ) -> Trained:
+    ) -> TradeoffFit:
         """Train with one trade-off. The log prior is part of the likelihood term."""
         prior = None if plan.prior is None or tradeoff == 0 else Scaled(plan.prior, tradeoff)
         problem = replace(plan.problem, objective=self.objective(tradeoff), prior=prior, seed=self.seed)
@@ -113,9 +113,9 @@ class TradeoffSearch:
         result = run(self.solver, problem, start, limit, 0.0, held_out=judge)
         scores = dict(result.scores)
         best = result.best_iteration
-        return Trained(tradeoff, result, best, scores.get(best, (-math.inf,)))
+        return TradeoffFit(tradeoff, result, best, scores.get(best, (-math.inf,)))
 
-    def again(self, plan: Plan, start: FitResult, best: Trained) -> Trained:
+    def again(self, plan: Plan, start: FitResult, best: TradeoffFit) -> TradeoffFit:
         """Train with all samples, with the selected trade-off and number of epochs."""
         if best.epoch == 0 or start.outcome is Outcome.INTERRUPTED:
             return replace(best, result=start)
@@ -123,7 +123,7 @@ class TradeoffSearch:
         return replace(best, result=replace(fit.result, scores=best.result.scores))
 
 
-def _trial(fit: Trained) -> Trial[Trained]:
+def _trial(fit: TradeoffFit) -> Trial[TradeoffFit]:
     error = {"error": -fit.score[0]} if len(fit.score) > 1 else {}
     what = {"tradeoff": fit.tradeoff, "n_epochs": fit.epoch, **error}
     log_loss = -fit.score[len(fit.score) - 1]

@@ -129,7 +129,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _FixedPseudoMoments:
     """A prior defined by its pseudo-moments alone."""
 
     pseudo: PseudoMoments
@@ -168,7 +168,7 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
 
 
 @dataclass(frozen=True)
-class Together:
+class JointTasks:
     """Several tasks as one problem of EM, with their current mixtures."""
 
     tasks: tuple[Task, ...]
@@ -176,16 +176,18 @@ class Together:
     problem: Problem
 
     @classmethod
-    def of(cls, structure: Structure, tasks: Sequence[Task], rows: Source) -> Together:
+    def of(cls, structure: Structure, tasks: Sequence[Task], rows: Source) -> JointTasks:
         stack = Stack.of(structure, [task.start for task in tasks])
         pseudo = _stacked_pseudo(stack, [task.problem for task in tasks])
         return cls._with(tuple(tasks), stack, pseudo, replace(tasks[0].problem, source=rows))
 
     @classmethod
-    def _with(cls, tasks: tuple[Task, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> Together:
+    def _with(cls, tasks: tuple[Task, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> JointTasks:
         columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
         objective = Members(stack.member_of, columns)
-        return cls(tasks, stack, replace(like, objective=objective, prior=_Given(pseudo), class_prior=None))
+        return cls(
+            tasks, stack, replace(like, objective=objective, prior=_FixedPseudoMoments(pseudo), class_prior=None)
+        )
 
     @cached_property
     def weights(self) -> Tensor:
@@ -198,7 +200,7 @@ class Together:
         totals.index_add_(0, self.stack.member_of, of_components)
         return totals.index_add_(0, self.stack.matrix_member, of_matrices)
 
-    def moved(self, mixture: Mixture) -> Together:
+    def moved(self, mixture: Mixture) -> JointTasks:
         """Return the same tasks with other mixtures."""
         normalised = self.stack.normalised(mixture, self.tasks[0].problem.class_prior)
         return replace(self, stack=replace(self.stack, mixture=normalised))
@@ -210,7 +212,7 @@ class Together:
             return [False] * len(self.tasks)
         return [bool(repaired[places].any()) for places in self.stack.places]
 
-    def without(self, positions: Sequence[int]) -> Together:
+    def without(self, positions: Sequence[int]) -> JointTasks:
         """Return the other members."""
         kept = sorted(set(range(len(self.tasks))).difference(positions))
         gone = torch.zeros(len(self.tasks), dtype=torch.bool, device=self.stack.member_of.device)
@@ -235,7 +237,7 @@ class BatchedEM:
     em: EM = field(default_factory=EM)
     name = "em"
 
-    def step(self, problem: None, state: Together) -> tuple[Together, Info]:
+    def step(self, problem: None, state: JointTasks) -> tuple[JointTasks, Info]:
         """Update all members; the values are those before the update."""
         own, mixture = state.problem, state.stack.mixture
         summary = summarise(mixture, own.source, own.objective, own.frame, own.memory_limit, own.buffers)
@@ -249,16 +251,16 @@ class BatchedEM:
         repairs = tuple(REPAIRED if member else "" for member in repaired)
         return updated, Info(tuple(values.tolist()), repairs)
 
-    def member(self, state: Together, position: int) -> Mixture:
+    def member(self, state: JointTasks, position: int) -> Mixture:
         return state.stack.member(position)
 
-    def without(self, state: Together, positions: list[int]) -> Together:
+    def without(self, state: JointTasks, positions: list[int]) -> JointTasks:
         return state.without(positions)
 
-    def restored(self, first: Together, members: Sequence[tuple[int, Mixture]]) -> Together:
+    def restored(self, first: JointTasks, members: Sequence[tuple[int, Mixture]]) -> JointTasks:
         device = first.stack.member_of.device
         tasks = [replace(first.tasks[number], start=mixture.to(device)) for number, mixture in members]
-        return Together.of(first.stack.structure, tasks, first.problem.source)
+        return JointTasks.of(first.stack.structure, tasks, first.problem.source)
 
 
 def run_together(
@@ -287,5 +289,5 @@ def run_together(
     -------
     results : list of FitResult
     """
-    state = Together.of(structure, tasks, rows)
+    state = JointTasks.of(structure, tasks, rows)
     return run_members(BatchedEM(solver or EM()), None, state, len(tasks), max_iter, tol)

@@ -169,7 +169,7 @@ def best_score(scores: tuple[tuple[int, Any], ...]) -> tuple[int, Any]:
 
 
 @dataclass
-class _Course:
+class _RunRecords:
     """The records of one model while it is trained."""
 
     solver_name: str
@@ -190,7 +190,7 @@ class _Course:
         self.repairs.update(dict.fromkeys(repairs))
         return self.history[-1]
 
-    def take_up(self, history: tuple[Record, ...], repairs: tuple[str, ...]) -> None:
+    def resume(self, history: tuple[Record, ...], repairs: tuple[str, ...]) -> None:
         """Continue from a checkpoint."""
         self.history, self.repairs = list(history), dict.fromkeys(repairs)
         if self.history:
@@ -266,7 +266,7 @@ def run(
     NumericalError
         If the objective is not finite; the message names the iteration.
     """
-    course, judge = _Course(solver.name, previous), None if held_out is None else _Scores(held_out)
+    records, judge = _RunRecords(solver.name, previous), None if held_out is None else _Scores(held_out)
     n_rows = problem.source.n_rows if isinstance(problem, Problem) else None
     outcome, state, cause, journal = Outcome.LIMIT, None, None, next_loop(solver.name, n_rows)
     try:
@@ -277,26 +277,26 @@ def run(
                 judge.see(0, start)
         else:
             state, outcome = solver.restored(problem, progress.state), Outcome[progress.outcome]
-            course.take_up(progress.history, progress.repairs)
+            records.resume(progress.history, progress.repairs)
             if judge is not None:
                 judge.best, judge.scores = progress.best, progress.scores
-        while len(course.history) < max_iter and outcome is Outcome.LIMIT:
-            state, outcome = _iterate(solver, problem, state, course, judge, max_iter, tol, start)
-            record = course.history[-1]
+        while len(records.history) < max_iter and outcome is Outcome.LIMIT:
+            state, outcome = _iterate(solver, problem, state, records, judge, max_iter, tol, start)
+            record = records.history[-1]
             journal.show(record.objective, record.change)
             if watch is not None:
                 watch(record)
             ended = outcome is not Outcome.LIMIT or record.iteration == max_iter
             if journal.keeps and (ended or record.iteration % KEPT_INTERVAL == 0):
-                progress = _progress(solver, state, course, judge, outcome)
+                progress = _progress(solver, state, records, judge, outcome)
                 journal.write(progress)
                 state = solver.restored(problem, progress.state)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
     mixture = start if state is None else _result(solver, state, start)
     if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
-        judge.see(len(course.history), mixture)
-    result = replace(course.result(mixture, outcome), state=state, cause=cause)
+        judge.see(len(records.history), mixture)
+    result = replace(records.result(mixture, outcome), state=state, cause=cause)
     return result if judge is None or not judge.scores else replace(result, mixture=judge.best, scores=judge.scores)
 
 
@@ -304,7 +304,7 @@ def _iterate(
     solver: Solver,
     problem: Any,
     state: Any,
-    course: _Course,
+    records: _RunRecords,
     judge: _Scores | None,
     max_iter: int,
     tol: float,
@@ -313,7 +313,7 @@ def _iterate(
     """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
     assert not isinstance(info.value, tuple)
-    record, outcome = course.add(float(info.value), info.repairs), Outcome.LIMIT
+    record, outcome = records.add(float(info.value), info.repairs), Outcome.LIMIT
     if info.converged or (info.converged is None and abs(record.change) < tol):
         outcome = Outcome.CONVERGED
     due = judge is not None and (
@@ -331,13 +331,13 @@ def _result(solver: Solver, state: Any, start: Any) -> Any:
     return model.to(start.means.device) if isinstance(model, Mixture) and isinstance(start, Mixture) else model
 
 
-def _progress(solver: Solver, state: Any, course: _Course, judge: _Scores | None, outcome: Outcome) -> Progress:
+def _progress(solver: Solver, state: Any, records: _RunRecords, judge: _Scores | None, outcome: Outcome) -> Progress:
     best, scores = None, ()
     if judge is not None:
         judge.best = best = as_loaded(judge.best)
         scores = judge.scores
     saved = as_loaded(solver.saved(state))
-    return Progress(saved, tuple(course.history), tuple(course.repairs), best, scores, outcome.name)
+    return Progress(saved, tuple(records.history), tuple(records.repairs), best, scores, outcome.name)
 
 
 def run_members(
@@ -347,17 +347,17 @@ def run_members(
 
     Converged members are not updated any more, so later steps are cheaper.
     """
-    courses = [_Course(solver.name, -float("inf")) for _ in range(n_members)]
+    all_records = [_RunRecords(solver.name, -float("inf")) for _ in range(n_members)]
     results: list[FitResult | None] = [None] * n_members
     members, first, journal = list(range(n_members)), state, next_loop(solver.name)
     outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(MembersProgress)
     if progress is not None:
-        for course, history, repairs in zip(courses, progress.histories, progress.repairs, strict=True):
-            course.take_up(history, repairs)
+        for records, history, repairs in zip(all_records, progress.histories, progress.repairs, strict=True):
+            records.resume(history, repairs)
         for number, mixture in progress.converged:
-            results[number] = courses[number].result(mixture, Outcome.CONVERGED)
+            results[number] = all_records[number].result(mixture, Outcome.CONVERGED)
         members = [number for number, _ in progress.live]
-        n_steps = len(courses[members[0]].history) if members else max_iter
+        n_steps = len(all_records[members[0]].history) if members else max_iter
         state = solver.restored(first, progress.live) if members else state
     try:
         for iteration in range(n_steps + 1, max_iter + 1):
@@ -366,22 +366,24 @@ def run_members(
             done = []
             repairs = info.repairs or ("",) * len(members)
             for position, (number, value, repair) in enumerate(zip(members, info.value, repairs, strict=True)):
-                record = courses[number].add(value, (repair,) if repair else (), f", member {number}")
+                record = all_records[number].add(value, (repair,) if repair else (), f", member {number}")
                 if abs(record.change) < tol:
-                    results[number] = courses[number].result(solver.member(state, position), Outcome.CONVERGED)
+                    results[number] = all_records[number].result(solver.member(state, position), Outcome.CONVERGED)
                     done.append(position)
-            journal.show(sum(info.value) / len(members), max(courses[number].history[-1].change for number in members))
+            journal.show(
+                sum(info.value) / len(members), max(all_records[number].history[-1].change for number in members)
+            )
             left = [number for number in members if results[number] is None]
             state, members = solver.without(state, done) if done and left else state, left
             if journal.keeps and (not left or iteration % KEPT_INTERVAL == 0 or iteration == max_iter):
-                live = _keep_members(solver, state, members, courses, results, journal)
+                live = _keep_members(solver, state, members, all_records, results, journal)
                 state = solver.restored(first, live) if live else state
             if not left:
                 break
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     for position, number in enumerate(members):
-        results[number] = results[number] or courses[number].result(solver.member(state, position), outcome)
+        results[number] = results[number] or all_records[number].result(solver.member(state, position), outcome)
     return [result for result in results if result is not None]
 
 
@@ -389,7 +391,7 @@ def _keep_members(
     solver: MemberSolver,
     state: Any,
     members: list[int],
-    courses: list[_Course],
+    all_records: list[_RunRecords],
     results: list[FitResult | None],
     journal: LoopJournal,
 ) -> tuple[tuple[int, Any], ...]:
@@ -399,8 +401,8 @@ def _keep_members(
         if result is not None:
             results[number] = replace(result, mixture=as_loaded(result.mixture))
     converged = tuple((number, result.mixture) for number, result in enumerate(results) if result is not None)
-    histories = tuple(tuple(course.history) for course in courses)
-    journal.write(MembersProgress(live, converged, histories, tuple(tuple(course.repairs) for course in courses)))
+    histories = tuple(tuple(records.history) for records in all_records)
+    journal.write(MembersProgress(live, converged, histories, tuple(tuple(records.repairs) for records in all_records)))
     return live
 
 

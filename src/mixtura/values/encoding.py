@@ -251,14 +251,14 @@ class Decoder:
         return kind.type(value)
 
     def _value(self, name: str, codes: dict[str, Any]) -> Any:
-        return self._made(name, {key: self.decode(code) for key, code in codes.items()})
+        return self._build(name, {key: self.decode(code) for key, code in codes.items()})
 
     def _each(self, name: str, columns: dict[str, Any]) -> list[Any]:
         lists = {key: self._list(code) for key, code in columns.items()}
         rows = zip(*lists.values(), strict=True)
-        return [self._made(name, dict(zip(lists, row, strict=True))) for row in rows]
+        return [self._build(name, dict(zip(lists, row, strict=True))) for row in rows]
 
-    def _made(self, name: str, values: dict[str, Any]) -> Any:
+    def _build(self, name: str, values: dict[str, Any]) -> Any:
         """Make a dataclass from its fields; a field that is not in the file gets its default."""
         cls = CLASSES[name]
         hints = field_types(cls)
