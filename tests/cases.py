@@ -24,7 +24,7 @@ from mixtura.nonnegative.updates import Accelerated, Multiplicative
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate
 from mixtura.roles import Objective, Structure
-from mixtura.solvers import EM, BaumWelch, Gradient, Problem
+from mixtura.solvers import EM, AcceleratedEM, BaumWelch, Gradient, Problem
 from mixtura.values.extents import Frame
 
 CLASS_OF = np.array([0, 0, 1, 2, 2])
@@ -233,6 +233,7 @@ def problem_of(
 # Solvers, each with an objective and whether it must never lower that.
 SOLVERS = {
     "em": (EM(), Joint(), True),
+    "accelerated em": (AcceleratedEM(), Joint(), True),
     "baum_welch": (BaumWelch(), Conditional(), True),
     "gradient": (Gradient("lbfgs"), Conditional(), True),
     "gradient by minibatches": (Gradient("adam", 1e-2, decay_epochs=9, averaging=0.5, batch_size=20), Hybrid(), False),

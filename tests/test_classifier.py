@@ -723,8 +723,9 @@ class TestSources:
 class TestStarts:
     def test_warm_start_goes_on(self, ripley):
         X, y = ripley
-        whole = quietly(MixtureClassifier(3, random_state=0, max_iter=12, tol=0).fit, X, y)
-        parts = MixtureClassifier(3, random_state=0, max_iter=4, tol=0, warm_start=True)
+        settings = {"random_state": 0, "tol": 0, "solver": EM()}  # whose state is the mixture alone
+        whole = quietly(MixtureClassifier(3, max_iter=12, **settings).fit, X, y)
+        parts = MixtureClassifier(3, max_iter=4, **settings, warm_start=True)
         for _ in range(3):
             quietly(parts.fit, X, y)
         np.testing.assert_allclose(parts.predict_proba(X), whole.predict_proba(X), atol=1e-10)
@@ -829,9 +830,9 @@ class TestInterrupted:
     def test_during_a_later_start(self, after, ripley):
         """A later start that is interrupted early does not displace the first, and none follows it."""
         X, y = ripley
-        first = quietly(MixtureClassifier(3, max_iter=20, tol=0, random_state=0).fit, X, y)
+        first = quietly(MixtureClassifier(3, max_iter=20, tol=0, random_state=0, solver=EM()).fit, X, y)
         after(1 + 20 + 1 + 1)
-        model = MixtureClassifier(3, n_init=5, max_iter=20, tol=0, random_state=0)
+        model = MixtureClassifier(3, n_init=5, max_iter=20, tol=0, random_state=0, solver=EM())
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, y)
         np.testing.assert_array_equal(model.predict_proba(X), first.predict_proba(X))
@@ -839,7 +840,7 @@ class TestInterrupted:
     def test_while_a_later_start_is_made(self, after, ripley):
         X, y = ripley
         after(1 + 20)
-        model = MixtureClassifier(3, n_init=5, max_iter=20, tol=0, random_state=0)
+        model = MixtureClassifier(3, n_init=5, max_iter=20, tol=0, random_state=0, solver=EM())
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, y)
         assert model.n_iter_ == 20
@@ -853,8 +854,8 @@ class TestInterrupted:
 
     def test_warm_start_goes_on_afterwards(self, monkeypatch, after, ripley):
         X, y = ripley
-        whole = quietly(MixtureClassifier(3, max_iter=8, tol=0, random_state=0).fit, X, y)
-        model = MixtureClassifier(3, max_iter=8, tol=0, random_state=0, warm_start=True)
+        whole = quietly(MixtureClassifier(3, max_iter=8, tol=0, random_state=0, solver=EM()).fit, X, y)
+        model = MixtureClassifier(3, max_iter=8, tol=0, random_state=0, solver=EM(), warm_start=True)
         with monkeypatch.context():
             after(1 + 3)
             with pytest.raises(KeyboardInterrupt):
@@ -888,3 +889,18 @@ def test_the_density_of_a_class_is_that_of_a_gaussian_mixture(ripley):
         )
         joint = model.predict_joint_log_proba(rows)[:, c] - np.log(model.class_prior_[c])
         np.testing.assert_allclose(joint, alone.fit(rows).score_samples(rows), atol=1e-2)
+
+
+@pytest.mark.parametrize(("n_features", "covariance_type"), [(499, "full"), (500, "full"), (500, "diag")])
+def test_wide_samples_get_a_hint(n_features, covariance_type, rng):
+    X, y = rng.normal(size=(20, n_features)), np.arange(20) % 2
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        MixtureClassifier(1, covariance_type=covariance_type).fit(X, y)
+    hints = [str(warning.message) for warning in caught]
+    if (n_features, covariance_type) == (500, "full"):
+        assert len(hints) == 1
+        assert "20 samples are few for covariance matrices of 500 x 500 numbers" in hints[0]
+        assert "covariance_type='low_rank'" in hints[0]
+    else:
+        assert not hints

@@ -34,7 +34,7 @@ from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.selection.plan import is_auto
-from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.solvers import EM, AcceleratedEM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
@@ -525,7 +525,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
 
     def _check_solver(self, base: Any, plan: Any) -> None:
         solver = base._solver(plan)
-        if not isinstance(solver, EM):
+        if not isinstance(solver, EM | AcceleratedEM):
             raise ValueError(
                 f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
                 f'objective="joint"; got objective {plan.objective.name!r} and solver={base.solver!r}.'

@@ -319,6 +319,11 @@ def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -
         )
 
 
+# Features from which on full covariances get a hint: 60 samples of 1000 features in two classes take 1.3 s of processor
+# time with full covariances and 0.2 with low rank; 2000 features took 12 s and 1.2 GB.
+WIDE = 500
+
+
 def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int], stacklevel: int) -> None:
     """Warn of classes with fewer samples than components, which get one component per sample."""
     counts = zip(classes, wanted, available, strict=True)
@@ -327,6 +332,17 @@ def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: S
         warnings.warn(
             f"There are fewer samples than components: {', '.join(short)}; such a class gets one component per sample. "
             "Lower n_components for it, for example with a dict.",
+            checks.RepairWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def warn_of_wide_samples(structure: Structure, n_samples: int | None, n_features: int, stacklevel: int) -> None:
+    """Warn of covariance matrices that are large, and that the samples determine poorly."""
+    if structure.is_unrestricted and n_features >= WIDE and n_samples is not None and n_samples < n_features:
+        warnings.warn(
+            f"{n_samples} samples are few for covariance matrices of {n_features} x {n_features} numbers, which take "
+            "much time and memory. covariance_type='low_rank' needs a fraction of both, and is often more accurate.",
             checks.RepairWarning,
             stacklevel=stacklevel,
         )

@@ -24,6 +24,7 @@ from mixtura.estimators.base import (
     warn_of_few_rows,
     warn_of_prior,
     warn_of_repairs,
+    warn_of_wide_samples,
 )
 from mixtura.estimators.conversion import SklearnConversion
 from mixtura.estimators.input import (
@@ -383,6 +384,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if not self._goes_on:
             self.search_ = None
         counts = self._n_components(wanted, classes, description)
+        warn_of_wide_samples(structure, source.n_rows, source.n_features, stacklevel=4)
         chosen = make_prior("default" if is_auto(prior) else prior, plan.description, counts)
         return replace(plan, n_components=counts, prior=chosen)
 

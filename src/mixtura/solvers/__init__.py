@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mixtura.roles import MixtureSolver
+from mixtura.solvers.accelerated_em import AcceleratedEM
 from mixtura.solvers.batched_em import Stack, Task, run_together
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
@@ -11,11 +12,12 @@ from mixtura.solvers.loop import FitResult, HeldOut, Outcome, Record, best_of, r
 from mixtura.solvers.problem import Problem
 
 # By the names that `solver=` takes. "auto" is the first one that does not refuse.
-SOLVERS: dict[str, MixtureSolver] = {"em": EM(), "baum_welch": BaumWelch(), "gradient": Gradient()}
+SOLVERS: dict[str, MixtureSolver] = {"em": AcceleratedEM(), "baum_welch": BaumWelch(), "gradient": Gradient()}
 
 __all__ = [
     "EM",
     "SOLVERS",
+    "AcceleratedEM",
     "BaumWelch",
     "FitResult",
     "Gradient",
