@@ -45,9 +45,9 @@ from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 #   the same, temperature 1 at test   13.9 % 0.326   18.0 % 0.437
 # STANDARD_ERRORS of 0 / 0.5 / 1: published 14.2 / 13.9 / 14.1 %, simulated 18.0 / 18.0 / 18.3 % test error. Weaker
 # priors of diagonal components (1 pseudo-sample) tripled the log-loss of wine.
-# Two other splits, with what each part gains: benchmarks/results/defaults.md. Hybrid training of the chosen model, decided
-# by held-out samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to 0.465 with
-# 30 % missing values, for 1.3 times the work (benchmarks/results/refinement.md): it is not part of the selection.
+# Two other splits, with what each part gains: benchmarks/results/defaults.md. Hybrid training of the chosen model,
+# decided by held-out samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to
+# 0.465 with 30 % missing values, for 1.3 times the work (benchmarks/results/refinement.md): it is not in the selection.
 LEVELS = (1, 2, 4, 8, 16, 32)  # components per class
 MOST_FULL = 8  # components per class with full covariances
 SAMPLES_PER_COMPONENT = 5  # at least; at least as many as features if every component has its own covariance matrix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from mixtura.solvers.problem import Problem
 from mixtura.values.moments import ProjectedForm
 from mixtura.values.storable import storable
 
+PLAIN = EM()
 # The longest reach of the first extrapolation (1 means two EM steps), and its factor after each accepted one.
 FIRST_REACH, GROWTH = 4.0, 2.0
 
@@ -52,12 +53,11 @@ class AcceleratedEM:
     from the mixture before it. Structures without moments that add (low rank, categories) get plain EM steps.
     """
 
-    em: EM = field(default_factory=EM)
     name = "em"
     needs_fit = False
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        return self.em.refusal(objective, prior, structure)
+        return PLAIN.refusal(objective, prior, structure)
 
     def init(self, problem: Problem, start: Mixture) -> AcceleratedState:
         return AcceleratedState(start)
@@ -68,7 +68,7 @@ class AcceleratedEM:
             after = self._from_candidate(problem, state, state.candidate)
             if after is not None:
                 return after
-        updated, info = self.em.step(problem, state.mixture)
+        updated, info = PLAIN.step(problem, state.mixture)
         assert isinstance(info.value, float)
         longest = state.longest if state.candidate is None else max(GROWTH, state.longest / GROWTH)  # rejected
         after = AcceleratedState(updated, state.mixture, None, info.value, longest)
@@ -84,7 +84,7 @@ class AcceleratedEM:
     ) -> tuple[AcceleratedState, Info] | None:
         """The EM step from an extrapolation; None if the extrapolation lowers the objective."""
         try:
-            updated, info = self.em.step(problem, candidate)
+            updated, info = PLAIN.step(problem, candidate)
         except ValueError:  # numbers that overflow; any other cause shows again at the mixture before
             return None
         assert isinstance(info.value, float)
