@@ -15,6 +15,8 @@ minimise the squared relative errors. Held-out problems show its accuracy.
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -50,11 +52,14 @@ class Size:
     def terms(self) -> np.ndarray:
         """What the coefficients of the model multiply."""
         d, k, m = self.n_features, self.n_components, self.n_monomials
-        incomplete = (1 - (1 - self.missing) ** d) if self.covariance == "full" else 0.0
-        return np.array([1, m, k, k * m, k * d * self.rank, incomplete * k * d**2, incomplete * k * d**3], float)
+        missing = self.missing if self.covariance == "full" else 0.0
+        incomplete, low_rank = 1 - (1 - missing) ** d, d * (self.covariance == "low_rank")
+        return np.array(
+            [1, m, k, k * m, low_rank, k * d * self.rank, incomplete * k * d, missing * k * d**2], np.float64
+        )
 
 
-TERMS = ("row", "monomial", "component", "K M", "K D R", "q K D^2", "q K D^3")
+TERMS = ("1", "M", "K", "K M", "D, low rank", "K D R", "q K D", "m K D^2")
 FITTED = [
     *(Size("full", d, k) for d, k in itertools.product((2, 8, 16, 32, 64), (2, 8, 32))),
     *(Size("diag", d, k) for d, k in itertools.product((8, 32, 128), (4, 16, 64))),
@@ -125,13 +130,46 @@ def iteration_on_workers(per_row: float, n_rows: float, n_workers: int, network:
     return {"workers": n_workers, "pass": n_rows * per_row / n_workers, "network": travel, "scheduler": tasks}
 
 
+MEMORY = """
+import resource, sys, warnings
+import numpy as np
+from mixtura import GaussianMixture, MixtureClassifier
+warnings.simplefilter("ignore")
+name, dtype, n_rows, n_features = sys.argv[1], sys.argv[2], int(sys.argv[3]), 16
+model = {"GaussianMixture": GaussianMixture(8, init_params="random_from_data", max_iter=2, random_state=0),
+         "MixtureClassifier": MixtureClassifier(4, max_iter=2, random_state=0)}[name]
+X = np.random.default_rng(0).standard_normal((n_rows, n_features), dtype=dtype)
+y = np.arange(n_rows) % 2
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model.fit(X, y)
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+def memory(_: int) -> dict[str, Any]:
+    """Bytes per row that a fit of rows in memory takes beside them: the slope between two numbers of rows."""
+    slopes, sizes = {}, (300_000, 900_000)
+    for name, dtype in itertools.product(("GaussianMixture", "MixtureClassifier"), ("float32", "float64")):
+        peaks = []
+        for size in sizes:
+            arguments = [sys.executable, "-c", MEMORY, name, dtype, str(size)]
+            peaks.append(int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout))
+        slopes[f"{name}, {dtype}"] = (peaks[1] - peaks[0]) / (sizes[1] - sizes[0])
+    return {"features": 16, "bytes per row beside the rows": slopes}
+
+
 def cost(n_rows: int) -> dict[str, Any]:
-    """Measure, fit, check and predict; `n_rows` is what predictions are made for."""
+    """Measure; `n_rows` is what predictions are made for."""
     torch.set_num_threads(1)
     measured = {}
     for size in [*FITTED, *CHECKED]:
         measured[size] = seconds_per_row(size)
         print(f"{size}: {1e9 * measured[size]:.1f} ns per row", flush=True)
+    return report(measured, n_rows)
+
+
+def report(measured: dict[Size, float], n_rows: int) -> dict[str, Any]:
+    """Fit the model to measurements, check it, and predict."""
     coefficients = fitted(FITTED, [measured[size] for size in FITTED])
     predicted = {size: float(size.terms @ coefficients) for size in measured}
     common, network = Size("full", 16, 8), network_of(16, 8)

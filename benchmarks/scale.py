@@ -4,6 +4,7 @@
     python -m benchmarks.scale dask --rows 4000000
     python -m benchmarks.scale stream --rows 1000000
     python -m benchmarks.scale cost --rows 1000000000
+    python -m benchmarks.scale memory
 
 Each writes its part of results/scale.json. Times are minima over several iterations; ratios are of alternating
 iterations, since other programs may be running.
@@ -28,7 +29,7 @@ import psutil
 import torch
 
 from benchmarks.__main__ import machine
-from benchmarks.cost import cost
+from benchmarks.cost import cost, memory
 from mixtura import GaussianMixture
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -137,7 +138,8 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
     parts = [dask.delayed(make_rows)(size, seed=number + 1) for number in range(n_blocks)]  # pyright: ignore[reportPrivateImportUsage]
     inside = np.concatenate([make_rows(size, seed=number + 1) for number in range(n_blocks)])
     times: dict[str, list[float]] = {"1 worker": [], "2 workers": [], "memory, 2 threads": []}
-    n_bytes = 0
+    work: dict[str, list[float]] = {name: [] for name in times}
+    n_bytes, n_passes = 0, n_iterations + 2  # a look, a description, then iterations
     for _ in range(n_turns):
         for n_workers in (1, 2):
             with (
@@ -147,18 +149,25 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
                 arrays = [da.from_delayed(part, shape=(size, N_FEATURES), dtype=np.float32) for part in parts]
                 X = client.persist(da.concatenate(arrays))
                 seconds_per_iteration(X, 1)  # libraries are loaded
-                before = _on_the_network()
-                times[f"{n_workers} worker{'s' * (n_workers > 1)}"].append(seconds_per_iteration(X, n_iterations))
+                name = f"{n_workers} worker{'s' * (n_workers > 1)}"
+                before, worked = _on_the_network(), sum(client.run(time.process_time).values()) + time.process_time()
+                times[name].append(seconds_per_iteration(X, n_iterations))
+                worked = sum(client.run(time.process_time).values()) + time.process_time() - worked
                 n_bytes = _on_the_network() - before
+                work[name].append(worked / n_passes)
+        worked = time.process_time()
         times["memory, 2 threads"].append(seconds_per_iteration(inside, n_iterations))
-    best = {name: min(values) for name, values in times.items()}
+        work["memory, 2 threads"].append((time.process_time() - worked) / n_passes)
+    best, least = ({name: min(values) for name, values in part.items()} for part in (times, work))
     return {
         "rows": len(inside),
         "seconds per iteration": best,
+        "processor seconds per pass": least,  # of client, scheduler and workers together
+        "processor overhead relative to memory": least["2 workers"] / least["memory, 2 threads"] - 1,
         "speed of 2 workers relative to 1": best["1 worker"] / best["2 workers"],
         "overhead relative to memory": best["2 workers"] / best["memory, 2 threads"] - 1,
         "bytes of the rows": inside.nbytes,
-        "bytes on the network per pass": n_bytes / (n_iterations + 2),  # a look, a description, then iterations
+        "bytes on the network per pass": n_bytes / n_passes,
     }
 
 
@@ -192,7 +201,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
 
 
-PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream, "cost": cost}
+PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream, "cost": cost, "memory": memory}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
