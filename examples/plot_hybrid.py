@@ -88,7 +88,7 @@ for tradeoff, model in models.items():
     print(f"{tradeoff:g}", *(f"{value:.2f}" for value in measured(model, X_test, y_test)))
 
 # %%
-# Towards 0 the density gets worse, and the margin and the error get better.
+# Towards 0 the density gets worse and the margins get better; the test error is smallest in between.
 plot_tradeoff(models, {"training samples": (X_train, y_train), "test samples": (X_test, y_test)})
 
 # %%

@@ -13,7 +13,13 @@ import pytest
 pd = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'mixtura[cli]'")
 pytest.importorskip("typer", reason="typer is not installed: pip install 'mixtura[cli]'")
 
-from sklearn.datasets import load_iris  # noqa: E402
+from sklearn.datasets import (  # noqa: E402
+    load_breast_cancer,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_classification,
+)
 
 import mixtura  # noqa: E402
 from conftest import ROOT  # noqa: E402
@@ -179,6 +185,33 @@ def test_compare_scores_every_method_with_and_without_missing_values(iris, capsy
             assert line["log_loss"] > 0
             assert line["seconds"] > 0
             assert line["kilobytes"] > 0
+
+
+def generated():
+    X, y = make_classification(100_000, 20, n_informative=10, n_redundant=4, n_classes=3, random_state=0)
+    return pd.DataFrame(X.round(5)).add_prefix("x").assign(target=y)
+
+
+KNOWN = {  # error at most
+    "breast cancer": (lambda: load_breast_cancer(as_frame=True).frame, 0.06),
+    "wine": (lambda: load_wine(as_frame=True).frame, 0.04),
+    "digits": (lambda: load_digits(as_frame=True).frame, 0.05),
+    "generated": (generated, 0.08),
+    "passengers": (lambda: passengers(1000).rename(columns={"survived": "target"}), 0.15),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_tables_are_fitted_within_the_budget_and_reported(name, capsys):
+    make, largest_error = KNOWN[name]
+    make().to_csv("t.csv", index=False)
+    code, out, err = run(capsys, "fit", "t.csv", "--target", "target", "--budget", "60s", "--json")
+    facts = json.loads(out)
+    assert code == 0, err
+    assert facts["held_out_error"] <= largest_error
+    assert facts["seconds"] < 72
+    assert run(capsys, "report", "model.mixtura", "t.csv")[0] == 0
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------
