@@ -15,8 +15,6 @@ minimise the squared relative errors. Held-out problems show its accuracy.
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -128,34 +126,6 @@ def iteration_on_workers(per_row: float, n_rows: float, n_workers: int, network:
     travel = n_rounds * (network["latency"] + network["bytes of a sum"] / network["bytes per second"])
     tasks = network["seconds per task"] * network["partitions per worker"] * n_workers
     return {"workers": n_workers, "pass": n_rows * per_row / n_workers, "network": travel, "scheduler": tasks}
-
-
-MEMORY = """
-import resource, sys, warnings
-import numpy as np
-from mixtura import GaussianMixture, MixtureClassifier
-warnings.simplefilter("ignore")
-name, dtype, n_rows, n_features = sys.argv[1], sys.argv[2], int(sys.argv[3]), 16
-model = {"GaussianMixture": GaussianMixture(8, init_params="random_from_data", max_iter=2, random_state=0),
-         "MixtureClassifier": MixtureClassifier(4, max_iter=2, random_state=0)}[name]
-X = np.random.default_rng(0).standard_normal((n_rows, n_features), dtype=dtype)
-y = np.arange(n_rows) % 2
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-model.fit(X, y)
-print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
-"""
-
-
-def memory(_: int) -> dict[str, Any]:
-    """Bytes per row that a fit of rows in memory takes beside them: the slope between two numbers of rows."""
-    slopes, sizes = {}, (300_000, 900_000)
-    for name, dtype in itertools.product(("GaussianMixture", "MixtureClassifier"), ("float32", "float64")):
-        peaks = []
-        for size in sizes:
-            arguments = [sys.executable, "-c", MEMORY, name, dtype, str(size)]
-            peaks.append(int(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout))
-        slopes[f"{name}, {dtype}"] = (peaks[1] - peaks[0]) / (sizes[1] - sizes[0])
-    return {"features": 16, "bytes per row beside the rows": slopes}
 
 
 def cost(n_rows: int) -> dict[str, Any]:

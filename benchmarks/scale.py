@@ -4,7 +4,6 @@
     python -m benchmarks.scale dask --rows 4000000
     python -m benchmarks.scale stream --rows 1000000
     python -m benchmarks.scale cost --rows 1000000000
-    python -m benchmarks.scale memory
 
 Each writes its part of results/scale.json. Times are minima over several iterations; ratios are of alternating
 iterations, since other programs may be running.
@@ -29,7 +28,7 @@ import psutil
 import torch
 
 from benchmarks.__main__ import machine
-from benchmarks.cost import cost, memory
+from benchmarks.cost import cost
 from mixtura import GaussianMixture
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -201,7 +200,7 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     print(json.dumps(result, indent=1))
 
 
-PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream, "cost": cost, "memory": memory}
+PARTS = {"parquet": parquet, "dask": dask_workers, "stream": stream, "cost": cost}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

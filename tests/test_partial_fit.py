@@ -224,9 +224,9 @@ def test_refusals():
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (DiscriminativeMixtureClassifier(), "only the joint likelihood is learned from samples that are seen once"),
-        (HybridMixtureClassifier(), "only the joint likelihood is learned from samples that are seen once"),
-        (MixtureClassifier(1, objective="margin"), "only the joint likelihood is learned from samples"),
+        (DiscriminativeMixtureClassifier(), "partial_fit supports only the joint likelihood"),
+        (HybridMixtureClassifier(), "partial_fit supports only the joint likelihood"),
+        (MixtureClassifier(1, objective="margin"), "partial_fit supports only the joint likelihood"),
         (
             MixtureClassifier(1, class_weight="balanced"),
             "class_weight='balanced' needs all labels at once",
