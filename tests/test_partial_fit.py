@@ -235,7 +235,7 @@ def test_refusals():
             MixtureClassifier(1, covariance_type="low_rank"),
             "partial_fit cannot be used with covariance_type=",
         ),
-        (GaussianMixture(covariance_type="low_rank"), "its moments are projections of the samples, and projections of"),
+        (GaussianMixture(covariance_type="low_rank"), "its moments are projections that change with every step"),
     ],
 )
 def test_what_cannot_learn_so_says_why(model, reason):
