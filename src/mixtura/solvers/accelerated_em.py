@@ -85,7 +85,7 @@ class AcceleratedEM:
         """The EM step from an extrapolation; None if the extrapolation lowers the objective."""
         try:
             updated, info = PLAIN.step(problem, candidate)
-        except ValueError:  # numbers that overflow; any other cause shows again at the mixture before
+        except (ValueError, RuntimeError):  # numbers that overflow; any other cause shows again at the mixture before
             return None
         assert isinstance(info.value, float)
         if not info.value >= state.value or info.repairs:  # not finite either
@@ -127,7 +127,10 @@ def extrapolated(first: Mixture, second: Mixture, third: Mixture, longest: float
     reach = min(reach, longest)
     free = {name: points[0][name] + 2 * reach * steps[name] + reach**2 * changes[name] for name in steps}
     log_weights, means = free.pop("log_weights"), third.means + scales * free.pop("means")
-    covariance = third.covariance.scaled(1 / scales).constrained(free).scaled(scales)
+    try:
+        covariance = third.covariance.scaled(1 / scales).constrained(free).scaled(scales)
+    except RuntimeError:  # torch.linalg.LinAlgError, from a variance that overflows
+        return None
     return third.moved(log_weights - log_weights.logsumexp(0), means, covariance)
 
 
