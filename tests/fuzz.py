@@ -303,38 +303,38 @@ KINDS = list(MAKERS)
 
 def violations(case: Case) -> tuple[str, list[str]]:
     """How a case ended ("fitted" or "refused"), and what is wrong with it."""
-    before, found = settings(), []
+    before, actual = settings(), []
     with using_threads(case.n_threads), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         first = attempt(lambda: fit(case))
         if isinstance(first, Exception):
-            found += unlike_ours(first, "fit")
+            actual += unlike_ours(first, "fit")
         else:
-            found += attempt_laws(case, first)
+            actual += attempt_laws(case, first)
     for warning in caught:
         if not issubclass(warning.category, EXPECTED_WARNINGS):
-            found.append(f"{warning.category.__name__} of {warning.filename}:{warning.lineno}: {warning.message}")
+            actual.append(f"{warning.category.__name__} of {warning.filename}:{warning.lineno}: {warning.message}")
     after = settings()
-    found += [f"{name} changed" for name in before if before[name] != after[name]]
-    return ("refused" if isinstance(first, Exception) else "fitted"), sorted(set(found))
+    actual += [f"{name} changed" for name in before if before[name] != after[name]]
+    return ("refused" if isinstance(first, Exception) else "fitted"), sorted(set(actual))
 
 
 def attempt_laws(case: Case, model: Any) -> list[str]:
-    found = []
+    actual = []
     answers = attempt(lambda: answers_of(model, case.test_rows))
     if isinstance(answers, Exception):
         return unlike_ours(answers, "predict")
     tolerance = 1e-5 if case.is_single else 1e-9
-    found += bad_answers(answers, tolerance)
-    found += unequal("batches", attempt(lambda: in_batches(model, case.test_rows)), answers, tolerance)
-    found += unequal("seed", attempt(lambda: answers_of(fit(case), case.test_rows)), answers, None)
-    found += unequal("file", attempt(lambda: answers_of(reloaded(model), case.test_rows)), answers, None)
+    actual += bad_answers(answers, tolerance)
+    actual += unequal("batches", attempt(lambda: in_batches(model, case.test_rows)), answers, tolerance)
+    actual += unequal("seed", attempt(lambda: answers_of(fit(case), case.test_rows)), answers, None)
+    actual += unequal("file", attempt(lambda: answers_of(reloaded(model), case.test_rows)), answers, None)
     strange = attempt(lambda: answers_of(model, case.strange_rows))
     if isinstance(strange, Exception):
-        found += unlike_ours(strange, "predict strange rows")
+        actual += unlike_ours(strange, "predict strange rows")
     else:
-        found += [f"strange rows: {text}" for text in bad_answers(strange, tolerance)]
-    return found
+        actual += [f"strange rows: {text}" for text in bad_answers(strange, tolerance)]
+    return actual
 
 
 def attempt(work: Any) -> Any:
@@ -368,31 +368,31 @@ def reloaded(model: Any) -> Any:
 
 
 def bad_answers(answers: dict[str, np.ndarray], tolerance: float) -> list[str]:
-    found = [f"{name} is not finite" for name, values in answers.items() if not np.isfinite(values).all()]
+    actual = [f"{name} is not finite" for name, values in answers.items() if not np.isfinite(values).all()]
     sums = {name: values.sum(1) for name, values in answers.items() if values.ndim == 2}
-    return found + [
+    return actual + [
         f"{name} sums to one but for {np.abs(total - 1).max():.1e}"
         for name, total in sums.items()
-        if not np.allclose(total, 1.0, rtol=0, atol=tolerance) and f"{name} is not finite" not in found
+        if not np.allclose(total, 1.0, rtol=0, atol=tolerance) and f"{name} is not finite" not in actual
     ]
 
 
 def unequal(what: str, other: Any, answers: dict[str, np.ndarray], tolerance: float | None) -> list[str]:
     if isinstance(other, Exception):
         return [f"{what}: {type(other).__name__}: {other}"]
-    found = []
+    actual = []
     # A probability is no more exact than the log densities that it is made of.
     rounding = 1e-15 * np.abs(answers["score_samples"]) if "score_samples" in answers else 0.0
     for name, values in answers.items():
         if tolerance is None:
             if not np.array_equal(values, other[name], equal_nan=True):
-                found.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name])):.1e}")
+                actual.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name])):.1e}")
         else:
             size = np.maximum(1.0, np.abs(values)) if name == "score_samples" else 1.0
             allowed = np.reshape(rounding, (-1, *[1] * (values.ndim - 1))) + tolerance * size
             if not np.all(np.abs(values - other[name]) <= allowed):
-                found.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name]) / size):.1e}")
-    return found
+                actual.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name]) / size):.1e}")
+    return actual
 
 
 def unlike_ours(error: Exception, what: str) -> list[str]:
@@ -446,11 +446,11 @@ def main() -> int:
         case = make_case(number)
         if options.verbose:
             print(number, case, flush=True)  # noqa: T201
-        outcome, found = violations(case)
+        outcome, actual = violations(case)
         outcomes[f"{KINDS[number % len(KINDS)]}, {outcome}"] += 1
-        if found:
+        if actual:
             n_bad += 1
-            print(f"case {number} ({type(case.model).__name__}): {'; '.join(found)}", flush=True)  # noqa: T201
+            print(f"case {number} ({type(case.model).__name__}): {'; '.join(actual)}", flush=True)  # noqa: T201
     for name, count in sorted(outcomes.items()):
         print(f"{count:6d}  {name}")  # noqa: T201
     print(f"{sum(outcomes.values())} cases, {n_bad} break a law")  # noqa: T201

@@ -123,10 +123,10 @@ def shares_of(labels, shares, n_rows, n_classes) -> np.ndarray:
     """What is known of the classes as one matrix (N, C), with a row of NaN where nothing is."""
     if shares is not None:
         return shares
-    found = np.full((n_rows, n_classes), np.nan)
+    actual = np.full((n_rows, n_classes), np.nan)
     if labels is not None:
-        found[labels >= 0] = np.eye(n_classes)[labels[labels >= 0]]
-    return found
+        actual[labels >= 0] = np.eye(n_classes)[labels[labels >= 0]]
+    return actual
 
 
 # ---- moments -----------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class Evaluated:
 def evaluated(twin: Twin, data, objective) -> Evaluated:
     shares = shares_of(data.labels, data.shares, len(data.rows), twin.class_of.max() + 1)
     weights = np.ones(len(data.rows)) if data.weights is None else data.weights
-    found = [objective(a, twin.class_of, s) for a, s in zip(log_joint(data.rows, twin), shares, strict=True)]
-    values, numerator, denominator = (np.array(part) for part in zip(*found, strict=True))
+    actual = [objective(a, twin.class_of, s) for a, s in zip(log_joint(data.rows, twin), shares, strict=True)]
+    values, numerator, denominator = (np.array(part) for part in zip(*actual, strict=True))
     return Evaluated(weights @ values, weights.sum(), weights[:, None] * numerator, weights[:, None] * denominator)
 
 

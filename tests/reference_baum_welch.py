@@ -5,12 +5,12 @@ import numpy as np
 import reference
 
 
-def updated(rows, found: reference.Evaluated, constants, twin: reference.Twin, groups, restricted, prior=None):
+def updated(rows, actual: reference.Evaluated, constants, twin: reference.Twin, groups, restricted, prior=None):
     """Means and covariances after a step with these D (K,), as KJO03 print it, for any structure.
 
     The model's own moments are D rows' worth of mean mu and second moment Sigma + mu mu'.
     """
-    sums = reference.moments(rows, found.numerator - found.denominator, twin, np.zeros_like(twin.means))
+    sums = reference.moments(rows, actual.numerator - actual.denominator, twin, np.zeros_like(twin.means))
     prior = prior or reference.ConjugatePrior(0.0, np.zeros(twin.means.shape[1]))
     places = np.broadcast_to(prior.mean, twin.means.shape)
     means, scatters, counts = [], [], []

@@ -21,7 +21,7 @@ def score(x, weight, bias, projection, quadratic):
 def logits(rows, centre, scale, weights, biases, projections, quadratic, n_classes):
     """log sum over the components of a class of exp(score), (n, C)."""
     n_components = len(weights)
-    found = np.zeros((len(rows), n_classes))
+    actual = np.zeros((len(rows), n_classes))
     for n, row in enumerate(rows):
         x = (row - centre) / scale
         for c in range(n_classes):
@@ -30,8 +30,8 @@ def logits(rows, centre, scale, weights, biases, projections, quadratic, n_class
                 score(x, weights[k], biases[k], None if projections is None else projections[k], quadratic)
                 for k in members
             ]
-            found[n, c] = math.log(sum(math.exp(s) for s in scores))
-    return found
+            actual[n, c] = math.log(sum(math.exp(s) for s in scores))
+    return actual
 
 
 def dropout_kl(weights, log_variances):
@@ -46,14 +46,14 @@ def dropout_kl(weights, log_variances):
 
 def large_margin(rows, weight, labels, margin, blend):
     """Liu et al. (2016), eq. 5 and 8, with psi found by looking for its interval."""
-    found = rows @ weight.T
+    actual = rows @ weight.T
     for n, (row, label) in enumerate(zip(rows, labels, strict=True)):
         norm = np.linalg.norm(row) * np.linalg.norm(weight[label])
         angle = math.acos(np.dot(row, weight[label]) / norm)
         k = next(k for k in range(margin) if k * math.pi / margin <= angle <= (k + 1) * math.pi / margin)
         psi = (-1) ** k * math.cos(margin * angle) - 2 * k
-        found[n, label] = norm * (psi + blend * math.cos(angle)) / (1 + blend)
-    return found
+        actual[n, label] = norm * (psi + blend * math.cos(angle)) / (1 + blend)
+    return actual
 
 
 def running_density(rows, scores, labels, weights, means, covariances, class_of, rate, quadratic):
@@ -72,5 +72,5 @@ def running_density(rows, scores, labels, weights, means, covariances, class_of,
     diagonal = np.eye(rows.shape[1])
     if quadratic == "none":
         return counts, new, (scatters.sum(0) * diagonal)[None] / counts.sum()
-    found = scatters / counts[:, None, None]
-    return counts, new, found if quadratic == "full" else found * diagonal
+    actual = scatters / counts[:, None, None]
+    return counts, new, actual if quadratic == "full" else actual * diagonal

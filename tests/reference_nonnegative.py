@@ -10,11 +10,11 @@ def joint(row, weights, coefficients) -> np.ndarray:
 
 def probabilities(rows, weights, coefficients) -> np.ndarray:
     """p(c | x), (N, C)."""
-    found = []
+    actual = []
     for row in rows:
         each = joint(row, weights, coefficients)
-        found.append(each.sum(1) / each.sum())
-    return np.array(found)
+        actual.append(each.sum(1) / each.sum())
+    return np.array(actual)
 
 
 def posteriors(rows, labels, row_weights, weights, coefficients):
@@ -30,8 +30,8 @@ def posteriors(rows, labels, row_weights, weights, coefficients):
 
 
 def log_likelihood(rows, labels, row_weights, weights, coefficients) -> float:
-    found = probabilities(rows, weights, coefficients)
-    return float(sum(w * np.log(p[c]) for w, p, c in zip(row_weights, found, labels, strict=True)))
+    actual = probabilities(rows, weights, coefficients)
+    return float(sum(w * np.log(p[c]) for w, p, c in zip(row_weights, actual, labels, strict=True)))
 
 
 def iteration(rows, labels, row_weights, weights, coefficients, sum_penalty=0.0):

@@ -103,13 +103,13 @@ def fit(
 
 def negligible(values, precisions, determined, rate) -> np.ndarray:
     """Whether a weight is all but gone, and the evidence largest, others being held, at a variance below 1e-3."""
-    found = []
+    actual = []
     for v, p, d in zip(values, precisions, determined, strict=True):
         curvature, gradient = p * d / (1 - d), p * v / (1 - d)  # of the evidence where the weight is left out
         # The derivative by the variance vanishes where u = 1 + curvature * variance solves a quadratic equation.
         u = np.roots([2 * rate, curvature, -(gradient**2)]).max() if curvature > 0 else 1.0
-        found.append(d < 0.01 and p > 1e3 and (u <= 1 or (u - 1) / curvature < 1e-3))
-    return np.array(found, bool)
+        actual.append(d < 0.01 and p > 1e3 and (u <= 1 or (u - 1) / curvature < 1e-3))
+    return np.array(actual, bool)
 
 
 def update(twin: SparseTwin, columns, labels, active, row_weights, exact, rate) -> np.ndarray:

@@ -25,7 +25,7 @@ def test_leave_one_out_is_what_fits_without_the_sample_give(rng, dense):
     weights = rng.integers(1, 4, size=20).astype(float)
     target = np.cov(rows.T) if dense else rows.var(0)
     given = (torch.from_numpy(rows), torch.from_numpy(labels), torch.from_numpy(weights))
-    found = leave_one_out(ClassScatters.of(*given, 3), torch.from_numpy(target), (0.5, 30.0))
+    actual = leave_one_out(ClassScatters.of(*given, 3), torch.from_numpy(target), (0.5, 30.0))
     for number, strength in enumerate((0.5, 30.0)):
         for left_out in (0, 7, 19):
             fewer = weights.copy()
@@ -37,21 +37,21 @@ def test_leave_one_out_is_what_fits_without_the_sample_give(rng, dense):
                 prior = strength * (target if dense else np.diag(target))
                 density = multivariate_normal(mean, (scatter + prior) / (count + strength))
                 expected = np.log(count / fewer.sum()) + density.logpdf(rows[left_out]) + 1.5 * np.log(2 * np.pi)
-                assert_close(found[number, left_out, c], expected)
+                assert_close(actual[number, left_out, c], expected)
 
 
 def test_the_only_sample_of_a_class_is_not_judged(rng):
     rows, labels = torch.from_numpy(rng.normal(size=(5, 2))), torch.tensor([0, 0, 0, 0, 1])
     classes = ClassScatters.of(rows, labels, torch.ones(5, dtype=torch.float64), 2)
-    found = leave_one_out(classes, torch.ones(2, dtype=torch.float64), (1.0,))
-    assert found[0].isnan().any(1).tolist() == [False] * 4 + [True]
+    actual = leave_one_out(classes, torch.ones(2, dtype=torch.float64), (1.0,))
+    assert actual[0].isnan().any(1).tolist() == [False] * 4 + [True]
 
 
 def test_the_temperature_divides_log_joints_before_the_softmax(rng):
     scores, observed = rng.normal(size=(3, 6)) * 5, np.linspace(0, 1, 6)
-    found = Temperature(2.5).apply(torch.from_numpy(scores), torch.from_numpy(observed)).log_softmax(0)
-    assert_close(found, log_softmax(scores / (1 + 1.5 * observed), axis=0))
-    assert_close(found[:, 0], log_softmax(scores[:, 0]))  # nothing observed: the class prior as it is
+    actual = Temperature(2.5).apply(torch.from_numpy(scores), torch.from_numpy(observed)).log_softmax(0)
+    assert_close(actual, log_softmax(scores / (1 + 1.5 * observed), axis=0))
+    assert_close(actual[:, 0], log_softmax(scores[:, 0]))  # nothing observed: the class prior as it is
 
 
 def test_a_changed_class_prior_acts_after_the_temperature(rng):
@@ -59,9 +59,9 @@ def test_a_changed_class_prior_acts_after_the_temperature(rng):
     densities = rng.normal(size=(3, 6))
     before = densities + np.log(old)[:, None]
     after = torch.from_numpy(densities + np.log(new)[:, None])
-    found = Temperature(3.0, torch.from_numpy(np.log(new / old))).apply(after).softmax(0).numpy()
+    actual = Temperature(3.0, torch.from_numpy(np.log(new / old))).apply(after).softmax(0).numpy()
     expected = np.exp(log_softmax(before / 3, axis=0)) * (new / old)[:, None]
-    assert_close(found, expected / expected.sum(0))
+    assert_close(actual, expected / expected.sum(0))
 
 
 def test_the_temperature_of_many_samples_is_the_one_that_their_labels_were_drawn_with(rng):

@@ -70,11 +70,11 @@ def test_a_step_equals_the_twin(case, name, prior_name, rng, device, dtype, tole
     constants = solver.constants(problem, progress, 1.5, solver.anchor(progress, 0))
     new = solver.updated(problem, progress, 1.5)
     twin = reference.twin_of(mixture)
-    found = reference.evaluated(twin, data, reference.conditional)
-    assert (constants.cpu().numpy() >= 1.5 * found.denominator.sum(0) * (1 - 1e-9)).all()
+    actual = reference.evaluated(twin, data, reference.conditional)
+    assert (constants.cpu().numpy() >= 1.5 * actual.denominator.sum(0) * (1 - 1e-9)).all()
     tensors = {key: part.cpu().numpy() for key, part in mixture.covariance.tensors().items()}
     means, covariances = reference_baum_welch.updated(
-        data.rows, found, constants.cpu().numpy(), twin, case.groups(tensors), case.restricted(tensors),
+        data.rows, actual, constants.cpu().numpy(), twin, case.groups(tensors), case.restricted(tensors),
         PRIORS[prior_name][1],
     )  # fmt: skip
     assert_close(new.means, means, 10 * tolerance)
@@ -93,14 +93,14 @@ def test_half_of_d_makes_covariances_definite_and_a_quarter_does_not(case, rng, 
     raised = constants > 1.5 * lowest
     assert raised.any()
     twin = reference.twin_of(mixture)
-    found = reference.evaluated(twin, data, reference.conditional)
+    actual = reference.evaluated(twin, data, reference.conditional)
     tensors = {key: part.cpu().numpy() for key, part in mixture.covariance.tensors().items()}
     groups, restricted = case.groups(tensors), case.restricted(tensors)
 
     def sound(d):
         with np.errstate(all="ignore"):
-            _, matrices = reference_baum_welch.updated(data.rows, found, d, twin, groups, restricted)
-        counts = (found.numerator - found.denominator).sum(0) + d
+            _, matrices = reference_baum_welch.updated(data.rows, actual, d, twin, groups, restricted)
+        counts = (actual.numerator - actual.denominator).sum(0) + d
         group_counts = np.array([counts[groups == g].sum() for g in groups])
         return (group_counts > 0) & (np.linalg.eigvalsh(matrices).min(-1) > 0)
 
@@ -188,10 +188,10 @@ def test_short_steps_follow_the_gradient(case, rng, device):
 def test_weights_are_those_of_the_growth_transform(rng):
     weights = rng.dirichlet(np.ones(6))
     numerators, denominators = rng.uniform(0, 5, 6), rng.uniform(0, 5, 6)
-    found = maximising_weights(
+    actual = maximising_weights(
         *(torch.from_numpy(v) for v in (np.log(weights), numerators, denominators)), [slice(0, 6)], [1.0]
     )
-    assert_close(found.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
+    assert_close(actual.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
 
 
 def test_weights_of_any_size_stay_finite(rng):
@@ -200,11 +200,11 @@ def test_weights_of_any_size_stay_finite(rng):
     weights = (log_weights - log_weights.logsumexp(0)).exp()
     denominators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
     numerators = 400 * weights * torch.from_numpy(rng.uniform(0.5, 2, 6))
-    found = maximising_weights(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
-    assert torch.isfinite(found).all()
+    actual = maximising_weights(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
+    assert torch.isfinite(actual).all()
     main = [1, 2, 5]
     twin = reference_baum_welch.grown(*(v[main].numpy() for v in (weights, numerators, denominators)))
-    assert_close(found[main].exp(), twin, 1e-6)
+    assert_close(actual[main].exp(), twin, 1e-6)
 
 
 def test_weights_rest_where_both_sides_agree(rng):
@@ -217,9 +217,9 @@ def test_weights_of_groups_keep_their_totals_and_vanish_without_numerators(rng):
     log_weights = torch.tensor([0.3, 0.2, 0.4, 0.1], dtype=torch.float64).log()
     numerators = torch.tensor([3.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     denominators = torch.tensor([1.0, 1.0, 2.0, 0.0], dtype=torch.float64)
-    found = maximising_weights(log_weights, numerators, denominators, [slice(0, 2), slice(2, 4)], [0.5, 0.5])
-    assert_close(found[:2].exp(), [0.5, 0.0])
-    assert torch.equal(found[2:], log_weights[2:])  # nothing asks for another share
+    actual = maximising_weights(log_weights, numerators, denominators, [slice(0, 2), slice(2, 4)], [0.5, 0.5])
+    assert_close(actual[:2].exp(), [0.5, 0.0])
+    assert torch.equal(actual[2:], log_weights[2:])  # nothing asks for another share
 
 
 def test_it_ends_where_nothing_is_to_be_gained(rng, device):

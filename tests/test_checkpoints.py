@@ -211,10 +211,10 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
             with contextlib.suppress(KeyboardInterrupt):
                 model.fit(rows_of(name), LABELS)
         try:
-            found = answers(model)
+            actual = answers(model)
         except NotFittedError:
             continue
-        assert np.isfinite(found).all()
+        assert np.isfinite(actual).all()
 
 
 SEARCHES = {

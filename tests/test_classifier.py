@@ -194,8 +194,8 @@ class TestMixturesOfOthers:
         assert model.score_samples(X).sum() == pytest.approx(expected["loglik_marginal"], rel=1e-7)
         assert model.history_[-1].objective * len(X) == pytest.approx(expected["loglik_joint"], rel=1e-8)
         assert model.n_parameters_ == expected["n_parameters"]
-        found = model.predict_proba(IRIS[expected["query_rows"]])
-        np.testing.assert_allclose(found, expected["posteriors"], atol=1e-5)
+        actual = model.predict_proba(IRIS[expected["query_rows"]])
+        np.testing.assert_allclose(actual, expected["posteriors"], atol=1e-5)
 
     @pytest.mark.parametrize("name", MCLUST)
     def test_unlabeled_rows_of_mclust(self, name):
@@ -224,8 +224,8 @@ class TestMixturesOfOthers:
         full = MixtureClassifier(1, prior=None, tol=1e-12, max_iter=2000).fit(X, y)
         assert full.score_samples(X).sum() == pytest.approx(numbers["full"]["loglik_marginal"], rel=1e-7)
         assert full.history_[-1].objective * 150 == pytest.approx(numbers["full"]["loglik_joint"], rel=1e-9)
-        found = full.predict_proba(X[numbers["full"]["query_rows"]])
-        np.testing.assert_allclose(found, numbers["full"]["posteriors"], atol=1e-5)
+        actual = full.predict_proba(X[numbers["full"]["query_rows"]])
+        np.testing.assert_allclose(actual, numbers["full"]["posteriors"], atol=1e-5)
         tied = MixtureClassifier(1, covariance_type="tied", prior=None, tol=1e-12, max_iter=2000).fit(X, y)
         assert tied.history_[-1].objective * 150 == pytest.approx(numbers["tied"]["loglik_joint"], rel=1e-8)
         np.testing.assert_allclose(tied.mixture_.covariances[0], numbers["tied"]["covariance"], atol=1e-4)
@@ -344,8 +344,8 @@ class TestUnlabeled:
         np.testing.assert_array_equal(explicit.predict_proba(X), missing.predict_proba(X))
 
     def test_a_label_that_does_not_occur_changes_nothing(self):
-        found = MixtureClassifier(1, unlabeled="?").fit(IRIS, SPECIES).predict_proba(IRIS)
-        np.testing.assert_array_equal(found, MixtureClassifier(1).fit(IRIS, SPECIES).predict_proba(IRIS))
+        actual = MixtureClassifier(1, unlabeled="?").fit(IRIS, SPECIES).predict_proba(IRIS)
+        np.testing.assert_array_equal(actual, MixtureClassifier(1).fit(IRIS, SPECIES).predict_proba(IRIS))
 
     @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
     @pytest.mark.parametrize("prior", ["default", None])
@@ -499,9 +499,9 @@ class TestMethods:
 
     def test_responsibilities_sum_to_class_probabilities(self, fitted, ripley):
         X, _ = ripley
-        found = fitted.responsibilities(X)
-        assert found.shape == (200, 4)
-        sums = np.stack([found[:, :2].sum(1), found[:, 2:].sum(1)], 1)
+        actual = fitted.responsibilities(X)
+        assert actual.shape == (200, 4)
+        sums = np.stack([actual[:, :2].sum(1), actual[:, 2:].sum(1)], 1)
         np.testing.assert_allclose(sums, fitted.predict_proba(X), atol=1e-12)
 
     def test_log_probabilities_do_not_underflow(self):
@@ -570,9 +570,9 @@ def test_units_change_no_prediction(covariance_type, n_components, missing):
     expected = quietly(model.fit, X, SPECIES).predict_log_proba(X)
     for name, factors, offsets in changes(covariance_type, 4):
         changed = X * factors + offsets
-        found = quietly(model.fit, changed, SPECIES).predict_log_proba(changed)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=name)
-        np.testing.assert_array_equal(found.argmax(1), expected.argmax(1))
+        actual = quietly(model.fit, changed, SPECIES).predict_log_proba(changed)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(actual.argmax(1), expected.argmax(1))
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCE_TYPES)
@@ -642,8 +642,8 @@ class TestSources:
         X, y = holed(IRIS)[order], SPECIES[order]
         model = MixtureClassifier(2, covariance_type=covariance_type, random_state=0, max_iter=15, tol=0)
         expected = quietly(model.fit, X, y).predict_proba(X)
-        found = quietly(model.fit, Batches(X, y)).predict_proba(X)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+        actual = quietly(model.fit, Batches(X, y)).predict_proba(X)
+        np.testing.assert_allclose(actual, expected, atol=1e-9)
 
     def test_batches_of_every_kind(self):
         weights = np.linspace(0.5, 2, 150)
@@ -667,11 +667,11 @@ class TestSources:
         X, y = ripley
         y = np.where(np.arange(len(y)) % 3 > 0, -1, y)
         expected = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(X, y).predict_proba(X)
-        found = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(Batches(X, y))
-        np.testing.assert_allclose(found.predict_proba(X), expected, atol=1e-9)
+        actual = MixtureClassifier(1, unlabeled=-1, random_state=0).fit(Batches(X, y))
+        np.testing.assert_allclose(actual.predict_proba(X), expected, atol=1e-9)
         missing = MixtureClassifier(1, unlabeled=np.nan, random_state=0).fit(Batches(X, np.where(y < 0, np.nan, y)))
         assert missing.classes_.tolist() == [0, 1]
-        np.testing.assert_array_equal(missing.predict_proba(X), found.predict_proba(X))
+        np.testing.assert_array_equal(missing.predict_proba(X), actual.predict_proba(X))
 
     def test_class_weight_and_batches(self):
         weight = {0: 1.0, 1: 2.0, 2: 5.0}
@@ -689,8 +689,8 @@ class TestSources:
         mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")
         model = MixtureClassifier(2, random_state=0, max_iter=30)
         expected = quietly(model.fit, X, SPECIES).predict_proba(X)
-        found = quietly(model.fit, mapped, SPECIES).predict_proba(mapped)
-        np.testing.assert_allclose(found, expected, atol=1e-9)
+        actual = quietly(model.fit, mapped, SPECIES).predict_proba(mapped)
+        np.testing.assert_allclose(actual, expected, atol=1e-9)
         np.testing.assert_allclose(model.explain(mapped).values, model.explain(X).values, atol=1e-9)
 
     def test_a_generator_can_be_read_only_once(self):

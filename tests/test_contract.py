@@ -156,11 +156,11 @@ class TestEveryEstimator:
         fitted = clone(estimator).fit(rows, torch.from_numpy(y).to(device))
         of_arrays = clone(estimator).fit(X, y)
         for method in ("predict_proba", "score_samples", "responsibilities", "impute"):
-            found = getattr(fitted, method)(rows)
-            assert isinstance(found, torch.Tensor)
-            assert (found.device, found.dtype) == (rows.device, dtype)
+            actual = getattr(fitted, method)(rows)
+            assert isinstance(actual, torch.Tensor)
+            assert (actual.device, actual.dtype) == (rows.device, dtype)
             tolerance = 1e-6 if dtype == torch.float64 else 1e-2
-            np.testing.assert_allclose(found.cpu(), getattr(of_arrays, method)(X), atol=tolerance)
+            np.testing.assert_allclose(actual.cpu(), getattr(of_arrays, method)(X), atol=tolerance)
         labels = fitted.predict(rows)
         assert isinstance(labels, torch.Tensor)
         assert (labels.device, labels.dtype) == (rows.device, torch.int64)
@@ -176,8 +176,8 @@ class TestEveryEstimator:
     def test_tensors_that_require_gradients_are_read_without_them(self, estimator, iris):
         X, y = iris
         rows = torch.from_numpy(X).requires_grad_()
-        found = clone(estimator).fit(rows, y).score_samples(rows)
-        assert not found.requires_grad
+        actual = clone(estimator).fit(rows, y).score_samples(rows)
+        assert not actual.requires_grad
 
     def test_input_is_left_alone(self, estimator, iris):
         X, y = iris
@@ -298,8 +298,8 @@ def test_nullable_columns_of_pandas_mean_missing(iris):
     holed[::5, 2] = np.nan
     nullable = pd.DataFrame(holed, columns=list("abcd")).astype("Float64")
     assert nullable.isna().to_numpy().sum() == 30
-    found = MixtureClassifier(1).fit(nullable, y).predict_proba(nullable)
-    np.testing.assert_allclose(found, MixtureClassifier(1).fit(holed, y).predict_proba(holed), rtol=1e-9)
+    actual = MixtureClassifier(1).fit(nullable, y).predict_proba(nullable)
+    np.testing.assert_allclose(actual, MixtureClassifier(1).fit(holed, y).predict_proba(holed), rtol=1e-9)
 
 
 def test_stacks_with_other_classifiers(iris):

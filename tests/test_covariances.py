@@ -120,9 +120,9 @@ def test_second_moments_are_weighted_outer_products(case, rng, device):
     covariance, _ = random_covariance(case, rng, device)
     deviations, weights = deviations_of(rng, device), tensor(rng.normal(size=(N_COMPONENTS, N_ROWS)), device)
     expected = image(covariance.form, torch.einsum("kn,kni,knj->kij", weights, deviations, deviations))
-    found = covariance.second_moments(deviations, weights)
-    assert len(found) == len(expected)
-    for part, expected_part in zip(found, expected, strict=True):
+    actual = covariance.second_moments(deviations, weights)
+    assert len(actual) == len(expected)
+    for part, expected_part in zip(actual, expected, strict=True):
         assert_close(part, expected_part)
 
 
@@ -440,8 +440,8 @@ def test_marginals_of_many_features_are_those_of_dense_matrices(make, small_tabl
         spread = sum(weight * own for weight, (_, own) in zip(weights, completions, strict=True))
         alone = covariance.select(slice(k, k + 1))
         expected_parts = image(alone.form, tensor(spread[None]))
-        found = given.conditional_moments(k, inverse, tensor(weights))
-        for part, expected_part in zip(found, expected_parts, strict=True):
+        actual = given.conditional_moments(k, inverse, tensor(weights))
+        for part, expected_part in zip(actual, expected_parts, strict=True):
             assert_close(part, expected_part[0], 1e-9)
 
 
@@ -492,14 +492,14 @@ def test_any_numbers_are_a_covariance(case, rng, device):
 @every_covariance
 def test_quadratics_are_the_precisions(case, rng, device):
     covariance, _ = random_covariance(case, rng, device)
-    found = covariance.quadratic(covariance.unconstrained())
+    actual = covariance.quadratic(covariance.unconstrained())
     precisions = torch.zeros_like(covariance.dense())
-    if found.diagonals is not None:
-        precisions = precisions + torch.diag_embed(found.diagonals)
-    if found.factors is not None:
-        precisions = precisions + found.sign * found.factors @ found.factors.mT
+    if actual.diagonals is not None:
+        precisions = precisions + torch.diag_embed(actual.diagonals)
+    if actual.factors is not None:
+        precisions = precisions + actual.sign * actual.factors @ actual.factors.mT
     assert_close(precisions, torch.linalg.inv(covariance.dense()), 1e-7)
-    assert_close(found.log_determinants, -covariance.log_determinants, 1e-7)
+    assert_close(actual.log_determinants, -covariance.log_determinants, 1e-7)
 
 
 @every_covariance
@@ -511,12 +511,12 @@ def test_quadratics_can_be_differentiated(case, rng, device):
     pull = tensor(rng.normal(size=(N_COMPONENTS, N_FEATURES, N_FEATURES)), device)
 
     def value(t: torch.Tensor) -> torch.Tensor:
-        found = covariance.quadratic({name: part + t * directions[name] for name, part in free.items()})
-        total = (found.log_determinants * pull[:, 0, 0]).sum()
-        if found.diagonals is not None:
-            total = total + (found.diagonals * pull.diagonal(dim1=1, dim2=2)).sum()
-        if found.factors is not None:
-            total = total + found.sign * (found.factors @ found.factors.mT * pull).sum()
+        actual = covariance.quadratic({name: part + t * directions[name] for name, part in free.items()})
+        total = (actual.log_determinants * pull[:, 0, 0]).sum()
+        if actual.diagonals is not None:
+            total = total + (actual.diagonals * pull.diagonal(dim1=1, dim2=2)).sum()
+        if actual.factors is not None:
+            total = total + actual.sign * (actual.factors @ actual.factors.mT * pull).sum()
         return total
 
     t, h = torch.zeros((), dtype=torch.float64, device=device, requires_grad=True), 1e-5
@@ -532,10 +532,10 @@ def test_leading_directions_of_a_matrix_of_that_kind_are_found(structure, rng, d
     made = structure.from_tensors(
         {name: tensor(part, device) for name, part in zip(tensor_names(structure), (diagonals, columns), strict=True)}
     )
-    found = structure.converted(FullCovariance(made.dense()))
-    assert type(found) is type(made)
-    assert found.of_precision == made.of_precision
-    ratio = found.dense().diagonal(dim1=1, dim2=2) / made.dense().diagonal(dim1=1, dim2=2)
+    actual = structure.converted(FullCovariance(made.dense()))
+    assert type(actual) is type(made)
+    assert actual.of_precision == made.of_precision
+    ratio = actual.dense().diagonal(dim1=1, dim2=2) / made.dense().diagonal(dim1=1, dim2=2)
     assert (abs(ratio.log()) < 0.7).all()
     assert structure.converted(made) is made
 

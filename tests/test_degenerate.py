@@ -295,15 +295,15 @@ def test_a_constant_column_tells_nothing(covariance_type, unit, rng, quiet):
     y[:45] = 0
     model = MixtureClassifier(1, covariance_type=covariance_type, tol=1e-9, max_iter=3000)
     constant, empty = (np.column_stack([X * unit, np.full((60, 2), value)]) for value in (5.0, np.nan))
-    found = model.fit(constant, y).predict_log_proba(constant)
-    np.testing.assert_allclose(found, model.fit(empty, y).predict_log_proba(empty), atol=1e-3)
+    actual = model.fit(constant, y).predict_log_proba(constant)
+    np.testing.assert_allclose(actual, model.fit(empty, y).predict_log_proba(empty), atol=1e-3)
 
 
 def test_a_constant_column_has_the_units_of_the_others_where_they_share_a_variance(rng):
     X, y = plain(rng, 60)
     X = np.column_stack([X, np.full(60, 5.0)])
-    found = [MixtureClassifier(1, covariance_type="spherical").fit(X * u, y).predict_proba(X * u) for u in (1.0, 1e-6)]
-    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+    actual = [MixtureClassifier(1, covariance_type="spherical").fit(X * u, y).predict_proba(X * u) for u in (1.0, 1e-6)]
+    np.testing.assert_allclose(actual[0], actual[1], atol=1e-9)
 
 
 def test_many_identical_rows(rng):

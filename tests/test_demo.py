@@ -71,7 +71,7 @@ def test_the_command_line_without_typer_says_so(monkeypatch, capsys):
 def test_table_marks_the_best_of_each_column():
     errors = {method.name: 0.2 for method in demo.METHODS} | {"QDA": 0.0512, "RBF-SVM": 0.0508}
     scores = {(name, "Ripley"): demo.Score(None, error, 1.0, 1.0) for name, error in errors.items()}
-    lines = demo.table("Error, %", scores, ["Ripley"], lambda found: 100 * found.error, "{:.1f}").splitlines()
+    lines = demo.table("Error, %", scores, ["Ripley"], lambda actual: 100 * actual.error, "{:.1f}").splitlines()
     assert [line.split()[0] for line in lines if line.endswith("5.1*")] == ["QDA", "RBF-SVM"]
     assert sum("*" in line for line in lines) == 2
 

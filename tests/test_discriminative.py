@@ -165,13 +165,13 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
         def _able(self, mixtures, every, left_out):
             return [0, 1] if every and len(mixtures) < len(gains) else []
 
-        def _tried(self, step, starts, found):
+        def _tried(self, step, starts, actual):
             more = [*starts, step]
-            return more, Optimum(found.place, found.score + gains[len(starts)] / self.weight, more)
+            return more, Optimum(actual.place, actual.score + gains[len(starts)] / self.weight, more)
 
     search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
-    found, steps = search.growth([], Optimum((0, 0, 0), 0.0, []))
-    assert len(steps) == len(found.mixtures) == kept
+    actual, steps = search.growth([], Optimum((0, 0, 0), 0.0, []))
+    assert len(steps) == len(actual.mixtures) == kept
 
 
 def test_classes_that_need_no_more_do_not_grow():

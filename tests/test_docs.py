@@ -42,11 +42,11 @@ def comments_and_strings(path: Path) -> str:
 
 def names_in_code() -> dict[str, set[str]]:
     """Words with hyphens in parentheses in comments and docstrings, and the files that hold them."""
-    found: dict[str, set[str]] = {}
+    actual: dict[str, set[str]] = {}
     for path in SOURCE.rglob("*.py"):
         for name in re.findall(r"\(([a-z]+(?:-[a-z]+)+)\)", comments_and_strings(path)):
-            found.setdefault(name, set()).add(path.relative_to(SOURCE).as_posix())
-    return found
+            actual.setdefault(name, set()).add(path.relative_to(SOURCE).as_posix())
+    return actual
 
 
 def headings(text: str) -> list[str]:

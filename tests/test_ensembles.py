@@ -86,13 +86,13 @@ def test_rows_that_a_member_has_not_seen_are_scored(rng, device):
     source = TensorSource(rows, counts=counts)
     block = next(source.blocks())
     objective = Members(stack.member_of, torch.arange(2, device=device))
-    found = objective.evaluate(log_joint, Targets(stack.mixture.class_of, counts=block.counts, components=slice(0, 4)))
+    actual = objective.evaluate(log_joint, Targets(stack.mixture.class_of, counts=block.counts, components=slice(0, 4)))
     own = torch.stack([m.log_joint(rows).logsumexp(1) for m in mixtures])  # (B, n)
-    assert_close(found.values[:2], counts.T * own)
-    assert_close(found.values[2:], torch.where(counts.T == 0, own, 0.0))
+    assert_close(actual.values[:2], counts.T * own)
+    assert_close(actual.values[2:], torch.where(counts.T == 0, own, 0.0))
     for b, mixture in enumerate(mixtures):
         alone = Joint().evaluate(mixture.log_joint(rows).T, Targets(mixture.class_of))
-        assert_close(found.numerator[stack.places[b]], alone.numerator * counts[:, b])
+        assert_close(actual.numerator[stack.places[b]], alone.numerator * counts[:, b])
 
 
 # ---- estimators --------------------------------------------------------------------------------------------------
@@ -169,11 +169,11 @@ def test_out_of_bag_figures_are_those_of_the_members_that_did_not_see_the_row(ri
     model = AveragedMixture(GaussianMixture(2, prior="default"), 2, resampling="subset", fraction=0.5, random_state=3)
     model.fit(X)
     own = np.stack([m.log_joint(torch.from_numpy(X)).logsumexp(1).numpy() for m in model.mixtures_])
-    found = model.oob_log_density_
+    actual = model.oob_log_density_
     mean = np.logaddexp(*own) - np.log(2)
-    known = np.isclose(found, own[0]) | np.isclose(found, own[1]) | np.isclose(found, mean)
-    assert (known | np.isnan(found)).all()
-    assert 0 < np.isnan(found).sum() < len(X)  # seen by both
+    known = np.isclose(actual, own[0]) | np.isclose(actual, own[1]) | np.isclose(actual, mean)
+    assert (known | np.isnan(actual)).all()
+    assert 0 < np.isnan(actual).sum() < len(X)  # seen by both
 
 
 def test_missing_cells_unlabeled_rows_and_weights(ripley, rng):
@@ -242,10 +242,10 @@ def test_merging_keeps_the_moments_of_every_class(name, rng, device):
         matrix = (weights[:, None, None] * (mixture.covariances[part] + off.unsqueeze(-1) * off.unsqueeze(-2))).sum(0)
         assert_close(small.means[c], mean)
         assert_close(small.weights[c], mixture.weights[part].sum())
-        found = small.covariances[c]
+        actual = small.covariances[c]
         if name in ("diag", "spherical"):
             matrix = torch.diag(matrix.diagonal())
-        assert_close(found, matrix)
+        assert_close(actual, matrix)
 
 
 def test_the_cheapest_pair_is_merged_first(rng, device):

@@ -64,9 +64,9 @@ def test_onnx_graphs_answer_as_the_model(name, tmp_path):
     if name in ("sparse", "nonnegative", "full", "diagonal, tempered"):
         prior = np.linspace(1, 2, n_classes)
         model = model.with_class_prior(prior / prior.sum())
-    session, found = answers(model, tmp_path / "model.onnx", X.to_numpy())
+    session, actual = answers(model, tmp_path / "model.onnx", X.to_numpy())
     expected = [model.predict_proba(X)] + ([model.score_samples(X)] if has_density else [])
-    for ours, theirs in zip(expected, found, strict=True):
+    for ours, theirs in zip(expected, actual, strict=True):
         assert theirs.dtype == np.float32
         assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
     assert len(session.run(None, {"X": X.to_numpy()[:1]})[0]) == 1  # any number of samples
@@ -81,8 +81,8 @@ def test_onnx_graphs_of_many_features_take_complete_samples(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 40)).astype(np.float32), rng.integers(2, size=200)
     model = MixtureClassifier(1).fit(X, y)
-    _, found = answers(model, tmp_path / "model.onnx", X)
-    assert_allclose(found[0], model.predict_proba(X), atol=1e-5)
+    _, actual = answers(model, tmp_path / "model.onnx", X)
+    assert_allclose(actual[0], model.predict_proba(X), atol=1e-5)
 
 
 # ---- scikit-learn ----------------------------------------------------------------------------------------------------

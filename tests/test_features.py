@@ -87,9 +87,9 @@ def rows(rng, device) -> torch.Tensor:
 @every_map
 def test_features_are_the_row_and_its_products_in_one_order(name, rows, rng, device):
     expected = np.array([features_by_loops(name, x) for x in rows.T.cpu().numpy()]).T
-    found = made((name, False, False, 1.0), rng, device).phi(rows)
-    assert_close(found, expected, 1e-15)
-    assert len(found) == MAPS[name].n_columns(N_FEATURES)
+    actual = made((name, False, False, 1.0), rng, device).phi(rows)
+    assert_close(actual, expected, 1e-15)
+    assert len(actual) == MAPS[name].n_columns(N_FEATURES)
 
 
 @every_model
@@ -155,8 +155,8 @@ def test_the_pullback_is_the_gradient(model, n_components, rows, rng, device):
     coefficients.pullback(sums, coefficients.forward(coefficients.phi(rows))[1], weights, slice(0, n_components))
     expected = gradients(coefficients, rows, weights)
     assert len(sums) == len(expected) == len(coefficients.parts)
-    for found, gradient in zip(sums, expected, strict=True):
-        assert_close(found, gradient, 1e-12)
+    for actual, gradient in zip(sums, expected, strict=True):
+        assert_close(actual, gradient, 1e-12)
 
 
 @every_model
@@ -170,8 +170,8 @@ def test_pullbacks_of_parts_add(model, rows, rng, device):
         for part in (slice(0, 4), slice(4, N_ROWS)):
             _, features = some.forward(some.phi(rows[:, part]))
             some.pullback(sums, features, weights[components, part], components)
-    for found, gradient in zip(sums, gradients(coefficients, rows, weights), strict=True):
-        assert_close(found, gradient, 1e-12)
+    for actual, gradient in zip(sums, gradients(coefficients, rows, weights), strict=True):
+        assert_close(actual, gradient, 1e-12)
 
 
 @every_model
@@ -181,9 +181,9 @@ def test_weights_in_single_precision_are_added_to_sums_in_double(model, rows, rn
     single = coefficients.select(slice(None), torch.float32)
     sums = coefficients.zeros()
     single.pullback(sums, single.forward(single.phi(rows.float()))[1], weights.float(), slice(0, N_COMPONENTS))
-    for found, gradient in zip(sums, gradients(coefficients, rows, weights), strict=True):
-        assert found.dtype == torch.float64
-        assert_close(found, gradient, 1e-4)
+    for actual, gradient in zip(sums, gradients(coefficients, rows, weights), strict=True):
+        assert actual.dtype == torch.float64
+        assert_close(actual, gradient, 1e-4)
 
 
 # ---- shared features, dense and sparse -------------------------------------------------------------------------------
@@ -259,12 +259,12 @@ def test_sums_are_moments_about_the_centre(model, rows, rng, device):
     sums = coefficients.zeros()
     _, features = coefficients.forward(coefficients.phi(rows))
     coefficients.pullback(sums, features, tensor(weights, device), slice(0, N_COMPONENTS))
-    found, x = coefficients.moments(sums, centre), rows.T.cpu().numpy()
-    assert found.reference is centre
-    assert_close(found.counts, weights.sum(1), 1e-12)
-    assert_close(found.firsts, weights @ x, 1e-12)
+    actual, x = coefficients.moments(sums, centre), rows.T.cpu().numpy()
+    assert actual.reference is centre
+    assert_close(actual.counts, weights.sum(1), 1e-12)
+    assert_close(actual.firsts, weights @ x, 1e-12)
     seconds = tensor(np.einsum("kn,ni,nj->kij", weights, x, x), device)
-    for part, expected in zip(found.seconds, image(found.form, seconds), strict=True):
+    for part, expected in zip(actual.seconds, image(actual.form, seconds), strict=True):
         assert_close(part, expected, 1e-12)
 
 

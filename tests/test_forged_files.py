@@ -54,19 +54,19 @@ STRANGE = [
 NUMBERS = [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e300, -1e300, 1e-300, 5.0]
 
 
-def places(code, found):
+def places(code, actual):
     """Every list and object in a header, with the keys of its entries."""
     for key in code if isinstance(code, dict) else range(len(code)):
-        found.append((code, key))
+        actual.append((code, key))
         if isinstance(code[key], dict | list):
-            places(code[key], found)
-    return found
+            places(code[key], actual)
+    return actual
 
 
 def change_header(model, tensors, rng):
-    found = places(model, [])
-    part, key = found[rng.integers(len(found))]
-    other, name = found[rng.integers(len(found))]
+    actual = places(model, [])
+    part, key = actual[rng.integers(len(actual))]
+    other, name = actual[rng.integers(len(actual))]
     action = rng.integers(4)
     if action == 0:
         part[key] = copy.deepcopy(STRANGE[rng.integers(len(STRANGE))])
@@ -112,11 +112,11 @@ def forge(header, tensors, rng, path):
 def assert_predicts(model):
     """Probabilities, or a word about an argument."""
     try:
-        found = model.predict_proba(ROWS)
+        actual = model.predict_proba(ROWS)
     except ValueError:
         return
-    assert found.ndim == 2
-    np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
+    assert actual.ndim == 2
+    np.testing.assert_allclose(actual.sum(1), 1.0, atol=1e-6)
 
 
 def look_at(path):
@@ -135,13 +135,13 @@ def look_at(path):
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
-    path, found = tmp_path_factory.mktemp("forged") / "model", []
+    path, actual = tmp_path_factory.mktemp("forged") / "model", []
     for model in MODELS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(ROWS, Y).save(path)
-        found.append(read_tensors(path, METADATA))
-    return found
+        actual.append(read_tensors(path, METADATA))
+    return actual
 
 
 @pytest.mark.parametrize("n_files", [200, pytest.param(5000, marks=pytest.mark.slow)])

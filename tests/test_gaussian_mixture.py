@@ -61,12 +61,12 @@ def assert_same_fit(ours, theirs, rows=X, tolerance: float = 1e-8) -> None:
         np.testing.assert_allclose(ours.lower_bounds_[1:], theirs.lower_bounds_[1:], rtol=0, atol=tolerance)
         assert ours.lower_bound_ == ours.lower_bounds_[-1]
     for name in PARAMETERS:
-        found, expected = getattr(ours, name), getattr(theirs, name)
-        assert found.shape == expected.shape, name
-        np.testing.assert_allclose(found, expected, rtol=100 * tolerance, atol=100 * tolerance, err_msg=name)
+        actual, expected = getattr(ours, name), getattr(theirs, name)
+        assert actual.shape == expected.shape, name
+        np.testing.assert_allclose(actual, expected, rtol=100 * tolerance, atol=100 * tolerance, err_msg=name)
     for name in METHODS:
-        found, expected = getattr(ours, name)(rows), getattr(theirs, name)(rows)
-        np.testing.assert_allclose(found, expected, rtol=100 * tolerance, atol=100 * tolerance, err_msg=name)
+        actual, expected = getattr(ours, name)(rows), getattr(theirs, name)(rows)
+        np.testing.assert_allclose(actual, expected, rtol=100 * tolerance, atol=100 * tolerance, err_msg=name)
 
 
 # ---- the same numbers as scikit-learn ------------------------------------------------------------------------------

@@ -117,10 +117,10 @@ def test_a_small_fit_is_that_of_the_host_and_lies_on_the_gpu(estimator, device):
 
 
 @pytest.mark.parametrize("objective", [Marginal(), Joint(), Conditional()], ids=lambda objective: objective.name)
-@pytest.mark.parametrize("case", [COVARIANCES[name] for name in ("full", "diag", "low_rank_1")], ids=str)
-def test_a_mixture_on_the_host_gives_the_same_pass(case, objective, rng, device):
+@pytest.mark.parametrize("name", ["full", "diag", "low_rank_1"])
+def test_a_mixture_on_the_host_gives_the_same_pass(name, objective, rng, device):
     """Coefficients and moments are computed where the mixture is, the rest where the samples are."""
-    mixture = random_mixture(case, rng, device)
+    mixture = random_mixture(COVARIANCES[name], rng, device)
     rows, labels = samples(device, 500, mixture.n_features)
     rows[3, 0] = torch.nan
     source = TensorSource(rows.double(), labels)

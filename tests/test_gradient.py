@@ -163,17 +163,17 @@ def test_lbfgs_finds_the_maximum_that_em_finds(case, rng, device):
     source = data.source(device)
     mixture = random_mixture(case, rng, device, class_of=np.array([0, 1, 2]))
     expected = run(EM(), problem_of(source), mixture, 3, 0.0).mixture
-    found = fit(mixture, source, 30, optimiser="lbfgs", objective=Joint()).mixture
-    assert_same_mixture(found, expected, 1e-4)
+    actual = fit(mixture, source, 30, optimiser="lbfgs", objective=Joint()).mixture
+    assert_same_mixture(actual, expected, 1e-4)
 
 
 def test_fixed_class_probabilities_are_kept(rng, device):
     class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
     mixture = random_mixture(COVARIANCES["diag"], rng, device).with_class_prior(class_prior)
     source = random_data(KINDS["labels"], rng).source(device)
-    found = fit(mixture, source, class_prior=class_prior).mixture
-    assert_close(found.log_class_prior.exp(), class_prior)
-    assert abs(found.log_weights - mixture.log_weights).max() > 1e-3
+    actual = fit(mixture, source, class_prior=class_prior).mixture
+    assert_close(actual.log_class_prior.exp(), class_prior)
+    assert abs(actual.log_weights - mixture.log_weights).max() > 1e-3
 
 
 def held_out_of(data, device) -> TensorSource:

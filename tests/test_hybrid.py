@@ -87,11 +87,11 @@ class LargestTensor(TorchDispatchMode):
         self.size = 0
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
-        found = operation(*arguments, **(options or {}))
-        for part in found if isinstance(found, tuple | list) else [found]:
+        actual = operation(*arguments, **(options or {}))
+        for part in actual if isinstance(actual, tuple | list) else [actual]:
             if isinstance(part, torch.Tensor):
                 self.size = max(self.size, part.nbytes)
-        return found
+        return actual
 
 
 @pytest.mark.parametrize("covariance_type", ["low_rank", "low_rank_precision"])

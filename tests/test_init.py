@@ -38,22 +38,22 @@ def shares_and_weights(data):
 @every_kind
 def test_a_description_has_the_means_and_variances_of_the_observed_cells(kind, rng, device, seeded):
     data = random_data(kind, rng)
-    found, shares = describe(data.source(device), N_CLASSES, seeded), shares_and_weights(data)
-    assert_close(found.class_weights, shares.sum(0)[:-1])
-    assert_close(found.unlabeled_weight, shares.sum(0)[-1])
-    assert (found.n_rows, found.n_missing) == (len(data.rows), np.isnan(data.rows).sum())
+    actual, shares = describe(data.source(device), N_CLASSES, seeded), shares_and_weights(data)
+    assert_close(actual.class_weights, shares.sum(0)[:-1])
+    assert_close(actual.unlabeled_weight, shares.sum(0)[-1])
+    assert (actual.n_rows, actual.n_missing) == (len(data.rows), np.isnan(data.rows).sum())
     seen, rows = ~np.isnan(data.rows), np.nan_to_num(data.rows)
     scatter, weight = 0, 0
     for c in range(N_CLASSES):
         cells = shares[:, c : c + 1] * seen
         if cells.sum():
             mean = (cells * rows).sum(0) / cells.sum(0)
-            assert_close(found.class_means[c], mean)
+            assert_close(actual.class_means[c], mean)
             scatter, weight = scatter + (cells * (rows - mean) ** 2).sum(0), weight + cells.sum(0)
-    assert_close(found.within, scatter / weight)
+    assert_close(actual.within, scatter / weight)
     cells = shares.sum(1, keepdims=True) * seen
     mean = (cells * rows).sum(0) / cells.sum(0)
-    assert_close(found.total, (cells * (rows - mean) ** 2).sum(0) / cells.sum(0))
+    assert_close(actual.total, (cells * (rows - mean) ** 2).sum(0) / cells.sum(0))
 
 
 def test_a_description_of_batches_is_that_of_the_whole(rng, device, seeded):
@@ -64,10 +64,10 @@ def test_a_description_of_batches_is_that_of_the_whole(rng, device, seeded):
         return Block(tensor(batch.rows, device), tensor(batch.labels, device), None, tensor(batch.weights, device))
 
     source = BatchSource(batches, read, data.rows.shape[1], device, torch.float64)
-    found, expected = (describe(s, N_CLASSES, seeded) for s in (source, data.source(device)))
+    actual, expected = (describe(s, N_CLASSES, seeded) for s in (source, data.source(device)))
     for name in ("class_weights", "class_means", "within", "total"):
-        assert_close(getattr(found, name), getattr(expected, name))
-    assert_close(found.frame.radii, locate(data.source(device)).radii)
+        assert_close(getattr(actual, name), getattr(expected, name))
+    assert_close(actual.frame.radii, locate(data.source(device)).radii)
 
 
 def test_variances_survive_an_offset_that_dwarfs_them(rng, device, seeded):
@@ -79,24 +79,24 @@ def test_variances_survive_an_offset_that_dwarfs_them(rng, device, seeded):
 def test_tight_classes_far_apart_keep_their_variances(rng, device, seeded):
     labels = np.arange(200) % 2
     rows = rng.normal(size=(200, 2)) + 2e4 * labels[:, None]
-    found = describe(Data(rows, labels=labels).source(device), 2, seeded)
-    assert_close(found.within, np.mean([rows[labels == c].var(0) for c in (0, 1)], 0), 1e-6)
-    assert (found.total > 1e7).all()
+    actual = describe(Data(rows, labels=labels).source(device), 2, seeded)
+    assert_close(actual.within, np.mean([rows[labels == c].var(0) for c in (0, 1)], 0), 1e-6)
+    assert (actual.total > 1e7).all()
 
 
 def test_a_column_that_does_not_vary_has_the_average_variance_of_the_others(rng, device, seeded):
     rows = np.column_stack([rng.normal(size=(50, 2)), np.full(50, 1234.5), np.full(50, np.nan)])
-    found = describe(Data(rows).source(device), 1, seeded)
+    actual = describe(Data(rows).source(device), 1, seeded)
     average = rows[:, :2].var(0).mean()
-    assert found.varies.tolist() == [True, True, False, False]
-    assert_close(found.within[2:], [average, average])
-    assert_close(found.total[2:], [average, average])
+    assert actual.varies.tolist() == [True, True, False, False]
+    assert_close(actual.within[2:], [average, average])
+    assert_close(actual.total[2:], [average, average])
 
 
 def test_columns_that_do_not_vary_at_all_have_variance_one(device, seeded):
-    found = describe(Data(np.full((5, 2), 7.0)).source(device), 1, seeded)
-    assert_close(found.within, [1.0, 1.0])
-    assert_close(found.total, [1.0, 1.0])
+    actual = describe(Data(np.full((5, 2), 7.0)).source(device), 1, seeded)
+    assert_close(actual.within, [1.0, 1.0])
+    assert_close(actual.total, [1.0, 1.0])
 
 
 @every_covariance
@@ -143,8 +143,8 @@ def separated(rng, device):
 @pytest.mark.parametrize("method", ["kmeans", "k-means++"])
 def test_seeds_find_separated_clusters(method, rng, device, seeded):
     rows, centres = separated(rng, device)
-    found = cluster(rows, torch.ones_like(rows[:, 0]), 4, method, seeded).cpu().numpy()
-    distances = np.linalg.norm(found[:, None] - centres, axis=-1)
+    actual = cluster(rows, torch.ones_like(rows[:, 0]), 4, method, seeded).cpu().numpy()
+    distances = np.linalg.norm(actual[:, None] - centres, axis=-1)
     assert sorted(distances.argmin(1)) == [0, 1, 2, 3]
     assert distances.min(1).max() < (0.1 if method == "kmeans" else 0.5)
 

@@ -97,8 +97,8 @@ def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
     assert math.isclose(fused.value, plain.value, rel_tol=1e-6)
     assert math.isclose(fused.weight, plain.weight, rel_tol=1e-12)
     about = plain.moments.about(mixture.means), fused.moments.about(mixture.means)
-    for expected, found in zip(*((m.counts, m.firsts, *m.seconds) for m in about), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    for expected, actual in zip(*((m.counts, m.firsts, *m.seconds) for m in about), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
     torch.testing.assert_close(fused.denominator_counts, plain.denominator_counts, rtol=1e-5, atol=1e-6)
 
 
@@ -158,8 +158,8 @@ def test_homogeneous_products(generator, name, n_components):
         sums = evaluator.no_sums()
         accumulate(sums, scores.softmax(0))
         answers.append((scores, *sums.products))
-    for expected, found in zip(*answers, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    for expected, actual in zip(*answers, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
 
 
 def no_triton(name):

@@ -51,32 +51,32 @@ def test_labels_are_those_of_the_solved_system(rng, device):
     shares = np.linalg.solve(np.eye(70) - 0.9 * dense_graph(rows, 5), given)
     expected = (shares / shares.sum(0) * frequencies).argmax(1)
     known, graph = torch.tensor(labels, device=device), graph_of(tensor(rows, device), 5)
-    found = spread(graph, known, tensor(frequencies, device), 0.9)
+    actual = spread(graph, known, tensor(frequencies, device), 0.9)
     expected[[0, 3, 50]] = [0, 0, 1]  # labels that are given stay
-    np.testing.assert_array_equal(found.cpu(), expected)
+    np.testing.assert_array_equal(actual.cpu(), expected)
 
 
 def test_rows_that_no_label_reaches_stay_unlabeled(rng, device):
     near, far = rng.normal(size=(20, 2)), rng.normal(size=(20, 2)) + 1e3
     labels = torch.full((40,), -1, device=device)
     labels[0], labels[1] = 0, 1
-    found = spread(graph_of(tensor(np.concatenate((near, far)), device), 3), labels, torch.ones(2, device=device))
-    assert bool((found[20:] == -1).all())
-    assert bool((found[:20] >= 0).all())
+    actual = spread(graph_of(tensor(np.concatenate((near, far)), device), 3), labels, torch.ones(2, device=device))
+    assert bool((actual[20:] == -1).all())
+    assert bool((actual[:20] >= 0).all())
 
 
 def test_equal_rows_do_no_harm(device):
     labels = torch.tensor([0, 1, -1, -1], device=device)
-    found = spread(graph_of(torch.zeros(4, 2, device=device), 2), labels, torch.ones(2, device=device))
-    assert found[:2].tolist() == [0, 1]
+    actual = spread(graph_of(torch.zeros(4, 2, device=device), 2), labels, torch.ones(2, device=device))
+    assert actual[:2].tolist() == [0, 1]
 
 
 def test_one_label_of_a_ring_finds_the_ring(rng):
     rows, truth = rings(rng)
     labels = np.full(len(rows), -1)
     labels[:2] = truth[:2]
-    found = MixtureClassifier({0: 1, 1: 6}, init="spread", unlabeled=-1, random_state=0).fit(rows, labels)
-    assert found.score(rows, truth) > 0.98
+    actual = MixtureClassifier({0: 1, 1: 6}, init="spread", unlabeled=-1, random_state=0).fit(rows, labels)
+    assert actual.score(rows, truth) > 0.98
     with pytest.warns(RepairWarning, match="has 1 samples for 6 components"):  # the start sees the labeled rows alone
         other = MixtureClassifier({0: 1, 1: 6}, unlabeled=-1, random_state=0).fit(rows, labels)
     assert other.score(rows, truth) < 0.98

@@ -178,7 +178,7 @@ def test_files_do_not_import_each_other():
 
 
 def imported_files(path: Path) -> set[Path]:
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mixtura"):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -186,8 +186,8 @@ def imported_files(path: Path) -> set[Path]:
             names = [alias.name for alias in node.names if alias.name.startswith("mixtura")]
         else:
             continue
-        found |= {file_of(name) for name in names}
-    return found
+        actual |= {file_of(name) for name in names}
+    return actual
 
 
 def file_of(name: str) -> Path:

@@ -69,36 +69,36 @@ def again(model, path):
     return mixtura.load(path)
 
 
-def assert_same_numbers(found, expected, name=""):
+def assert_same_numbers(actual, expected, name=""):
     """To rounding: where a buffer lies in memory may change how a product is rounded."""
-    np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=name)
 
 
-def assert_equal(found, expected, place="model"):
+def assert_equal(actual, expected, place="model"):
     """The same types and the same numbers to the last bit, all the way down."""
-    assert type(found) is type(expected), place
+    assert type(actual) is type(expected), place
     if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype, place
-        torch.testing.assert_close(found, expected.cpu(), rtol=0, atol=0, equal_nan=True)
+        assert actual.dtype == expected.dtype, place
+        torch.testing.assert_close(actual, expected.cpu(), rtol=0, atol=0, equal_nan=True)
     elif isinstance(expected, np.ndarray):
-        assert found.dtype == expected.dtype, place
+        assert actual.dtype == expected.dtype, place
         if expected.dtype == object:
-            assert_equal(found.tolist(), expected.tolist(), place)
+            assert_equal(actual.tolist(), expected.tolist(), place)
         else:
-            np.testing.assert_array_equal(found, expected, err_msg=place)
+            np.testing.assert_array_equal(actual, expected, err_msg=place)
     elif isinstance(expected, list | tuple):
-        for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+        for i, (one, other) in enumerate(zip(actual, expected, strict=True)):
             assert_equal(one, other, f"{place}.{i}")
     elif isinstance(expected, dict):
-        assert_equal(list(found.items()), list(expected.items()), place)
+        assert_equal(list(actual.items()), list(expected.items()), place)
     elif dataclasses.is_dataclass(expected):
         for name in (field.name for field in dataclasses.fields(expected) if not field.name.startswith("_")):
-            assert_equal(getattr(found, name), getattr(expected, name), f"{place}.{name}")
+            assert_equal(getattr(actual, name), getattr(expected, name), f"{place}.{name}")
     elif hasattr(expected, "get_params"):
-        assert_equal(arguments_of(found), arguments_of(expected), place)
-        assert_equal(fitted_of(found), fitted_of(expected), place)
+        assert_equal(arguments_of(actual), arguments_of(expected), place)
+        assert_equal(fitted_of(actual), fitted_of(expected), place)
     else:
-        assert found == expected or (found != found and expected != expected), place
+        assert actual == expected or (actual != actual and expected != expected), place
 
 
 def assert_same(loaded, model, rows=HOLED):
@@ -121,8 +121,8 @@ class TestRoundTrip:
         assert_same_numbers(loaded.predict_joint_log_proba(X), model.predict_joint_log_proba(X))
         np.testing.assert_array_equal(loaded.class_prior_, model.class_prior_)
         np.testing.assert_array_equal(loaded.n_components_, model.n_components_)
-        for found, expected in zip(loaded.sample(9), model.sample(9), strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for actual, expected in zip(loaded.sample(9), model.sample(9), strict=True):
+            np.testing.assert_array_equal(actual, expected)
 
     def test_density(self, covariance_type, path):
         model = GaussianMixture(2, covariance_type=covariance_type, max_iter=10, random_state=0).fit(HOLED)

@@ -175,9 +175,9 @@ def test_compiled_heads_agree(make):
         assert_close(compiled(x), head(x), 1e-5)
         x.requires_grad_()
         (expected,) = torch.autograd.grad(head(x).square().sum(), x)
-        (found,) = torch.autograd.grad(compiled(x).square().sum(), x)
+        (actual,) = torch.autograd.grad(compiled(x).square().sum(), x)
         torch._dynamo.reset()
-    assert_close(found, expected, 1e-4)
+    assert_close(actual, expected, 1e-4)
 
 
 @pytest.mark.slow
@@ -202,8 +202,8 @@ def test_a_recorded_head_has_the_same_gradients(name, device):
     plain = HEADS[name]().to(device)
     gc.collect()  # graphs of earlier tests: recorded modules refer to themselves, and may not be freed in a recording
     recorded = torch.cuda.make_graphed_callables(copy.deepcopy(plain), (x.clone().requires_grad_(),))
-    found = [torch.autograd.grad(functional.cross_entropy(h(x), y), h.components.weight) for h in (plain, recorded)]
-    assert_close(found[1][0], found[0][0], 1e-4, 1.0)
+    actual = [torch.autograd.grad(functional.cross_entropy(h(x), y), h.components.weight) for h in (plain, recorded)]
+    assert_close(actual[1][0], actual[0][0], 1e-4, 1.0)
 
 
 @pytest.fixture
@@ -270,8 +270,8 @@ def test_onnx_gives_the_same_logits(make):
         file = io.BytesIO()
         program.save(file)
     session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    assert_close(found, head(x), 1e-4)
+    (actual,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert_close(actual, head(x), 1e-4)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
@@ -285,9 +285,9 @@ def test_scores_are_those_of_the_twin(quadratic):
     head.double().train()(x)  # running means and variances
     head.eval()
     centre, scale = (part.numpy() for part in head.frame())
-    found = head.components.coefficients().detached()
-    projections = None if found.projections is None else found.projections.numpy()
-    known = found.weights.numpy(), found.bias.numpy(), projections
+    actual = head.components.coefficients().detached()
+    projections = None if actual.projections is None else actual.projections.numpy()
+    known = actual.weights.numpy(), actual.bias.numpy(), projections
     assert_close(head(x), twin.logits(x.numpy(), centre, scale, *known, quadratic, C))
     rows = (x.numpy() - centre) / scale
     scores = [
@@ -483,8 +483,8 @@ def test_a_pruned_head_passes_gradients_to_the_features():
     head = emptied()
     x = rows_and_labels()[0].requires_grad_()
     (expected,) = torch.autograd.grad(head(x).square().sum(), x)
-    (found,) = torch.autograd.grad(head.prune()(x).square().sum(), x)
-    assert_close(found, expected, 1e-4, 1.0)
+    (actual,) = torch.autograd.grad(head.prune()(x).square().sum(), x)
+    assert_close(actual, expected, 1e-4, 1.0)
 
 
 def test_the_divergence_empties_weights_that_are_of_no_use():
@@ -649,15 +649,15 @@ def test_running_density_equals_the_twin(quadratic):
         class_of = before.class_of.tolist()
         expected = twin.running_density(x.double().numpy(), scores, y.tolist(), *known, class_of, rate, quadratic)
         head.hybrid_loss(x.double(), y)
-        found = head.running_density.mixture(0.0)
-        assert_close(found.weights, expected[0], 1e-7)
-        assert_close(found.means, expected[1], 1e-6, 1.0)
-        assert_close(found.covariances, np.broadcast_to(expected[2], found.covariances.shape), 1e-6, 1.0)
+        actual = head.running_density.mixture(0.0)
+        assert_close(actual.weights, expected[0], 1e-7)
+        assert_close(actual.means, expected[1], 1e-6, 1.0)
+        assert_close(actual.covariances, np.broadcast_to(expected[2], actual.covariances.shape), 1e-6, 1.0)
         x = x + 0.1
     head.running_density.momentum = 1.0  # then a step is one of EM on the rows alone
     head(x.double(), y.clamp_min(0))
-    found = head.running_density.mixture(0.0)
-    assert_close(found.weights @ found.means, x.double().mean(0), 1e-6, 1.0)
+    actual = head.running_density.mixture(0.0)
+    assert_close(actual.weights @ actual.means, x.double().mean(0), 1e-6, 1.0)
 
 
 @pytest.mark.parametrize("quadratic", QUADRATICS)

@@ -114,15 +114,15 @@ def test_posteriors_and_what_they_sum_up_to_equal_the_twin(rng, data, sharing, l
     mixture, labeled = random_mixture(rng, sharing), data.labeled(layout, step)
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
     above, below = (part.sum(1) for part in reference.posteriors(*known))  # (N, J), times the row weights
-    found = [(chunk, posterior(mixture, chunk)) for chunk in labeled.chunks]
+    actual = [(chunk, posterior(mixture, chunk)) for chunk in labeled.chunks]
     counted = data.weights > 0
     for name, expected in (("numerators", above), ("gates", below)):
-        parts = torch.cat([getattr(part, name) * chunk.weights for chunk, part in found], 1)
+        parts = torch.cat([getattr(part, name) * chunk.weights for chunk, part in actual], 1)
         assert_close(parts.T, expected[counted])
-    assert_close(sum(sides(*part)[0] for part in found), above.T @ data.rows)
-    assert_close(sum(sides(*part)[1] for part in found), below.T @ data.rows)
-    assert_close(sum(net(*part) for part in found), (above - below).T @ data.rows)
-    parts = [counts_of(mixture, *part) for part in found]
+    assert_close(sum(sides(*part)[0] for part in actual), above.T @ data.rows)
+    assert_close(sum(sides(*part)[1] for part in actual), below.T @ data.rows)
+    assert_close(sum(net(*part) for part in actual), (above - below).T @ data.rows)
+    parts = [counts_of(mixture, *part) for part in actual]
     counts = sum(parts[1:], start=parts[0])
     assert_close(counts.value, reference.log_likelihood(*known))
     assert_close(counts.denominators, below.sum(0))
@@ -194,16 +194,16 @@ def test_no_step_lowers_the_objective(rng, data, make_solver, layout, sharing, s
 @every_strength
 def test_chunks_and_layout_change_nothing(rng, data, make_solver, sharing, strength):
     start = random_mixture(rng, sharing)
-    found = []
+    actual = []
     for layout, step in (("dense", 10**6), ("dense", 13), ("sparse", 10**6), ("sparse", 13)):
         solver, rows = make_solver(strength, first_removal=5), data.labeled(layout, step)
         progress = solver.init(rows, start)
         for _ in range(12):
             progress, _ = solver.step(rows, progress)
-        found.append(progress.mixture)
-    for other in found[1:]:
-        assert other.n_components == found[0].n_components
-        assert_close(other.coefficients, found[0].coefficients, 1e-7)
+        actual.append(progress.mixture)
+    for other in actual[1:]:
+        assert other.n_components == actual[0].n_components
+        assert_close(other.coefficients, actual[0].coefficients, 1e-7)
 
 
 @every_sharing
@@ -237,11 +237,11 @@ def test_the_accelerated_solver_is_not_behind_the_plain_rule(rng, data, sharing)
 def test_both_solvers_find_the_one_maximum_of_private_single_bases(rng, data):
     """With one basis a class this is multinomial logistic regression, which has no other maximum."""
     rows = data.labeled()
-    found = []
+    actual = []
     for solver, n_steps in ((Multiplicative(), 2500), (Accelerated(), 60)):
         start = random_mixture(np.random.default_rng(3), sharing="private", n_bases=1)
-        found.append(run(solver, rows, start, max_iter=n_steps, tol=0).mixture)
-    probabilities = [mixture.log_probabilities(torch.from_numpy(data.rows)).exp() for mixture in found]
+        actual.append(run(solver, rows, start, max_iter=n_steps, tol=0).mixture)
+    probabilities = [mixture.log_probabilities(torch.from_numpy(data.rows)).exp() for mixture in actual]
     assert_close(probabilities[0], probabilities[1], 2e-2)
 
 
@@ -336,7 +336,7 @@ def test_the_published_rule_equals_the_twin(rng, data, sharing):
 
 def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
     """Any penalty: the same probabilities, no weight at zero, and a sum of weights that only falls (LZZ06, eq. 15)."""
-    rows, found, totals = data.labeled(), [], []
+    rows, actual, totals = data.labeled(), [], []
     for strength in (0.0, 0.3, 5.0):
         solver = Multiplicative(sum_penalty=strength)
         progress = solver.init(rows, random_mixture(np.random.default_rng(3), sharing="private", n_bases=1))
@@ -352,11 +352,11 @@ def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
         if strength:
             assert (np.diff(sums[500:]) < 0).all()  # and towards zero: there is no other fixed point
         totals.append(sums[-1])
-        found.append(mixture.log_probabilities(torch.from_numpy(data.rows)).exp())
+        actual.append(mixture.log_probabilities(torch.from_numpy(data.rows)).exp())
     assert totals == sorted(totals, reverse=True)
     assert totals[-1] < 0.05 * totals[0]
-    for probabilities in found[1:]:
-        assert_close(probabilities, found[0], 2e-2)
+    for probabilities in actual[1:]:
+        assert_close(probabilities, actual[0], 2e-2)
 
 
 def test_the_published_start_cannot_move(data):

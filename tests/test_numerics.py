@@ -124,19 +124,19 @@ def test_low_rank_inverses_and_their_gradients(rng, device):
         return torch.linalg.solve_triangular(factors, left.mT, upper=False).mT, torch.logdet(factors @ factors.mT)
 
     def value(inverse):
-        found, log_determinants = inverse(diagonals, columns)
-        return (found @ found.mT * pull).sum() + (log_determinants * pull[:, 0, 0]).sum()
+        actual, log_determinants = inverse(diagonals, columns)
+        return (actual @ actual.mT * pull).sum() + (log_determinants * pull[:, 0, 0]).sum()
 
     torch.testing.assert_close(value(linalg.low_rank_inverse), value(plain))
     first, second = (torch.autograd.grad(value(way), (diagonals, columns)) for way in (linalg.low_rank_inverse, plain))
     torch.testing.assert_close(first, second)
     alone = linalg.low_rank_log_determinants(diagonals, columns)
     torch.testing.assert_close(alone, plain(diagonals, columns)[1])
-    found, expected = (
+    actual, expected = (
         torch.autograd.grad((way * pull[:, 0, 0]).sum(), (diagonals, columns))
         for way in (alone, plain(diagonals, columns)[1])
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     full = torch.diag_embed(diagonals) + columns @ columns.mT
     inverse, _ = linalg.low_rank_inverse(diagonals, columns)
     torch.testing.assert_close(torch.diag_embed(1 / diagonals) - inverse @ inverse.mT, torch.linalg.inv(full))

@@ -61,13 +61,13 @@ def test_every_objective_of_the_registry_is_in_the_table():
 @every_knowledge
 def test_values_and_responsibilities_equal_the_twin(objective, twin_objective, known, log_joint, rng, device):
     targets, shares = targets_of(known, rng, device)
-    found = objective.evaluate(log_joint, targets)
+    actual = objective.evaluate(log_joint, targets)
     rows = zip(log_joint.T.cpu().numpy(), shares, strict=True)
     values, numerator, denominator = map(np.array, zip(*(twin_objective(a, CLASS_OF, s) for a, s in rows), strict=True))
-    assert_close(found.values, values)
-    assert_close(found.numerator.T, numerator)
-    assert_close(found.signed.T, numerator - denominator)
-    assert (found.denominator is not None) == objective.needs_denominator
+    assert_close(actual.values, values)
+    assert_close(actual.numerator.T, numerator)
+    assert_close(actual.signed.T, numerator - denominator)
+    assert (actual.denominator is not None) == objective.needs_denominator
 
 
 @every_objective
@@ -134,9 +134,9 @@ def test_assigned_responsibilities_write_over_nothing_they_are_given(log_joint, 
 
 @every_objective
 def test_numerator_and_denominator_are_not_negative(objective, twin_objective, log_joint, rng, device):
-    found = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
-    assert (found.numerator >= 0).all()
-    assert found.denominator is None or (found.denominator >= 0).all()
+    actual = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
+    assert (actual.numerator >= 0).all()
+    assert actual.denominator is None or (actual.denominator >= 0).all()
 
 
 @every_objective
@@ -176,9 +176,9 @@ def test_responsibilities_sum_to_one_and_conditional_ones_to_zero(known, log_joi
 
 
 def test_an_unlabeled_row_tells_nothing_of_its_class(log_joint, rng, device):
-    found = Conditional().evaluate(log_joint, targets_of("none_labeled", rng, device)[0])
-    assert_close(found.values, np.zeros(N_ROWS))
-    assert_close(found.signed, np.zeros((len(CLASS_OF), N_ROWS)))
+    actual = Conditional().evaluate(log_joint, targets_of("none_labeled", rng, device)[0])
+    assert_close(actual.values, np.zeros(N_ROWS))
+    assert_close(actual.signed, np.zeros((len(CLASS_OF), N_ROWS)))
 
 
 def test_a_row_with_the_margin_asks_for_nothing(device):
@@ -196,9 +196,9 @@ def test_the_slider_goes_from_the_likelihood_to_the_other_objective(discriminati
     targets, _ = targets_of("some", rng, device)
     ends = [(1.0, Joint()), (0.0, discriminative)]
     for tradeoff, expected in ends:
-        found, alone = (o.evaluate(log_joint, targets) for o in (Hybrid(tradeoff, discriminative), expected))
-        assert_close(found.values, alone.values)
-        assert_close(found.signed, alone.signed)
+        actual, alone = (o.evaluate(log_joint, targets) for o in (Hybrid(tradeoff, discriminative), expected))
+        assert_close(actual.values, alone.values)
+        assert_close(actual.signed, alone.signed)
         hybrid = Hybrid(tradeoff, discriminative)
         assert (hybrid.own_class_only, hybrid.has_density) == (alone.denominator is None, alone.denominator is None)
 
@@ -214,30 +214,30 @@ def test_far_log_joints_neither_overflow_nor_vanish(objective, twin_objective, l
 @every_objective
 def test_a_component_of_no_weight_has_no_responsibility(objective, twin_objective, log_joint, rng, device):
     log_joint[1] = -torch.inf
-    found = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
-    assert torch.isfinite(found.values).all()
-    assert (found.signed[1] == 0).all()
-    assert torch.isfinite(found.signed).all()
+    actual = objective.evaluate(log_joint, targets_of("soft", rng, device)[0])
+    assert torch.isfinite(actual.values).all()
+    assert (actual.signed[1] == 0).all()
+    assert torch.isfinite(actual.signed).all()
 
 
 def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_responsibilities(log_joint, rng, device):
     log_joint[:, 5] = -torch.inf
     for objective in (Joint(), Marginal()):
-        found = objective.evaluate(log_joint, targets_of("some", rng, device)[0])
-        assert found.values[5] == -torch.inf
-        assert (found.numerator[:, 5] == 0).all()
-        assert torch.isfinite(found.values).sum() == N_ROWS - 1
+        actual = objective.evaluate(log_joint, targets_of("some", rng, device)[0])
+        assert actual.values[5] == -torch.inf
+        assert (actual.numerator[:, 5] == 0).all()
+        assert torch.isfinite(actual.values).sum() == N_ROWS - 1
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 def test_posteriors_are_the_gradient_of_the_log_sum(dim, rng, device):
     log_joint = tensor(rng.normal(0, 3, size=(4, 6, 2)), device)
     variable = log_joint.clone().requires_grad_()
-    values, found = posteriors(variable, dim)
+    values, actual = posteriors(variable, dim)
     (gradient,) = torch.autograd.grad(values.sum(), variable)
     assert_close(values, log_joint.logsumexp(dim))
-    assert_close(found, gradient)
-    assert_close(found, log_joint.softmax(dim))
+    assert_close(actual, gradient)
+    assert_close(actual, log_joint.softmax(dim))
     assert torch.autograd.gradcheck(lambda a: posteriors(a, dim), variable)
 
 
@@ -245,21 +245,21 @@ def test_posteriors_of_components_and_rows_without_a_density_are_zero(log_joint,
     log_joint[:, 2] = -torch.inf  # a row that no component explains
     log_joint[1, 3] = -torch.inf
     before = log_joint.clone()
-    values, found = posteriors(log_joint)
+    values, actual = posteriors(log_joint)
     assert values[2] == -torch.inf
-    assert (found[:, 2] == 0).all()
-    assert found[1, 3] == 0
+    assert (actual[:, 2] == 0).all()
+    assert actual[1, 3] == 0
     explained = torch.arange(N_ROWS, device=device) != 2
-    assert_close(found[:, explained], log_joint[:, explained].softmax(0))
+    assert_close(actual[:, explained], log_joint[:, explained].softmax(0))
     assert torch.equal(log_joint, before)
 
 
 @pytest.mark.parametrize("size", [1e5, 1e16, 1e19, 1e150, 1e300])
 def test_posteriors_of_rows_far_away_sum_to_one(size, rng, device):
     log_joint = -size * torch.tensor(1 + rng.random(size=(4, 200)), device=device)
-    found = posteriors(log_joint)[1].T
-    assert_close(found.sum(1), torch.ones(200))
-    assert torch.equal(found.argmax(1), log_joint.argmax(0))
+    actual = posteriors(log_joint)[1].T
+    assert_close(actual.sum(1), torch.ones(200))
+    assert torch.equal(actual.argmax(1), log_joint.argmax(0))
 
 
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1, 1, 1], [2, 2, 2], [3, 3], [6], [1, 3, 2]], ids=str)
@@ -283,7 +283,7 @@ def test_the_two_log_joints_of_classes_agree(log_joint, device):
 @pytest.mark.parametrize("distance", [80.0, 95.0, 200.0])
 def test_a_row_far_from_its_class_has_a_finite_gradient_in_single_precision(distance):
     log_joint = torch.tensor([[-distance], [0.0]], requires_grad=True)
-    found = Conditional().evaluate(log_joint, Targets(torch.tensor([0, 1]), torch.tensor([0])))
-    (gradient,) = torch.autograd.grad(found.values.sum(), log_joint)
-    assert found.values.item() == pytest.approx(-distance)
+    actual = Conditional().evaluate(log_joint, Targets(torch.tensor([0, 1]), torch.tensor([0])))
+    (gradient,) = torch.autograd.grad(actual.values.sum(), log_joint)
+    assert actual.values.item() == pytest.approx(-distance)
     assert_close(gradient, torch.tensor([[1.0], [-1.0]]), 1e-5)

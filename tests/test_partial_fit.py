@@ -51,10 +51,10 @@ def test_steps_equal_the_twin(step, rng):
         added = twin_sums(responsibilities(model, batch), own, batch)
         sums = [(1 - gamma) * before + now for before, now in zip(sums, added, strict=True)]
         model.partial_fit(batch, sample_weight=own, step=step)
-        for found, expected in zip(
+        for actual, expected in zip(
             (model.weights_, model.means_, model.covariances_), twin_update(sums, model.reg_covar), strict=True
         ):
-            np.testing.assert_allclose(found, expected, rtol=1e-9)
+            np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])

@@ -183,10 +183,10 @@ def test_log_joints_keep_their_digits_whatever_the_radii(name, scale, where, rng
     near = mixture.means.cpu().numpy() + scale * rng.normal(size=(5, N_FEATURES))
     rows = np.concatenate([100 * rng.normal(size=(3, N_FEATURES)), near])
     source = TensorSource(tensor(rows, device))
-    found = log_joint_of(mixture, source, locate(source) if where == "rows" else None).cpu().numpy()
+    actual = log_joint_of(mixture, source, locate(source) if where == "rows" else None).cpu().numpy()
     with mpmath.workdps(60):
         truth = np.array([[precise_log_joint(mpmath, mixture, row, k) for k in range(5)] for row in rows])
-    assert (abs(found - truth) <= 1e-8 * np.maximum(1, abs(truth))).all()
+    assert (abs(actual - truth) <= 1e-8 * np.maximum(1, abs(truth))).all()
 
 
 def precise_log_joint(mpmath, mixture, row, k) -> float:
@@ -595,8 +595,8 @@ def test_buffers_can_be_used_again(case, path, rng, device):
     frame = frame_on(path, mixture, locate(source), torch.float64)
     expected = summarise(mixture, source, Conditional(), frame)
     for memory_limit in (2**28, 4000, 2**28):
-        found = summarise(mixture, source, Conditional(), frame, memory_limit, buffers)
-        assert_same_summary(found, expected, 1e-11)
+        actual = summarise(mixture, source, Conditional(), frame, memory_limit, buffers)
+        assert_same_summary(actual, expected, 1e-11)
         summarise(other, source, Joint(), locate(source), memory_limit, buffers)
 
 
@@ -665,5 +665,5 @@ def test_a_chunk_is_loaded_with_what_is_known_of_its_rows(labels, by_label, rng)
 def test_parts_of_rows_in_memory_give_answers_in_order(layout, memory_limit, rng):
     rows = tensor(np.where(rng.random((23, 3)) < 0.5, 0.0, rng.normal(size=(23, 3))))
     given = rows if layout == "dense" else from_scipy(sparse.csr_matrix(rows.numpy()))
-    found = map_parts(given, 24, memory_limit, lambda part: 2 * part.to_dense())
-    assert torch.equal(found, 2 * rows)
+    actual = map_parts(given, 24, memory_limit, lambda part: 2 * part.to_dense())
+    assert torch.equal(actual, 2 * rows)

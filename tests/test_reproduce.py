@@ -145,8 +145,8 @@ def test_the_readme_and_the_page_of_all_tables_are_rendered():
 def test_a_figure_is_equal_within_the_standard_error_of_the_difference(published, error, own, verdict):
     assert comparison.judged("row", "column", published, error, own, other=False, lower=True).verdict == verdict
     opposite = {"better": "worse", "worse": "better"}
-    found = comparison.judged("row", "column", published, error, own, other=False, lower=False).verdict
-    assert found == opposite.get(verdict, verdict)
+    actual = comparison.judged("row", "column", published, error, own, other=False, lower=False).verdict
+    assert actual == opposite.get(verdict, verdict)
 
 
 def test_published_errors_are_printed_or_binomial():

@@ -51,12 +51,12 @@ def test_the_table_is_made_from_settings_chosen_on_training_rows(script):
     run("table", "mnist_2")
     page = report(folder)
     assert {line["training"].get("learning_rate") for line in runs_of(folder, "heads_select_mnist_2")} == {None, 0.003}
-    found = runs_of(folder, "heads_mnist_2")
-    assert [line["method"] for line in found] == ["softmax", "softmax_l1", "large_margin", "mixture", "sparse"]
-    for line in found:
+    actual = runs_of(folder, "heads_mnist_2")
+    assert [line["method"] for line in actual] == ["softmax", "softmax_l1", "large_margin", "mixture", "sparse"]
+    for line in actual:
         assert line["nll"] < 2.3, line  # chance is log 10
         assert 0 <= line["ece"] <= 100
-    sparse = found[-1]
+    sparse = actual[-1]
     assert sparse["sparsity"] == pytest.approx(100 * (1 - sparse["weights_left"] / sparse["weights"]))
     assert sparse["pruned_difference"] < 1e-3
     assert page.count("SDGM, `SparseMixtureHead`") == 1
@@ -66,8 +66,8 @@ def test_the_table_is_made_from_settings_chosen_on_training_rows(script):
 def test_features_are_followed_and_drawn(script):
     pytest.importorskip("matplotlib").use("Agg")
     run, folder = script
-    found = np.load(folder / "heads_features.npz")
-    assert found["sparse_moving"].shape == (len(found["steps"]), 297, 2)
+    actual = np.load(folder / "heads_features.npz")
+    assert actual["sparse_moving"].shape == (len(actual["steps"]), 297, 2)
     run("pictures")
     assert (folder / "heads_features.png").stat().st_size > 10_000
     assert (folder / "heads_moving.gif").read_bytes()[:4] == b"GIF8"
@@ -102,8 +102,8 @@ def test_quality_is_that_of_hand_made_predictions(script):
     from reproduce.head_training import auroc, quality
 
     logits = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.4, 0.6]]).log()
-    found = quality(logits, torch.tensor([0, 0, 1, 1]))
-    assert found["error"] == pytest.approx(25)
-    assert found["nll"] == pytest.approx(-np.log([0.8, 0.8, 0.2, 0.6]).mean(), rel=1e-5)
-    assert found["ece"] == pytest.approx(100 * (0.4 + 0.4) / 4, rel=1e-4)  # 2.4 of 3 against 2, and 0.6 of 1 against 1
+    actual = quality(logits, torch.tensor([0, 0, 1, 1]))
+    assert actual["error"] == pytest.approx(25)
+    assert actual["nll"] == pytest.approx(-np.log([0.8, 0.8, 0.2, 0.6]).mean(), rel=1e-5)
+    assert actual["ece"] == pytest.approx(100 * (0.4 + 0.4) / 4, rel=1e-4)  # 2.4 of 3 against 2, and 0.6 of 1 against 1
     assert auroc(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.5])) == 0.75

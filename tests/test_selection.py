@@ -67,13 +67,13 @@ def test_rounded_values_are_not_taken_for_clusters():
 
 
 def test_long_clusters_that_mislead_kmeans_are_counted_right():
-    found, usual = [], []
+    actual, usual = [], []
     for seed in range(3):
         X = stripes(seed)
-        found.append(GaussianMixture("auto", random_state=0).fit(X).mixture_.n_components)
+        actual.append(GaussianMixture("auto", random_state=0).fit(X).mixture_.n_components)
         fits = [GaussianMixture(k, random_state=0, max_iter=500).fit(X) for k in range(1, 8)]
         usual.append(1 + int(np.argmin([fit.bic(X) for fit in fits])))
-    assert found == [4, 4, 4]
+    assert actual == [4, 4, 4]
     assert sum(k == 4 for k in usual) <= 1
 
 
@@ -118,10 +118,10 @@ def test_penalties_are_ten_and_differ():
 @pytest.mark.parametrize("criterion", ["bic", "icl"])
 def test_information_criteria_equal_the_twin(criterion, ripley):
     X, _ = ripley
-    found = choose(X, [Shrinkage(4.0)], 3, criterion)
-    (candidate,) = found.table
+    actual = choose(X, [Shrinkage(4.0)], 3, criterion)
+    (candidate,) = actual.table
     total = 0.0
-    for own in reference.log_joint(X, reference.twin_of(found.start)):
+    for own in reference.log_joint(X, reference.twin_of(actual.start)):
         total -= 2 * logsumexp(own)
         shares = np.exp(own - logsumexp(own))
         total -= 2 * (shares * np.log(shares)).sum() if criterion == "icl" else 0.0

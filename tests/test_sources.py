@@ -32,8 +32,8 @@ def indices_of(group, n_rows) -> list[int]:
 def test_groups_hold_every_row_exactly_once(kind, by_label, rng, device):
     data = random_data(kind, rng)
     groups = block_of(data, device).groups(by_label)
-    found = [i for group in groups for i in indices_of(group, len(data.rows))]
-    assert sorted(found) == list(range(len(data.rows)))
+    actual = [i for group in groups for i in indices_of(group, len(data.rows))]
+    assert sorted(actual) == list(range(len(data.rows)))
     assert [group.n_rows for group in groups] == [len(indices_of(group, len(data.rows))) for group in groups]
 
 

@@ -146,9 +146,9 @@ class TestModel:
 
     def test_tensors_in_tensors_out(self, fitted, ripley):
         rows = torch.from_numpy(ripley[0]).float()
-        found = fitted.predict_proba(rows)
-        assert found.dtype == torch.float32
-        np.testing.assert_allclose(found, fitted.predict_proba(ripley[0]), atol=1e-4)
+        actual = fitted.predict_proba(rows)
+        assert actual.dtype == torch.float32
+        np.testing.assert_allclose(actual, fitted.predict_proba(ripley[0]), atol=1e-4)
         assert isinstance(fitted.predict(rows), torch.Tensor)
 
 
@@ -205,13 +205,13 @@ class TestFiles:
         rows = rbf_kernel(X) if kernel == "precomputed" else X
         model = quietly(SparseMixtureClassifier(kernel=kernel, **QUICK | {"max_iter": 12}).fit, rows, y)
         model.save(tmp_path / "model")
-        found = mixtura.load(tmp_path / "model")
+        actual = mixtura.load(tmp_path / "model")
         for moderated in (False, True):
-            np.testing.assert_array_equal(found.predict_proba(rows, moderated), model.predict_proba(rows, moderated))
-        assert found.history_ == model.history_
-        assert found.log_evidence_ == model.log_evidence_
-        assert found.basis_names_ == model.basis_names_
-        assert found.get_params() == model.get_params()
+            np.testing.assert_array_equal(actual.predict_proba(rows, moderated), model.predict_proba(rows, moderated))
+        assert actual.history_ == model.history_
+        assert actual.log_evidence_ == model.log_evidence_
+        assert actual.basis_names_ == model.basis_names_
+        assert actual.get_params() == model.get_params()
 
     def test_the_file_is_small(self, machine, tmp_path):
         machine.save(tmp_path / "model")

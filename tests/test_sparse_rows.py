@@ -24,9 +24,9 @@ def dense(rows) -> torch.Tensor:
 
 
 def test_a_matrix_of_scipy_keeps_its_values(rows):
-    found = from_scipy(sparse.csr_matrix(rows))
-    assert (is_dense(found), is_dense(tensor(rows))) == (False, True)
-    assert torch.equal(dense(found), tensor(rows))
+    actual = from_scipy(sparse.csr_matrix(rows))
+    assert (is_dense(actual), is_dense(tensor(rows))) == (False, True)
+    assert torch.equal(dense(actual), tensor(rows))
 
 
 def test_indices_in_any_order_are_taken():
@@ -48,9 +48,9 @@ def test_rows_by_their_numbers(layout, rows):
 
 @every_layout
 def test_transposed_rows(layout, rows):
-    found = transposed(layout(rows))
-    assert found.layout == layout(rows).layout
-    assert torch.equal(dense(found), tensor(rows.T))
+    actual = transposed(layout(rows))
+    assert actual.layout == layout(rows).layout
+    assert torch.equal(dense(actual), tensor(rows.T))
 
 
 @every_layout

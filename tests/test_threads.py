@@ -22,11 +22,11 @@ def two_threads():
 
 def in_a_thread(work):
     """What work returns in a thread of its own."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(work()))
+    actual = []
+    thread = threading.Thread(target=lambda: actual.append(work()))
     thread.start()
     thread.join()
-    return found[0]
+    return actual[0]
 
 
 def classes(n_rows: int, size: int, seed: int = 0):
@@ -102,28 +102,28 @@ def test_fits_side_by_side_give_the_bits_of_one_alone(name):
     make, (X, y) = FITS[name]
     X = X - X.min(0)
     alone = make().fit(X, y).predict_proba(X)
-    found = []
-    workers = [threading.Thread(target=lambda: found.append(make().fit(X, y).predict_proba(X))) for _ in range(3)]
+    actual = []
+    workers = [threading.Thread(target=lambda: actual.append(make().fit(X, y).predict_proba(X))) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert len(found) == 3
-    assert all(np.array_equal(other, alone) for other in found)
+    assert len(actual) == 3
+    assert all(np.array_equal(other, alone) for other in actual)
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_one_model_may_predict_in_several_threads():
     X, y = classes(40_000, 10)
     model = MixtureClassifier(2, random_state=0).fit(X[:500], y[:500])
-    alone, found = model.predict_proba(X), []
-    workers = [threading.Thread(target=lambda: found.append(model.predict_proba(X))) for _ in range(4)]
+    alone, actual = model.predict_proba(X), []
+    workers = [threading.Thread(target=lambda: actual.append(model.predict_proba(X))) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert len(found) == 4
-    assert all(np.array_equal(other, alone) for other in found)
+    assert len(actual) == 4
+    assert all(np.array_equal(other, alone) for other in actual)
 
 
 class Small:

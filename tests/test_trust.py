@@ -113,10 +113,10 @@ def test_missing_labels_are_unlabeled_where_asked_for(model, labels):
     if not takes_unlabeled(model):
         assert model.get_params().get("unlabeled") is None
         return
-    found = fitted(with_unlabeled(model, np.nan), ROWS, labels)
+    actual = fitted(with_unlabeled(model, np.nan), ROWS, labels)
     expected = fitted(with_unlabeled(model, -1), ROWS, SOME)
-    assert found.classes_.tolist() == [0, 1]
-    np.testing.assert_array_equal(found.predict_proba(ROWS), expected.predict_proba(ROWS))
+    assert actual.classes_.tolist() == [0, 1]
+    np.testing.assert_array_equal(actual.predict_proba(ROWS), expected.predict_proba(ROWS))
 
 
 def test_missing_text_labels():
@@ -183,10 +183,10 @@ def with_absent_rows(rng):
 @pytest.mark.parametrize("model", (ESTIMATORS | STARTS).values(), ids=ESTIMATORS | STARTS)
 def test_rows_of_weight_zero_change_nothing(model, with_absent_rows):
     without, more = with_absent_rows
-    expected, found = fitted(model, *without), fitted(model, *more)
-    np.testing.assert_array_equal(answers(found), answers(expected))
+    expected, actual = fitted(model, *without), fitted(model, *more)
+    np.testing.assert_array_equal(answers(actual), answers(expected))
     for name in ("oob_score_", "oob_log_loss_"):
-        assert getattr(found, name, None) == getattr(expected, name, None)
+        assert getattr(actual, name, None) == getattr(expected, name, None)
 
 
 def test_rows_of_weight_zero_in_batches_and_memory_maps(with_absent_rows, tmp_path):
@@ -213,8 +213,9 @@ def test_splits_number_all_rows(with_absent_rows):
     present = np.flatnonzero(more[2])
     splits = [(np.arange(30), np.arange(30, 60)), (np.arange(30, 60), np.arange(30))]
     expected = fitted(DiscriminativeMixtureClassifier(cv=splits, max_iter=5), *without)
-    found = fitted(DiscriminativeMixtureClassifier(cv=[(present[a], present[b]) for a, b in splits], max_iter=5), *more)
-    np.testing.assert_array_equal(answers(found), answers(expected))
+    renumbered = [(present[a], present[b]) for a, b in splits]
+    actual = fitted(DiscriminativeMixtureClassifier(cv=renumbered, max_iter=5), *more)
+    np.testing.assert_array_equal(answers(actual), answers(expected))
 
 
 def test_components_need_rows_of_positive_weight():
@@ -242,10 +243,10 @@ every_missing_value = pytest.mark.parametrize("rows", MISSING_VALUES.values(), i
 @every_nan_taker
 def test_masked_values_are_missing_at_fit_and_predict(model, rows):
     expected = fitted(model, HOLES, LABELS)
-    found = fitted(model, rows, LABELS)
+    actual = fitted(model, rows, LABELS)
     # Columns of a frame lie one after another in memory: sums round otherwise, and Adam's first steps are signs.
-    np.testing.assert_allclose(answers(found, rows), answers(expected, HOLES), atol=1e-2)
-    np.testing.assert_allclose(found.impute(rows), expected.impute(HOLES), atol=1e-2)
+    np.testing.assert_allclose(answers(actual, rows), answers(expected, HOLES), atol=1e-2)
+    np.testing.assert_allclose(actual.impute(rows), expected.impute(HOLES), atol=1e-2)
 
 
 @every_missing_value
@@ -287,12 +288,12 @@ def test_a_column_without_an_observed_value_is_named_and_stays_missing(model, tm
     with pytest.warns(
         RepairWarning, match=r"^X has no observed value in columns \['empty'\]: they have no effect"
     ) as caught:
-        found = fitted(model, frame, LABELS)
+        actual = fitted(model, frame, LABELS)
     assert len(caught) == 1
-    filled = np.asarray(found.impute(frame))
+    filled = np.asarray(actual.impute(frame))
     assert np.isnan(filled[:, 1]).all()
     assert np.isfinite(filled[:, [0, 2]]).all()
-    found.save(tmp_path / "model")
+    actual.save(tmp_path / "model")
     assert np.isnan(np.asarray(load(tmp_path / "model").impute(frame))[:, 1]).all()
     with pytest.warns(RepairWarning, match=r"no observed value in columns \[1\]"):
         fitted(model, frame.to_numpy(), LABELS)
@@ -356,8 +357,8 @@ WITHOUT_PRIOR = {
 @pytest.mark.parametrize("factor", [1e-20, 1e-3, 7.0, 1e20])
 @pytest.mark.parametrize("model", WITHOUT_PRIOR.values(), ids=WITHOUT_PRIOR)
 def test_without_a_prior_a_common_factor_of_weights_changes_nothing(model, factor):
-    expected, found = (answers(fitted(model, ROWS, LABELS, weights)) for weights in (WEIGHTS, factor * WEIGHTS))
-    np.testing.assert_allclose(found, expected, atol=1e-9)
+    expected, actual = (answers(fitted(model, ROWS, LABELS, weights)) for weights in (WEIGHTS, factor * WEIGHTS))
+    np.testing.assert_allclose(actual, expected, atol=1e-9)
 
 
 def test_with_a_prior_weights_count_against_it():
@@ -392,13 +393,13 @@ def test_any_value_gets_finite_answers_or_is_named(model, value):
         if not hasattr(model, method):
             continue
         try:
-            found = getattr(model, method)(rows)
+            actual = getattr(model, method)(rows)
         except ValueError as error:
             refusal = str(error)
         else:
-            assert not np.isnan(found).any()
+            assert not np.isnan(actual).any()
             if method == "predict_proba":
-                np.testing.assert_allclose(found.sum(1), 1)
+                np.testing.assert_allclose(actual.sum(1), 1)
             continue
         assert re.search(REFUSAL, refusal)
         assert abs(value) > 1e10
@@ -472,8 +473,8 @@ def test_missing_values_in_lists():
     rows = [[1.0, pd.NA], [None, 2.0], *ROWS.tolist()]
     holes = np.vstack(([1.0, np.nan], [np.nan, 2.0], ROWS))
     labels = [0, 1, *LABELS]
-    found, expected = (MixtureClassifier(1).fit(part, labels).predict_proba(part) for part in (rows, holes))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (MixtureClassifier(1).fit(part, labels).predict_proba(part) for part in (rows, holes))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("device", ["mps", "xpu", "vulkan"])
@@ -582,9 +583,9 @@ def test_every_class_with_fewer_rows_than_components_is_named(name):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(rows, labels)
-    (found,) = [warning for warning in caught if "fewer samples" in str(warning.message)]
-    assert str(found.message) == text
-    assert found.filename == __file__
+    (actual,) = [warning for warning in caught if "fewer samples" in str(warning.message)]
+    assert str(actual.message) == text
+    assert actual.filename == __file__
 
 
 def test_an_unknown_criterion_is_refused_where_nothing_is_chosen():

@@ -131,10 +131,10 @@ def test_wrong_labels_are_suspicious(n_classes):
     spoiled = y.copy()
     others = [f"kind {c}" for c in range(n_classes)]
     spoiled.iloc[wrong] = [others[(others.index(label) + 1) % n_classes] for label in y.iloc[wrong]]
-    found = MixtureClassifier(1, random_state=0).fit(X, spoiled).suspicious_labels(X, spoiled)
-    first = found.positions[: len(wrong)]
+    actual = MixtureClassifier(1, random_state=0).fit(X, spoiled).suspicious_labels(X, spoiled)
+    first = actual.positions[: len(wrong)]
     assert len(set(first) & set(wrong)) / len(wrong) > (0.6 if n_classes == 2 else 0.3)  # ten classes overlap
-    assert found.to_frame()["label"].tolist() == spoiled.iloc[found.positions].tolist()
+    assert actual.to_frame()["label"].tolist() == spoiled.iloc[actual.positions].tolist()
 
 
 # ---- class priors ----------------------------------------------------------------------------------------------------

@@ -83,14 +83,14 @@ def test_the_likelihood_equals_the_twin_and_is_nowhere_higher():
     warp = warp_of(X, y)
     assert warp.transformed.tolist() == [True, False]
     assert warp.n_parameters == 2
-    found = reference.warp_log_likelihood(X[:, 0], y.tolist(), float(warp.locations[0]), float(warp.scales[0]))
+    actual = reference.warp_log_likelihood(X[:, 0], y.tolist(), float(warp.locations[0]), float(warp.scales[0]))
     start = np.array([float(warp.locations[0]), math.log(float(warp.scales[0]))])
     best = minimize(
         lambda p: -reference.warp_log_likelihood(X[:, 0], y.tolist(), p[0], math.exp(p[1])), start, method="Nelder-Mead"
     )
-    assert found > -best.fun - 0.05
+    assert actual > -best.fun - 0.05
     plain = -len(X) / 2 * math.log(np.mean([X[y == c, 0].var() for c in (0, 1)]))
-    assert found - plain > math.log(len(X))
+    assert actual - plain > math.log(len(X))
 
 
 def test_heavy_tails_are_bent_and_gaussians_are_not():
@@ -134,8 +134,8 @@ def test_logarithms_are_found(rows, model):
     told = MixtureClassifier(1, random_state=0).fit(np.stack((np.log(X[:, 0]), X[:, 1]), 1), y)
     best = log_loss(labels, told.predict_proba(np.stack((np.log(new[:, 0]), new[:, 1]), 1)))
     plain = log_loss(labels, MixtureClassifier(1, random_state=0).fit(X, y).predict_proba(new))
-    found = log_loss(labels, model.predict_proba(new))
-    assert found < best + 0.01 < plain
+    actual = log_loss(labels, model.predict_proba(new))
+    assert actual < best + 0.01 < plain
     density = told.score_samples(np.stack((np.log(new[:, 0]), new[:, 1]), 1)) - np.log(new[:, 0])
     assert abs(model.score_samples(new).mean() - density.mean()) < 0.1
 
