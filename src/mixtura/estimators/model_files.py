@@ -19,7 +19,7 @@ from mixtura.values.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
-FORMAT_VERSION = 2  # see docs/model_files.md for compatibility
+FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
 
 
 class Savable:
