@@ -292,7 +292,7 @@ REFUSED = [
     ),
     (
         {"solver": Gradient(lambda leaves: None)},
-        r"solver.optimiser is a function \(<lambda>\), .*; use one that mixtura",
+        r"solver.optimiser is a function \(<lambda>\), .*; use a named one",
     ),
     ({"init": MixtureClassifier(1, random_state=np.random.RandomState(0))}, r"init.random_state is a RandomState"),
     ({"class_prior": np.array(["2020"], dtype="datetime64[Y]")}, r"class_prior is a ndarray of type datetime64\[Y\], "),
