@@ -229,18 +229,24 @@ def _section(results: dict[str, Any]) -> list[str]:
         names, data_sets, errors = table(results, f"error {fraction:g}")
         probable, _, losses = table(results, f"log-loss {fraction:g}")
         _, _, calibrations = table(results, f"calibration {fraction:g}")
-        seconds = dict(zip(names, table(results, "fit seconds")[2].sum(1), strict=True))
+        fits, predictions = (
+            dict(zip(names, table(results, f"{kind} seconds{end}")[2].sum(1), strict=True))
+            for kind, end in (("fit", ""), ("predict", f" {fraction:g}"))
+        )
         mean_ranks = dict(zip(probable, zip(*ranks(losses), strict=True), strict=True))
         rows = dict(zip(probable, zip(losses.mean(1), calibrations.mean(1), strict=True), strict=True))
         lines += [f"Test set {title}, {len(data_sets)} data sets:", ""]
-        lines += ["| estimator | error % | log-loss | rank by log-loss | calibration error % | seconds of all fits |"]
-        lines += ["|---" * 6 + "|"]
+        columns = "error %", "log-loss", "rank by log-loss", "calibration error %", "seconds of fits", "of predictions"
+        lines += [f"| estimator | {' | '.join(columns)} |"]
+        lines += ["|---" * 7 + "|"]
         for name, error in sorted(zip(names, errors.mean(1), strict=True), key=lambda pair: rows.get(pair[0], (9,))[0]):
             loss, calibration = rows.get(name, (np.nan, np.nan))
             rank, width = mean_ranks.get(name, (np.nan, np.nan))
             cells = [f"{loss:.3f}", f"{rank:.1f} ± {width:.1f}", f"{100 * calibration:.1f}"]
             cells = cells if name in rows else ["", "", ""]
-            lines.append(f"| {name} | {100 * error:.1f} | {' | '.join(cells)} | {seconds[name]:.1f} |")
+            lines.append(
+                f"| {name} | {100 * error:.1f} | {' | '.join(cells)} | {fits[name]:.1f} | {predictions[name]:.2f} |"
+            )
         lines.append("")
     return lines
 
