@@ -108,7 +108,8 @@ def test_about_is_invertible(form, sample):
 def test_adding_moments_about_unlike_references_raises(form, sample):
     rows, weights, common, own = sample
     here, there = (moments_by_loops(form, rows, weights, reference) for reference in (common, own))
-    with pytest.raises(ValueError, match=r"^moments about different references cannot be added; use about\(reference\) first$"):
+    message = r"^moments about different references cannot be added; use about\(reference\) first$"
+    with pytest.raises(ValueError, match=message):
         here + there
     assert_same_moments(here + there.about(here.reference), here.scaled(2))
 
