@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from sklearn import datasets as bundled
-from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from mixtura import datasets
 
 MOST_TEST_SAMPLES = 1000
+N_FOLDS = 5  # of exported data sets
 Labeled = tuple[np.ndarray, np.ndarray]
 
 
@@ -174,3 +176,20 @@ def splits() -> dict[str, Callable[[int], Split]]:
         for n_train in (50, 200, 1000):
             found[f"{name} {n_train}"] = _generated(name, n_train)
     return found
+
+
+@lru_cache(maxsize=1)
+def exported(folder: str) -> dict[str, Callable[[int], Split]]:
+    """Data sets that export_r.R has written into a folder; the seed is the number of the fold that is the test set."""
+    return {path.stem: _folds_of(path) for path in sorted(Path(folder).glob("*.csv"))}
+
+
+def _folds_of(path: Path) -> Callable[[int], Split]:
+    def split(seed: int) -> Split:
+        table = np.genfromtxt(path, delimiter=",", skip_header=1)
+        X, y = table[:, :-1], table[:, -1].astype(int)
+        folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
+        train, test = list(folds.split(X, y))[seed % N_FOLDS]
+        return Split(X[train], y[train], X[test], y[test])
+
+    return split

@@ -33,7 +33,7 @@ from sklearn.preprocessing import LabelEncoder, StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.__main__ import machine
-from benchmarks.data_sets import Split, splits
+from benchmarks.data_sets import Split, exported, splits
 from mixtura import (
     AveragedMixtureClassifier,
     DiscriminativeMixtureClassifier,
@@ -134,19 +134,18 @@ def calibration_error(probabilities: np.ndarray, y: np.ndarray) -> float:
     )
 
 
-def run(groups: list[str], seeds: list[int], patterns: list[str], jobs: int = 1) -> dict[str, Any]:
-    """Measure what is not in the results yet."""
-    path = RESULTS / "defaults.json"
+def run(names: list[str], seeds: list[int], patterns: list[str], jobs: int = 1, folder: str = "") -> dict[str, Any]:
+    """Measure what is not in the results yet; `folder` has other data sets, whose results are kept apart."""
+    path = RESULTS / ("unseen.json" if folder else "defaults.json")
     results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     results["machine"], results["code"] = machine(), version()
     tasks = [
-        (data, seed, name)
+        (data, seed, name, folder)
         for seed in seeds
-        for data in splits()
+        for data in (exported(folder) if folder else splits())
         if not patterns or any(pattern in data for pattern in patterns)
-        for group in groups
-        for name in GROUPS[group]
-        if f"{data} | {seed} | {name}" not in results["runs"]
+        for name in names
+        if key_of(data, seed, name, folder) not in results["runs"]
     ]
     with get_context("spawn").Pool(jobs, torch.set_num_threads, (1,)) as pool:
         for key, result in pool.imap_unordered(_measured_task, tasks):
@@ -156,10 +155,17 @@ def run(groups: list[str], seeds: list[int], patterns: list[str], jobs: int = 1)
     return results
 
 
-def _measured_task(task: tuple[str, int, str]) -> tuple[str, dict[str, float]]:
-    data, seed, name = task
+def key_of(data: str, seed: int, name: str, folder: str) -> str:
+    """Name of a run; on the sets of a folder, this library's estimators are measured anew for every version of it."""
+    own = folder and name not in PEERS
+    return f"{data} | {seed} | {name}" + (f", {version()}" if own else "")
+
+
+def _measured_task(task: tuple[str, int, str, str]) -> tuple[str, dict[str, float]]:
+    data, seed, name, folder = task
     make = next(group[name] for group in GROUPS.values() if name in group)
-    return f"{data} | {seed} | {name}", measured(make, splits()[data](seed), seed)
+    split = (exported(folder) if folder else splits())[data](seed)
+    return key_of(*task), measured(make, split, seed)
 
 
 def version() -> str:
@@ -174,8 +180,8 @@ def table(results: dict[str, Any], measure: str) -> tuple[list[str], list[str], 
         data, _, name = key.split(" | ")
         if measure in result:
             values.setdefault((name, data), []).append(result[measure])
-    names = [name for group in GROUPS.values() for name in group if any(name == n for n, _ in values)]
-    data_sets = [d for d in splits() if all((name, d) in values for name in names)]
+    names = list(dict.fromkeys(name for name, _ in values))
+    data_sets = [d for d in dict.fromkeys(d for _, d in values) if all((name, d) in values for name in names)]
     return names, data_sets, np.array([[np.mean(values[name, d]) for d in data_sets] for name in names])
 
 
@@ -200,7 +206,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         names = [name for group in groups for name in GROUPS[group]]
         runs = {key: result for key, result in results["runs"].items() if key.split(" | ")[2] in names}
         if any(key.split(" | ")[2] in GROUPS[groups[1]] for key in runs):
-            lines += [f"## {title}", "", *_section({"runs": runs}), ""]
+            lines += [f"## {title}", "", *section({"runs": runs}), ""]
     return "\n".join([*lines, *_comparison(seen, results["runs"])])
 
 
@@ -223,7 +229,7 @@ def _comparison(seen: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _section(results: dict[str, Any]) -> list[str]:
+def section(results: dict[str, Any]) -> list[str]:
     lines = []
     for fraction, title in zip(FRACTIONS, ("complete", "30 % of the values missing", "60 % missing"), strict=True):
         names, data_sets, errors = table(results, f"error {fraction:g}")
@@ -288,7 +294,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", default=[], help="parts of the names of data sets; all unless given")
     parser.add_argument("--groups", nargs="*", default=["mixtures", "peers"], choices=list(GROUPS))
     options = parser.parse_args()
-    results = run(options.groups, options.seeds, options.sets, options.jobs)
+    names = [name for group in options.groups for name in GROUPS[group]]
+    results = run(names, options.seeds, options.sets, options.jobs)
     (RESULTS / "defaults.json").write_text(json.dumps(results, indent=1) + "\n")
     (RESULTS / "defaults.md").write_text(as_markdown(results))
     draw(results)
