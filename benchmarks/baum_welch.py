@@ -5,9 +5,8 @@
    best value of both solvers, from the same generative initialisation.
 3. A pass that omits components with a negligible bound, compared with the complete pass: a modern form of the k-d tree
    of Klautau, Jevtic & Orlitsky (2003). Rows are divided into regions. A component is omitted in a region if its
-   largest
-   joint density there is below 1e-10 of the smallest density of the mixture there. The bounds must be recomputed
-   whenever the parameters change; the regions need not.
+   largest joint density there is below 1e-10 of the smallest density of the mixture there. The bounds must be
+   recomputed whenever the parameters change; the regions need not.
 
 Writes results/baum_welch.json and .md.
 """

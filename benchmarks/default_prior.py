@@ -1,8 +1,7 @@
 """python -m benchmarks.default_prior: held-out log-loss, calibration and error rate of the default prior.
 
 Every candidate shrinks to the same variances (default-prior) with another strength, in pseudo-observations per feature,
-or
-to the pooled variances. Writes results/default_prior.json and .md.
+or to the pooled variances. Writes results/default_prior.json and .md.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@ A mixture as the last layer of a network
 ========================================
 
 A mixture head replaces the last linear layer of a network for scikit-learn's digits. The network maps every image to
-two
-features, from which the head predicts ten classes. Two lines change: the last layer and, for the sparse head, the
+two features, from which the head predicts ten classes. Two lines change: the last layer and, for the sparse head, the
 divergence in the loss. The example takes some seconds.
 """
 

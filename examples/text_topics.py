@@ -3,8 +3,7 @@ Topics of short texts
 =====================
 
 Word counts and tf-idf stay sparse, and every basis is a list of words. The texts are generated: four kinds of messages
-to
-a workshop, each with several topics, and words that occur in all messages. Several bases per class represent the
+to a workshop, each with several topics, and words that occur in all messages. Several bases per class represent the
 topics.
 """
 

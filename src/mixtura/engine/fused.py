@@ -78,8 +78,7 @@ def fused_pass(evaluator: Evaluator, objective: Objective) -> FusedPass | None:
     """The pass in one kernel, if covariance, objective and precision allow it.
 
     In single precision the second moments of a component are right to 1e-5 if the rows lie within some tens of its
-    standard
-    deviations of the centre; otherwise double precision is used.
+    standard deviations of the centre; otherwise double precision is used.
     """
     coefficients, frame = evaluator.given_coefficients, evaluator.frame
     kernels = kernels_for(evaluator.centre)

@@ -1,12 +1,9 @@
 """Loops over rows: summaries for training, scores and posteriors for prediction.
 
 Rows are read in blocks and grouped by missing values (and by label if only the components of the own class matter).
-Groups
-are divided into chunks that fit the cache. On the CPU, threads process chunks with single-threaded operations. For
-sums,
-the assignment of chunks to threads and the order of addition are fixed; for predictions, each thread takes the next
-chunk
-when it is ready. No array of size rows x components outlives a chunk.
+Groups are divided into chunks that fit the cache. On the CPU, threads process chunks with single-threaded operations.
+For sums, the assignment of chunks to threads and the order of addition are fixed; for predictions, each thread takes
+the next chunk when it is ready. No array of size rows x components outlives a chunk.
 """
 
 from __future__ import annotations
@@ -350,8 +347,7 @@ def _empty_results(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
     """Allocate memory for the results of many rows.
 
     Results are computed and stored class by class; transposing them would take half of the time of `predict_proba` with
-    64
-    diagonal components. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44.
+    64 diagonal components. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44.
     """
     if device.type != "cpu":  # (K, n) to (n, K) in memory takes a quarter of the time of `predict_proba` there
         return torch.empty(shape[::-1], dtype=dtype, device=device).permute(*reversed(range(len(shape))))

@@ -262,8 +262,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
             Non-negative sample weights.
         step : "decaying" or float, default="decaying"
             Step size: the fraction by which a batch reduces the weight of all earlier batches. A decaying step size
-            converges
-            on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
+            converges on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
 
         Returns
         -------

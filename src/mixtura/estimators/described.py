@@ -20,8 +20,7 @@ class DescribedMixture(ExportableMixture, OutlierDetection):
     """Parameters, criteria and summary of a fitted mixture.
 
     The parameters are those of `mixture_`: with `warp` they are in the units of the transformed features. Everything
-    else
-    is in the units of the samples.
+    else is in the units of the samples.
     """
 
     mixture_: Mixture

@@ -37,12 +37,10 @@ class HybridMixtureClassifier(MixtureClassifier):
 
     It maximises tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective) by Adam on minibatches,
     starting from a mixture fitted by EM. The model has a density: missing values, unlabeled samples, `sample`, `impute`
-    and
-    `score_samples` work as in `MixtureClassifier`. The larger the trade-off, the better the density estimate.
+    and `score_samples` work as in `MixtureClassifier`. The larger the trade-off, the better the density estimate.
 
     Part of the labeled samples is held out to select the trade-off and the number of epochs; then the model is refitted
-    to
-    all samples. Pass `X_val` and `y_val` to `fit` to use a given validation set.
+    to all samples. Pass `X_val` and `y_val` to `fit` to use a given validation set.
 
     Parameters
     ----------

@@ -31,8 +31,7 @@ class OutlierDetection:
         """Compute outlier scores; larger values are more unusual.
 
         The score is the squared distance of the observed features from the components of a sample. It is standardised
-        to
-        mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score).
+        to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score).
 
         Parameters
         ----------

@@ -1,8 +1,7 @@
 """The temperature of class posteriors (temperature).
 
 A mixture that neglects dependences between features has overconfident posteriors. Dividing the log joints of the
-classes
-by a temperature T before the softmax calibrates them.
+classes by a temperature T before the softmax calibrates them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ class Temperature:
     """Temperature T of samples without missing values.
 
     A sample with a fraction q of observed features has T(q) = 1 + (T - 1) q (temperature): with few observed values
-    there
-    is little evidence to be counted twice, and without any the posterior is the class prior.
+    there is little evidence to be counted twice, and without any the posterior is the class prior.
 
     Parameters
     ----------

@@ -59,8 +59,7 @@ class SparseShares:
         """Shares V with a larger sum_c counts_cj log V_cj - penalty(V), columns summing to one (shares-update).
 
         The penalty is concave in V, so its tangent at the current shares is an upper bound. With the tangent, the
-        maximum
-        is V_cj = counts_cj / (slope_cj + m_j), with m_j such that the column sums to one.
+        maximum is V_cj = counts_cj / (slope_cj + m_j), with m_j such that the column sums to one.
         """
         if self.strength == 0:
             return counts / counts.sum(0).clamp_min(1e-300)

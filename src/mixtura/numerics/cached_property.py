@@ -12,8 +12,7 @@ class cached_property(Generic[T]):  # noqa: N801 - as in functools
     """functools.cached_property without its lock, as in Python 3.12.
 
     The lock of 3.11 is shared by all objects: threads wait for each other, and torch.compile cannot trace it. Without
-    the
-    lock two threads may both compute a value.
+    the lock two threads may both compute a value.
     """
 
     def __init__(self, compute: Callable[[Any], T]):

@@ -25,10 +25,9 @@ LARGEST_INFLATION = 1e6
 # Rows per pattern from which a matrix product per pattern is faster than copying the pattern's matrix to every row.
 ROWS_PER_PATTERN = 8
 # Largest cost of padding, in cubed matrix sizes summed over matrices, before a separate block is cheaper: the calls for
-# a
-# block take about 0.5 ms, inverses 0.3 to 0.5 ns per unit. A fit of 899 x 64 values, 30 % missing, with 2 components
-# for each
-# of 10 classes takes 4.1 s with a block for every number of missing values, and 1.7 to 2.0 s from 3e5 to 4e6 on.
+# a block take about 0.5 ms, inverses 0.3 to 0.5 ns per unit. A fit of 899 x 64 values, 30 % missing, with 2 components
+# for each of 10 classes takes 4.1 s with a block for every number of missing values, and 1.7 to 2.0 s from 3e5 to 4e6
+# on.
 PADDED_CUBES = 1e6
 
 

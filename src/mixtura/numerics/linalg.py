@@ -195,8 +195,7 @@ def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor
     """V with diag^-1 - V V' = (diag + columns columns')^-1, and the log-determinants of `low_rank_log_determinants`.
 
     Differentiable, for uses that depend on V through V V' alone: the gradient then takes a few small products instead
-    of
-    backpropagation through a factorisation.
+    of backpropagation through a factorisation.
     """
     return _Inverse.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
 

@@ -53,8 +53,7 @@ def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
     """The threshold with an expected false alarm rate of at most `false_alarm`.
 
     It is the order statistic ceil((n + 1)(1 - false_alarm)) of n held-out scores, or the largest one if n is too small
-    for
-    this rate.
+    for this rate.
     """
     rank = math.ceil((len(reference) + 1) * (1 - false_alarm))
     return float(reference[min(rank, len(reference)) - 1])
@@ -141,8 +140,7 @@ def find_suspicious(probabilities: np.ndarray, numbers: np.ndarray, classes: np.
     """Find probable label errors by confident learning (Northcutt, Jiang and Chuang 2021).
 
     A sample is suspicious if another class is more probable than its label, and at least as probable as that class is,
-    on
-    average, among its own samples.
+    on average, among its own samples.
     """
     n_classes, own = probabilities.shape[1], probabilities[np.arange(len(numbers)), numbers]
     averages = np.array([own[numbers == c].mean() if (numbers == c).any() else 1.0 for c in range(n_classes)])

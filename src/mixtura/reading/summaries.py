@@ -28,8 +28,7 @@ def typical_values(mixture: Mixture, warp: Warp | None) -> tuple[np.ndarray, np.
     """The centre and the scale of every component and feature, (K, D) each, in the units of the samples.
 
     Without a transform these are means and standard deviations. With a transform the centre is the median of the
-    component, and
-    the scale half the width of its central 68 % interval.
+    component, and the scale half the width of its central 68 % interval.
     """
     mixture = mixture.to("cpu")
     means, scales = mixture.means, mixture.covariance.variances().sqrt()

@@ -132,8 +132,7 @@ class Covariance(Structured):
     A new structure implements `structure`, `dense`, `tensors`, `updated`, and `unconstrained` with its inverse
     `constrained`. The defaults of all other methods use the dense matrices; they are overridden only for speed. `dense`
     and `constrained` are differentiable, without repairs of matrices and without synchronisation with the device.
-    `form`
-    and `coefficients` belong together: the moments of the feature map are the input of `updated`.
+    `form` and `coefficients` belong together: the moments of the feature map are the input of `updated`.
     """
 
     # Cached values that `select` carries over to the selected components.

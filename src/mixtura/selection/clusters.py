@@ -1,11 +1,9 @@
 """Selection of the number of components and the prior of a density (GaussianMixture).
 
 All candidates are trained together (solvers/batched_em.py): a fold or a bootstrap replicate is a column of counts of
-the
-rows, and every member has its own prior. The path starts with many components. After every level the pair of components
-with the smallest merge loss is merged, which initialises the next level close to its solution. Elongated clusters,
-which
-k-means splits into pieces, are joined again in this way (selection-path).
+the rows, and every member has its own prior. The path starts with many components. After every level the pair of
+components with the smallest merge loss is merged, which initialises the next level close to its solution. Elongated
+clusters, which k-means splits into pieces, are joined again in this way (selection-path).
 """
 
 from __future__ import annotations

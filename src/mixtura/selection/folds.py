@@ -47,8 +47,7 @@ def hold_outs(
     ----------
     cv : int, float or splits
         An int is the number of folds (with 4000 labeled samples or more, only the first fold is used). A float between
-        0
-        and 1 is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an
+        0 and 1 is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an
         iterable of pairs of index arrays.
     labels : Tensor of shape (n,), or None
         Class numbers, -1 for an unlabeled sample. None with `shares` means soft labels, else one class.

@@ -46,10 +46,8 @@ def leave_one_out(classes: ClassScatters, target: Tensor, strengths: Sequence[fl
     """Compute the log joints of every sample under the model fitted without it.
 
     The covariance of class c is (S_c + s T) / (n_c + s) for every strength s. In coordinates in which T is the identity
-    and S_c is diagonal, every strength costs one division per sample and
-    feature; leaving out a sample is a rank-one downdate. A sample of weight above one represents equal samples, of
-    which
-    one is left out.
+    and S_c is diagonal, every strength costs one division per sample and feature; leaving out a sample is a rank-one
+    downdate. A sample of weight above one represents equal samples, of which one is left out.
 
     Parameters
     ----------

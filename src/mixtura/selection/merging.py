@@ -132,8 +132,7 @@ def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
     """Merge one pair in every member and class of a stack with more components than given.
 
     All members have the same numbers of components. The pair with the smallest loss is merged. A shared matrix is that
-    of
-    the component with the larger weight until the next fit updates it.
+    of the component with the larger weight until the next fit updates it.
     """
     mixture, n_members = stack.mixture, stack.n_members
     spreads = _spreads(mixture.covariance)

@@ -45,8 +45,7 @@ class Search(Generic[Fit]):
     """Fits candidates one after the other.
 
     The function passed to `run` decides which candidate comes next. The search measures the time, ends at Ctrl-C or
-    when
-    the time budget is used up, and keeps all trials up to then.
+    when the time budget is used up, and keeps all trials up to then.
 
     Parameters
     ----------

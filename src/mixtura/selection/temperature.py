@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 # Standard deviation of the normal prior of log T about zero. It keeps T near 1 if there are few samples; with a
-# thousand
-# samples it has no effect. Without it, T falls to its lower limit if all of few held-out samples are classified
-# correctly. Mean test log-loss on 27 simulated data sets: 0.46 with 0.3, 0.54 with 0.5, 0.77 with 1 (13 published sets:
-# 0.33 with each).
+# thousand samples it has no effect. Without it, T falls to its lower limit if all of few held-out samples are
+# classified correctly. Mean test log-loss on 27 simulated data sets: 0.46 with 0.3, 0.54 with 0.5, 0.77 with 1 (13
+# published sets: 0.33 with each).
 PRIOR_SCALE = 0.3
 SMALLEST, LARGEST, N_STEPS = 0.3, 30.0, 47
 

@@ -1,8 +1,7 @@
 """EM for many mixtures of the same rows, with one pass per iteration for all of them.
 
 The monomials of a row are computed once, and one large matrix product replaces many small ones. A bootstrap replicate,
-a
-fold or a subset is a column of counts of the rows; each mixture may have its own prior.
+a fold or a subset is a column of counts of the rows; each mixture may have its own prior.
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ def maximising_weights(
         sum_k n_k log v_k - d_k v_k / w_k,   so   v_k = n_k / (lambda + d_k / w_k).
 
     Newton's method on 1 / sum_k v_k, which is concave in lambda, converges to the root from below. A group without
-    numerators does not
-    change.
+    numerators does not change.
     """
     updated = log_weights.clone()
     rates = denominators / log_weights.exp().clamp_min(1e-300)

@@ -2,9 +2,8 @@
 
 A fit runs several loops: initialisations, candidates of a search, folds, the final fit. With the same input and seed
 they run in the same order, so a number identifies a loop. The file holds the final states of completed loops and the
-last
-state of the current one. A fit with an existing file repeats the same sequence: completed loops return their results at
-once, and the current one continues from its state. The file also identifies the fit that it belongs to.
+last state of the current one. A fit with an existing file repeats the same sequence: completed loops return their
+results at once, and the current one continues from its state. The file also identifies the fit that it belongs to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The journal of a fit: output of its loops on the screen, and their checkpoints.
 
 It is a context variable that only the loop reads, so nested searches need not pass it on. It does not change any
-result.
-Every thread has its own journal.
+result. Every thread has its own journal.
 """
 
 from __future__ import annotations

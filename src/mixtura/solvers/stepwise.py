@@ -14,9 +14,8 @@ from mixtura.values.storable import storable
 
 # gamma_t = (t + 1)^-DECAY: any exponent between 0.5 and 1 converges (Cappé and Moulines 2009); small ones forget the
 # initialisation sooner, large ones average more. Held-out log-likelihood per sample after one pass of 200 000 samples
-# in batches
-# of 4000 (16 features, 8 components), relative to 20 full EM iterations, for three sets of data (make_rows of
-# benchmarks.scale with shape_seed 10, 11 and 12; the figures of docs/scale.md are of other seeds):
+# in batches of 4000 (16 features, 8 components), relative to 20 full EM iterations, for three sets of data (make_rows
+# of benchmarks.scale with shape_seed 10, 11 and 12; the figures of docs/scale.md are of other seeds):
 #
 #     exponent     0.55     0.6     0.7     0.8     0.9
 #     seed 10    -.0085  -.0068  -.0045  -.0029  -.0019

@@ -1,8 +1,7 @@
 """Unconstrained parameters of a mixture, and the gradient of an objective with respect to them (free-form).
 
 Features are standardised internally, so that one step size suits all of them. Rows with missing values contribute
-moments,
-by Fisher's identity (gradient-moments).
+moments, by Fisher's identity (gradient-moments).
 """
 
 from __future__ import annotations

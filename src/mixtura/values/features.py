@@ -3,12 +3,9 @@
     a_k(x) = bias_k + weights_k . phi(x) - sign/2 |projections_k x - offsets_k|^2                       (scores)
 
 The features phi are shared by all components: one matrix product computes the scores of all components. Projections
-differ
-between components. A model has one of the two parts, or both. `forward` gives log joints; `pullback`, its transpose,
-gives
-sum_n A_kn times the features. These are the weighted moments of the rows, and equally the gradient of sum A a with
-respect
-to the coefficients.
+differ between components. A model has one of the two parts, or both. `forward` gives log joints; `pullback`, its
+transpose, gives sum_n A_kn times the features. These are the weighted moments of the rows, and equally the gradient of
+sum A a with respect to the coefficients.
 
 Rows are columns here, x (D, n) and scores (K, n): reductions over components are then vectorised over rows.
 """

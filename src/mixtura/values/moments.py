@@ -174,8 +174,7 @@ class Summary:
     """The result of one pass over rows; summaries can be added.
 
     It has the weighted objective, the weight of the rows, the moments of their signed responsibilities (net-moments),
-    and
-    the counts of the denominator, (K,).
+    and the counts of the denominator, (K,).
     """
 
     value: float

@@ -22,8 +22,7 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
     """Register a class for model files: a frozen dataclass, or an estimator.
 
     Fields that begin with an underscore are caches and are not stored. New fields need a default, so that older files
-    can
-    still be read.
+    can still be read.
 
     Parameters
     ----------

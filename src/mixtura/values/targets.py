@@ -13,8 +13,7 @@ class Targets:
 
     `labels` (n,) are class numbers, -1 for an unlabeled row; or `shares` (n, C) are soft labels, NaN for an unlabeled
     row. `class_of` (K,) is the class of each component. If several mixtures are trained together, `counts` (n, B) are
-    the
-    counts of the rows in their training sets, and `components` the positions of these components among all.
+    the counts of the rows in their training sets, and `components` the positions of these components among all.
     """
 
     class_of: Tensor

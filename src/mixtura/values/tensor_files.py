@@ -14,8 +14,7 @@ from torch import Tensor
 from mixtura.values.whole_files import written_whole
 
 # Limits of the header: characters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text,
-# and
-# empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header
+# and empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header
 # usually has a few thousand characters.
 LARGEST_HEADER = 4 * 10**6
 MOST_BRACKETS = 100_000
@@ -27,8 +26,8 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
     """Replace the file at `path`, or the target of a link there, atomically.
 
     The content is first written to a temporary file in the same folder and flushed to disk. If the process is
-    interrupted,
-    `path` has either the old or the new content. A killed process may leave a temporary file (`.mixtura-*`) behind.
+    interrupted, `path` has either the old or the new content. A killed process may leave a temporary file
+    (`.mixtura-*`) behind.
 
     Parameters
     ----------
