@@ -15,7 +15,7 @@ from conftest import ROOT
 from test_docs import comments_and_strings
 
 SOURCE = ROOT / "src" / "mixtura"
-GUIDES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]
+GUIDES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 # Users call the methods of these; the methods of parts (covariances, objectives, solvers) are described in roles/.
 MODULES_WITH_METHODS = ("mixtura", "mixtura.nn", "mixtura.datasets", "mixtura.plotting", "mixtura.priors")
