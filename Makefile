@@ -83,10 +83,11 @@ package: .venv/installed-dev
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
 
-# One stamp per extra. The build backend is installed first, so that it is pinned too.
+# One stamp per extra. Build backends are installed first, so that they are pinned too: ours, and setuptools for a rival
+# without a wheel.
 .venv/installed-%: pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "Installing mixtura[$*] in .venv"
-	$(INSTALL) hatchling editables
+	$(INSTALL) hatchling editables setuptools wheel
 	$(INSTALL) --no-build-isolation -e '.[$*]'
 	@touch $@
 

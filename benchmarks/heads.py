@@ -3,9 +3,8 @@
 The network is the same but for its last layer; batches of 256, bf16 autocast, fused AdamW. "eager" is launched from
 Python operation by operation; in "head recorded" the head alone is replayed, by torch.cuda.make_graphed_callables; in
 "all recorded" the whole step is one CUDA graph. The two heads alternate every few steps, in changing order. Times are
-medians; ratios are medians over neighbouring
-measurements. Then the latency of a sparse head before and
-after pruning. It takes one or two minutes on an otherwise idle machine.
+medians; ratios are medians over neighbouring measurements. Then the latency of a sparse head before and after pruning.
+It takes one or two minutes on an otherwise idle machine.
 """
 
 from __future__ import annotations

@@ -136,14 +136,17 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
     size = n_rows // n_blocks
     parts = [dask.delayed(make_rows)(size, seed=number + 1) for number in range(n_blocks)]  # pyright: ignore[reportPrivateImportUsage]
     inside = np.concatenate([make_rows(size, seed=number + 1) for number in range(n_blocks)])
-    times: dict[str, list[float]] = {"1 worker": [], "2 workers": [], "memory, 2 threads": []}
+    threads = {"memory, 1 thread": 1, "memory, 2 threads": 2}
+    times: dict[str, list[float]] = {name: [] for name in ("1 worker", "2 workers", *threads)}
     work: dict[str, list[float]] = {name: [] for name in times}
     n_bytes, n_passes = 0, n_iterations + 2  # a look, a description, then iterations
     for _ in range(n_turns):
         for n_workers in (1, 2):
             with (
-                LocalCluster(n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-                Client(cluster) as client,
+                LocalCluster(
+                    n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50
+                ) as local,
+                Client(local) as client,
             ):
                 arrays = [da.from_delayed(part, shape=(size, N_FEATURES), dtype=np.float32) for part in parts]
                 X = client.persist(da.concatenate(arrays))
@@ -154,9 +157,11 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
                 worked = sum(client.run(time.process_time).values()) + time.process_time() - worked
                 n_bytes = _on_the_network() - before
                 work[name].append(worked / n_passes)
-        worked = time.process_time()
-        times["memory, 2 threads"].append(seconds_per_iteration(inside, n_iterations))
-        work["memory, 2 threads"].append((time.process_time() - worked) / n_passes)
+        for name, n_threads in threads.items():
+            torch.set_num_threads(n_threads)
+            worked = time.process_time()
+            times[name].append(seconds_per_iteration(inside, n_iterations))
+            work[name].append((time.process_time() - worked) / n_passes)
     best, least = ({name: min(values) for name, values in part.items()} for part in (times, work))
     return {
         "rows": len(inside),
@@ -164,6 +169,7 @@ def dask_workers(n_rows: int, n_iterations: int = 4, n_turns: int = 3) -> dict[s
         "processor seconds per pass": least,  # of client, scheduler and workers together
         "processor overhead relative to memory": least["2 workers"] / least["memory, 2 threads"] - 1,
         "speed of 2 workers relative to 1": best["1 worker"] / best["2 workers"],
+        "speed of 2 threads relative to 1": best["memory, 1 thread"] / best["memory, 2 threads"],
         "overhead relative to memory": best["2 workers"] / best["memory, 2 threads"] - 1,
         "bytes of the rows": inside.nbytes,
         "bytes on the network per pass": n_bytes / n_passes,

@@ -225,7 +225,7 @@ def cluster():
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "10s"}),
         distributed.LocalCluster(
-            2, threads_per_worker=1, dashboard_address=":0", silence_logs=50, host="127.0.0.1"
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50, host="127.0.0.1"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
         dask.config.set(scheduler=client),
