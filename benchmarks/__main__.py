@@ -37,8 +37,8 @@ ITERATIONS = [
 SLOW_RIVALS = ("pomegranate", "torchgmm")  # timed once, on one full and one diagonal problem
 
 
-# The idle threads of a library go on spinning for some 30 ms after its last call (OpenBLAS), at the cost of whoever is
-# timed next: everybody starts when they sleep.
+# The idle threads of a library spin for about 30 ms after its last call (OpenBLAS), which
+# would slow the next measurement: each begins when they sleep.
 PAUSE = 0.1
 
 
@@ -52,14 +52,14 @@ def seconds(call: Callable[[], object]) -> float:
 def iteration_times(names: list[str], problem, rounds: int, few: int = 1, many: int = 5) -> dict[str, float]:
     """Median seconds of one EM iteration: longer minus shorter fit, the rivals taking turns."""
     fits = {name: RIVALS[name](problem) for name in names}
-    found: dict[str, list[float]] = {name: [] for name in names}
+    seconds_of: dict[str, list[float]] = {name: [] for name in names}
     for fit in fits.values():
         fit(few)
     for _ in range(rounds):
         for name, fit in fits.items():
             short, long = seconds(lambda fit=fit: fit(few)), seconds(lambda fit=fit: fit(many))
-            found[name].append((long - short) / (many - few))
-    return {name: statistics.median(times) for name, times in found.items()}
+            seconds_of[name].append((long - short) / (many - few))
+    return {name: statistics.median(times) for name, times in seconds_of.items()}
 
 
 def bench_iterations(rounds: int, scale: float) -> list[dict]:
@@ -165,7 +165,7 @@ def bench_classes(rounds: int, scale: float) -> dict:
 
     problem = make_problem(int(100_000 * scale), 16, 50, "full")
     labels = np.random.default_rng(0).integers(10, size=len(problem.rows))
-    found: dict[str, list[float]] = {"ten classes of 5": [], "one mixture of 50": []}
+    times: dict[str, list[float]] = {"ten classes of 5": [], "one mixture of 50": []}
     calls = {
         "ten classes of 5": lambda n: MixtureClassifier(5, max_iter=n, tol=0, random_state=0).fit(problem.rows, labels),
         "one mixture of 50": RIVALS["mixtura"](problem),
@@ -174,8 +174,8 @@ def bench_classes(rounds: int, scale: float) -> dict:
         warnings.simplefilter("ignore")
         for _ in range(rounds):
             for name, call in calls.items():
-                found[name].append((seconds(lambda c=call: c(7)) - seconds(lambda c=call: c(1))) / 6)
-    medians = {name: statistics.median(t) for name, t in found.items()}
+                times[name].append((seconds(lambda c=call: c(7)) - seconds(lambda c=call: c(1))) / 6)
+    medians = {name: statistics.median(t) for name, t in times.items()}
     return {
         "problem": f"classifier, N={len(problem.rows):,} D=16, 10 classes x 5 components, full",
         "milliseconds": {name: 1e3 * t for name, t in medians.items()},
@@ -199,17 +199,17 @@ def under_conditions(function: str, *arguments: object) -> dict[str, Any]:
     environment variable is set.
     """
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_", "OPENBLAS_"))}
-    found = {}
+    results = {}
     for condition in CONDITIONS:
         count = "1" if condition.startswith("one") else "2"
         environment = plain | {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if "busy" in condition else None
         try:
-            found[condition] = in_a_new_process(function, *arguments, environment=environment)
+            results[condition] = in_a_new_process(function, *arguments, environment=environment)
         finally:
             if busy is not None:
                 busy.kill()
-    return found
+    return results
 
 
 def measure_scratch(n_rows: int, size: int, n_components: int) -> dict:
@@ -298,7 +298,7 @@ def machine() -> dict:
     }
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = [
         "# Benchmarks",
         "",
@@ -306,12 +306,12 @@ def as_markdown(found: dict) -> str:
         "idle threads of the library before would still be spinning; float64.",
         "",
     ]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     lines += ["## One EM iteration, same start: times as fast as scikit-learn", ""]
     heading = " | ".join(CONDITIONS)
     lines += [f"| problem | {heading} | at least | mixtura ms | pomegranate | torchgmm | score difference |"]
     lines += ["|---" * (len(CONDITIONS) + 6) + "|"]
-    for rows in zip(*found["iterations"].values(), strict=True):
+    for rows in zip(*results["iterations"].values(), strict=True):
         row = rows[0]
         ratios = " | ".join(f"{each['ratios']['scikit-learn']:.1f} x" for each in rows)
         others = " | ".join(f"{row['ratios'][name]:.1f} x" if name in row["ratios"] else "" for name in SLOW_RIVALS)
@@ -326,9 +326,9 @@ def as_markdown(found: dict) -> str:
         f"| {rows[0]['problem']} | "
         + " | ".join(f"{each['ratios']['scikit-learn']:.1f} x" for each in rows)
         + f" | {rows[0]['milliseconds']['mixtura']:.1f} |"
-        for rows in zip(*found["predictions"].values(), strict=True)
+        for rows in zip(*results["predictions"].values(), strict=True)
     ]
-    missing, classes, scratch = (found[name] for name in ("missing", "classes", "scratch"))
+    missing, classes, scratch = (results[name] for name in ("missing", "classes", "scratch"))
     lines += [
         "",
         "## The rest",
@@ -338,7 +338,7 @@ def as_markdown(found: dict) -> str:
         *(
             f"| {small['problem']}, {condition} | {small['ratios']['scikit-learn']:.2f} x as fast as "
             f"scikit-learn ({small['milliseconds']['mixtura']:.1f} ms) | not slower |"
-            for condition, small in found["small"].items()
+            for condition, small in results["small"].items()
         ),
         f"| {missing['problem']}: one iteration | {missing['milliseconds']['missing']:.0f} ms, "
         f"{missing['missing_over_complete']:.1f} x the complete rows | 1 s, 40 x |",
@@ -353,7 +353,7 @@ def as_markdown(found: dict) -> str:
     ]
     lines += [
         f"| {row['rows']:,} | {row['nanoseconds_per_row']:.0f} | {row['anonymous_megabytes']:.0f} |"
-        for row in found["memmap"]
+        for row in results["memmap"]
     ]
     return "\n".join(lines) + "\n"
 
@@ -364,7 +364,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     scale, rounds = (0.1, 1) if options.quick else (1.0, options.rounds)
-    found = {
+    results = {
         "machine": machine(),
         "iterations": under_conditions("bench_iterations", rounds, scale),
         "predictions": under_conditions("bench_predictions", rounds, scale),
@@ -374,11 +374,11 @@ def main() -> None:
         "scratch": in_a_new_process("measure_scratch", int(1_000_000 * scale), 16, 64),
         "memmap": [in_a_new_process("measure_memmap", int(n * scale), 8, 8) for n in (100_000, 1_000_000, 10_000_000)],
     }
-    print(as_markdown(found))
+    print(as_markdown(results))
     if not options.quick:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
-        (RESULTS / "speed.md").write_text(as_markdown(found))
+        (RESULTS / "speed.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "speed.md").write_text(as_markdown(results))
 
 
 if __name__ == "__main__":

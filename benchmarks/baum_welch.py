@@ -167,7 +167,7 @@ def some_components(rows: Tensor, parameters: tuple[Tensor, Tensor, Tensor], cel
 
 def shortlists(rows: Tensor, means: Tensor, variances: Tensor, constants: Tensor, cells: np.ndarray) -> list[Any]:
     """Of every cell its rows and the components that matter to any of them, by the corners of its box."""
-    found = []
+    regions = []
     for cell in range(int(cells.max()) + 1):
         members = torch.from_numpy(np.flatnonzero(cells == cell))
         low, high = rows[members].amin(0), rows[members].amax(0)
@@ -175,8 +175,8 @@ def shortlists(rows: Tensor, means: Tensor, variances: Tensor, constants: Tensor
         farthest = torch.maximum((means - low).abs(), (means - high).abs())
         upper = constants - 0.5 * (nearest.square() / variances).sum(1)
         lower = (constants - 0.5 * (farthest.square() / variances).sum(1)).logsumexp(0)
-        found.append((members, (upper > lower + math.log(SMALLEST_SHARE / len(means))).nonzero()[:, 0]))
-    return found
+        regions.append((members, (upper > lower + math.log(SMALLEST_SHARE / len(means))).nonzero()[:, 0]))
+    return regions
 
 
 def truncation(n_repeats: int, n_rows: int = 20_000) -> list[dict[str, Any]]:

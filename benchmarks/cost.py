@@ -48,7 +48,7 @@ class Size:
 
     @property
     def terms(self) -> np.ndarray:
-        """What the coefficients of the model multiply."""
+        """The terms that the coefficients of the model multiply."""
         d, k, m = self.n_features, self.n_components, self.n_monomials
         missing = self.missing if self.covariance == "full" else 0.0
         incomplete, low_rank = 1 - (1 - missing) ** d, d * (self.covariance == "low_rank")

@@ -168,14 +168,14 @@ def _generated(name: str, n_train: int) -> Callable[[int], Split]:
 @lru_cache(maxsize=1)
 def splits() -> dict[str, Callable[[int], Split]]:
     """Name -> a function from a seed to a split; the first five numbers of training samples are published ones."""
-    found: dict[str, Callable[[int], Split]] = {name: _bundled(name) for name in BUNDLED}
-    found |= {f"ratsch {name}": _ratsch(name) for name in RATSCH}
-    found |= {"pima": _published(datasets.load_pima, None), "synth": _published(datasets.load_ripley, None)}
-    found |= {"bupa": _bupa, "vowels": _vowels, "usps": _published(datasets.load_usps, 1000)}
+    makers: dict[str, Callable[[int], Split]] = {name: _bundled(name) for name in BUNDLED}
+    makers |= {f"ratsch {name}": _ratsch(name) for name in RATSCH}
+    makers |= {"pima": _published(datasets.load_pima, None), "synth": _published(datasets.load_ripley, None)}
+    makers |= {"bupa": _bupa, "vowels": _vowels, "usps": _published(datasets.load_usps, 1000)}
     for name in GENERATORS:
         for n_train in (50, 200, 1000):
-            found[f"{name} {n_train}"] = _generated(name, n_train)
-    return found
+            makers[f"{name} {n_train}"] = _generated(name, n_train)
+    return makers
 
 
 @lru_cache(maxsize=1)

@@ -103,44 +103,44 @@ def candidates() -> dict[str, tuple[str, Callable[[], object]]]:
 
 
 def study(n_seeds: int) -> dict[str, dict[str, list[dict[str, float]]]]:
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in range(n_seeds):
         for data, (X, y) in data_sets(seed).items():
             for name, (_, make) in candidates().items():
-                found.setdefault(name, {}).setdefault(data, []).append(measured(make, X, y, seed))
+                results.setdefault(name, {}).setdefault(data, []).append(measured(make, X, y, seed))
             with PooledVariances():
                 for k in (1, 3):
                     name = f"mixtura K={k}, pooled variances, strength 2"
                     result = measured(lambda k=k: MixtureClassifier(k, random_state=0), X, y, seed)
-                    found.setdefault(name, {}).setdefault(data, []).append(result)
+                    results.setdefault(name, {}).setdefault(data, []).append(result)
             print(f"seed {seed}: {data} done", flush=True)
-    return found
+    return results
 
 
 def few_rows(n_seeds: int) -> dict[str, list[float]]:
     """Held-out log-likelihood of 10 components on 200 rows of one Gaussian in 50 features, beside one Gaussian's."""
-    found: dict[str, list[float]] = {"one Gaussian, maximum likelihood": [], "ten components, default prior": []}
+    errors: dict[str, list[float]] = {"one Gaussian, maximum likelihood": [], "ten components, default prior": []}
     for seed in range(n_seeds):
         rng = np.random.default_rng(seed)
         train, test = rng.normal(size=(200, 50)), rng.normal(size=(2000, 50))
-        found["one Gaussian, maximum likelihood"].append(GaussianMixture().fit(train).score(test))
+        errors["one Gaussian, maximum likelihood"].append(GaussianMixture().fit(train).score(test))
         model = GaussianMixture(10, prior="default", random_state=seed, max_iter=500).fit(train)
-        found["ten components, default prior"].append(model.score(test))
-    return found
+        errors["ten components, default prior"].append(model.score(test))
+    return errors
 
 
-def as_markdown(found: dict) -> str:
-    table, sets = found["classification"], list(next(iter(found["classification"].values())))
+def as_markdown(record: dict) -> str:
+    table, sets = record["classification"], list(next(iter(record["classification"].values())))
     lines = [
         "# The default prior",
         "",
         "Written by `python -m benchmarks.default_prior`: five shuffled folds, mean +- standard",
     ]
     lines += [
-        f"error over {found['seeds']} seeds. Strength is pseudo-rows per feature; `default` is what the library ships.",
+        f"error over {record['seeds']} seeds. Strength: pseudo-samples per feature. `default`: that of the library.",
         "",
     ]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in record["machine"].items()) + ".", ""]
     for measure, title in (("log_loss", "Log-loss"), ("calibration", "Expected calibration error"), ("error", "Error")):
         lines += [f"## {title}", "", "| model | " + " | ".join(sets) + " | mean |", "|---" * (len(sets) + 2) + "|"]
         for name, results in table.items():
@@ -154,7 +154,7 @@ def as_markdown(found: dict) -> str:
         "| model | mean |",
         "|---|---|",
     ]
-    lines += [f"| {name} | {np.mean(values):.2f} |" for name, values in found["few_rows"].items()]
+    lines += [f"| {name} | {np.mean(values):.2f} |" for name, values in record["few_rows"].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -163,16 +163,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = {
+    results = {
         "machine": machine(),
         "seeds": options.seeds,
         "classification": study(options.seeds),
         "few_rows": few_rows(options.seeds),
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "default_prior.json").write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / "default_prior.md").write_text(as_markdown(found))
-    print(as_markdown(found))
+    (RESULTS / "default_prior.json").write_text(json.dumps(results, indent=1) + "\n")
+    (RESULTS / "default_prior.md").write_text(as_markdown(results))
+    print(as_markdown(results))
 
 
 if __name__ == "__main__":

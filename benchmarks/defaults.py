@@ -4,8 +4,8 @@ Every estimator has its default parameters, apart from those in its name. Traini
 data_sets.py; the test set is complete, or has 30 or 60 % of its values removed at random. For estimators that do not
 support NaN, missing values are replaced by the mean of the feature. Seconds are processor time of one thread. The
 constants of the automatic choice were chosen on the first split (seed 0) of these sets; the tables are means over other
-seeds, which split the published sets anew and draw new distributions from the generators. The last table compares both.
-Writes results/defaults.json after every measurement (existing ones are not repeated), results/defaults.md, and
+seeds, which split the published sets again and draw new distributions from the generators. The last table compares
+both. Writes results/defaults.json after every measurement (existing ones are not repeated), results/defaults.md, and
 docs/images/defaults.png.
 """
 
@@ -156,7 +156,7 @@ def run(names: list[str], seeds: list[int], patterns: list[str], jobs: int = 1, 
 
 
 def key_of(data: str, seed: int, name: str, folder: str) -> str:
-    """Name of a run; on the sets of a folder, this library's estimators are measured anew for every version of it."""
+    """Name of a run; on the sets of a folder, this library's estimators are measured again for every version of it."""
     own = folder and name not in PEERS
     return f"{data} | {seed} | {name}" + (f", {version()}" if own else "")
 

@@ -108,13 +108,13 @@ def pomegranate(rows: Tensor, kind: str, mixture: Mixture) -> float | None:
     return median_ms(run, 3)
 
 
-def error_of(found: Summary, exact: Summary, centre: Tensor) -> float:
+def error_of(approximate: Summary, exact: Summary, centre: Tensor) -> float:
     """The largest relative error of value, counts, first and second moments about a centre."""
-    centre = centre.to(found.moments.counts.device)
-    moments = (summary.about(centre).moments for summary in (found, exact))
+    centre = centre.to(approximate.moments.counts.device)
+    moments = (summary.about(centre).moments for summary in (approximate, exact))
     pairs = zip(*((m.counts, m.firsts, *m.seconds) for m in moments), strict=True)
     errors = [float((a - b).abs().amax() / b.abs().amax()) for a, b in pairs]
-    return max(abs(found.value / exact.value - 1), *errors)
+    return max(abs(approximate.value / exact.value - 1), *errors)
 
 
 def measure(kind: str, n_rows: int, size: int, n_components: int, limit: float) -> dict:

@@ -119,10 +119,10 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -> Tensor:
     """Times (round, step); the steps take turns, so that all meet the same moods of the machine."""
-    found = torch.zeros(n_rounds + 3, len(steps))
+    elapsed = torch.zeros(n_rounds + 3, len(steps))
     order = list(range(len(steps)))
     gc.collect()
-    for times in found:
+    for times in elapsed:
         for number in order:
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize()
@@ -133,7 +133,7 @@ def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -
             torch.cuda.synchronize()
             times[number] = start.elapsed_time(stop) / n_inner
         order.reverse()
-    return found[3:]
+    return elapsed[3:]
 
 
 def compared(steps: list[Callable[[], None]], large: bool) -> dict[str, float]:
@@ -153,10 +153,10 @@ def measured(name: str) -> dict[str, Any]:
 
     large = n_features == 2048
     linear = step(nn.Linear(n_features, n_classes))
-    found: dict[str, Any] = {"case": name, "limit": limit, "eager": compared([linear, step(make_head())], large)}
-    found["head recorded"] = compared([linear, step(make_head(), record=True)], large)
-    found["all recorded"] = compared([recorded(linear), recorded(step(make_head()))], large)
-    return found
+    results: dict[str, Any] = {"case": name, "limit": limit, "eager": compared([linear, step(make_head())], large)}
+    results["head recorded"] = compared([linear, step(make_head(), record=True)], large)
+    results["all recorded"] = compared([recorded(linear), recorded(step(make_head()))], large)
+    return results
 
 
 def sparse_head(n_components: int) -> SparseMixtureHead:
@@ -179,8 +179,8 @@ def latency(n_components: int) -> dict[str, Any]:
     """Microseconds for 256 rows before and after pruning."""
     head = sparse_head(n_components)
     small, rows = head.prune(), torch.randn(BATCH, 10).cuda()
-    found: dict[str, Any] = {"components": 10 * n_components, "components_left": sum(small.n_components)}
-    found |= {"weights": head.n_weights, "weights_left": small.n_weights}
+    record: dict[str, Any] = {"components": 10 * n_components, "components_left": sum(small.n_components)}
+    record |= {"weights": head.n_weights, "weights_left": small.n_weights}
 
     def call(module: nn.Module) -> Callable[[], None]:
         @torch.no_grad()
@@ -190,17 +190,17 @@ def latency(n_components: int) -> dict[str, Any]:
         return once
 
     calls = [call(head), call(small)]
-    found["eager"] = (1e3 * milliseconds(calls, 15, 100)).median(0).values.tolist()
-    found["recorded"] = (1e3 * milliseconds([recorded(once) for once in calls], 15, 100)).median(0).values.tolist()
-    return found
+    record["eager"] = (1e3 * milliseconds(calls, 15, 100)).median(0).values.tolist()
+    record["recorded"] = (1e3 * milliseconds([recorded(once) for once in calls], 15, 100)).median(0).values.tolist()
+    return record
 
 
-def page(found: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """The results as tables."""
     lines = [
         "# Training step with a head against nn.Linear",
         "",
-        f"{found['machine']}, torch {found['torch']}, mixtura {found['mixtura']}; batch 256, bf16, fused AdamW.",
+        f"{results['machine']}, torch {results['torch']}, mixtura {results['mixtura']}; batch 256, bf16, fused AdamW.",
         "",
         "Eager is launched from Python, operation by operation, which for networks as small as that of HU21 takes",
         "longer than the work itself. With the head",
@@ -211,10 +211,10 @@ def page(found: dict[str, Any]) -> str:
         "| network and head | at most | " + " | ".join(f"{kind}: linear | head | ratio" for kind in KINDS) + " |",
         "|---|---|" + "---|---|---|" * len(KINDS),
     ]
-    for case in found["cases"]:
+    for case in results["cases"]:
         numbers = [f"{case[kind][key]:.3f}" for kind in KINDS for key in ("linear", "head", "ratio")]
         lines.append("| " + " | ".join([case["case"], f"{case['limit']:.2f}", *numbers]) + " |")
-    if not found["pruning"]:
+    if not results["pruning"]:
         return "\n".join(lines) + "\n"
     lines += [
         "",
@@ -223,7 +223,7 @@ def page(found: dict[str, Any]) -> str:
         "| components | weights | left: components | weights | eager: before | pruned | recorded: before | pruned |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for case in found["pruning"]:
+    for case in results["pruning"]:
         sizes = [str(case[key]) for key in ("components", "weights", "components_left", "weights_left")]
         lines.append("| " + " | ".join([*sizes, *(f"{t:.0f}" for t in case["eager"] + case["recorded"])]) + " |")
     return "\n".join(lines) + "\n"
@@ -233,18 +233,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS / "heads.json")
     options = parser.parse_args()
-    found: dict[str, Any] = {"machine": torch.cuda.get_device_name(), "python": platform.python_version()}
-    found |= {"torch": torch.__version__, "mixtura": mixtura.__version__, "cases": [], "pruning": []}
+    results: dict[str, Any] = {"machine": torch.cuda.get_device_name(), "python": platform.python_version()}
+    results |= {"torch": torch.__version__, "mixtura": mixtura.__version__, "cases": [], "pruning": []}
     jobs = [("pruning", latency, n_components) for n_components in (8, 16)]
     for part, measure, case in [*(("cases", measured, name) for name in CASES), *jobs]:
         try:
-            found[part].append(measure(case))  # pyright: ignore[reportArgumentType]
+            results[part].append(measure(case))  # pyright: ignore[reportArgumentType]
         except ImportError as error:
             print(f"{case}: left out, {error}")
             continue
-        print(json.dumps(found[part][-1]), flush=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(page(found))
+        print(json.dumps(results[part][-1]), flush=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        options.out.with_suffix(".md").write_text(page(results))
 
 
 if __name__ == "__main__":

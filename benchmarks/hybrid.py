@@ -44,7 +44,7 @@ SIZES = (1250, 2500, 5000, 10_000)
 
 def least(calls: dict[str, Callable[[], object]], n_rounds: int) -> dict[str, float]:
     """The least seconds of each call; they take turns."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    seconds_of: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     for _ in range(n_rounds):
@@ -53,8 +53,8 @@ def least(calls: dict[str, Callable[[], object]], n_rounds: int) -> dict[str, fl
             call()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            found[name].append(time.perf_counter() - began)
-    return {name: min(times) for name, times in found.items()}
+            seconds_of[name].append(time.perf_counter() - began)
+    return {name: min(times) for name, times in seconds_of.items()}
 
 
 def drawn(n_components: int, size: int, rank: int, n_classes: int, device: torch.device, precision: bool) -> Mixture:
@@ -92,9 +92,9 @@ def plain_epoch(start: Mixture, x: Tensor, y: Tensor, objective: Hybrid) -> Call
             log_determinants = diagonals.log().sum(-1) + torch.logdet(inner)
             densities = 0.5 * (log_determinants.unsqueeze(-1) - distances - constant)
             log_joint = logits.log_softmax(0).unsqueeze(-1) + densities
-            found = objective.evaluate(log_joint, Targets(start.class_of, y[index], known_classes=10))
+            evaluation = objective.evaluate(log_joint, Targets(start.class_of, y[index], known_classes=10))
             optimiser.zero_grad()
-            (-found.values.mean()).backward()
+            (-evaluation.values.mean()).backward()
             optimiser.step()
 
     return epoch
@@ -115,7 +115,7 @@ def epochs(device: torch.device, n_rounds: int) -> dict[str, Any]:
     return {"milliseconds": times, "ratio": times["plain autograd"] / times["mixtura"]}
 
 
-# ---- missing cells ---------------------------------------------------------------------------------------------------
+# ---- missing values --------------------------------------------------------------------------------------------------
 
 
 def with_holes(rows: Tensor, share: float) -> Tensor:
@@ -163,55 +163,55 @@ def peaks(size: int) -> dict[str, float]:
         model = HybridMixtureClassifier(2, **options)
         return {
             "fit": growth(lambda: model.fit(rows, labels)),
-            "predict with missing cells": growth(lambda: model.predict(holes)),
-            "fit with missing cells": growth(lambda: HybridMixtureClassifier(2, **options).fit(holes, labels)),
+            "predict with missing values": growth(lambda: model.predict(holes)),
+            "fit with missing values": growth(lambda: HybridMixtureClassifier(2, **options).fit(holes, labels)),
         }
 
 
 def memory() -> dict[str, Any]:
     """Peaks by the number of features, each in a process of its own."""
-    found = {}
+    results = {}
     for size in SIZES:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.hybrid", "--peak", str(size)], check=True, capture_output=True, text=True
         )
-        found[str(size)] = json.loads(done.stdout)
-    return found
+        results[str(size)] = json.loads(done.stdout)
+    return results
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def page(results: dict[str, Any]) -> str:
-    lines = ["# Hybrid training and missing cells", "", "Written by `python -m benchmarks.hybrid`; float64.", ""]
+    lines = ["# Hybrid training and missing values", "", "Written by `python -m benchmarks.hybrid`; float64.", ""]
     lines += ["The least of several rounds; what is compared takes turns.", ""]
-    for name, found in results.items():
-        own = found["machine"]
+    for name, record in results.items():
+        own = record["machine"]
         lines += [f"## {name}", "", f"{own['processor']}, {own['cores']} cores, torch {own['torch']}."]
         lines += [
-            f"Load average {found['load']:.1f}: more than the threads means that other programs were running.",
+            f"Load average {record['load']:.1f}: more than the threads means that other programs were running.",
             "",
         ]
-        step = found["epoch"]["milliseconds"]
+        step = record["epoch"]["milliseconds"]
         lines += ["| a step of 100 rows, 132 components, D = 50, rank 25 | milliseconds |", "|---|---|"]
         lines += [f"| {way} | {value:.2f} |" for way, value in step.items()]
-        lines += [f"| plain autograd over mixtura | {found['epoch']['ratio']:.1f} times |", ""]
+        lines += [f"| plain autograd over mixtura | {record['epoch']['ratio']:.1f} times |", ""]
         lines += ["| a row of 784 features, 170 components, rank 25 | microseconds |", "|---|---|"]
-        lines += [f"| {way} | {value:.0f} |" for way, value in found["missing"]["microseconds"].items()]
-        lines += [f"| 10 % missing over complete | {found['missing']['ratio']:.1f} times |", ""]
-        if "memory" in found:
-            lines += memory_table(found["memory"])
+        lines += [f"| {way} | {value:.0f} |" for way, value in record["missing"]["microseconds"].items()]
+        lines += [f"| 10 % missing over complete | {record['missing']['ratio']:.1f} times |", ""]
+        if "memory" in record:
+            lines += memory_table(record["memory"])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def memory_table(found: dict[str, Any]) -> list[str]:
-    ways = list(next(iter(found.values())))
+def memory_table(results: dict[str, Any]) -> list[str]:
+    ways = list(next(iter(results.values())))
     lines = [
         "Memory beyond rows and libraries, at most, in MB; 200 rows, 4 components of rank 10",
         "",
     ]
     lines += ["| features | " + " | ".join(ways) + " | one D x D matrix |", "|---|" + "---|" * (len(ways) + 1)]
-    for size, peaks in found.items():
+    for size, peaks in results.items():
         matrix = int(size) ** 2 * 8 / 2**20
         lines.append(f"| {size} | " + " | ".join(f"{peaks[way]:.0f}" for way in ways) + f" | {matrix:.0f} |")
     return [*lines, ""]
@@ -228,18 +228,18 @@ def main() -> None:
         print(json.dumps(peaks(options.peak)))
         return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    found: dict[str, Any] = {"machine": machine()}
+    record: dict[str, Any] = {"machine": machine()}
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    found["epoch"] = epochs(device, options.rounds)
-    print(json.dumps(found["epoch"]), flush=True)
-    found["missing"] = missing_cells(device, max(3, options.rounds // 2))
-    print(json.dumps(found["missing"]), flush=True)
-    found["load"] = os.getloadavg()[0]
+    record["epoch"] = epochs(device, options.rounds)
+    print(json.dumps(record["epoch"]), flush=True)
+    record["missing"] = missing_cells(device, max(3, options.rounds // 2))
+    print(json.dumps(record["missing"]), flush=True)
+    record["load"] = os.getloadavg()[0]
     if device.type == "cpu" and not options.times:
-        found["memory"] = memory()
-        print(json.dumps(found["memory"]), flush=True)
+        record["memory"] = memory()
+        print(json.dumps(record["memory"]), flush=True)
     results = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results[name] = {**results.get(name, {}), **found}
+    results[name] = {**results.get(name, {}), **record}
     options.out.write_text(json.dumps(results, indent=1) + "\n")
     options.out.with_suffix(".md").write_text(page(results))
 

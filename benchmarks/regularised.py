@@ -123,19 +123,19 @@ def reduction() -> list[dict[str, float]]:
     new, _ = make_rings(2000, random_state=1)
     model = AveragedMixture(GaussianMixture(8, prior="default"), 20, random_state=0).fit(X)
     single = GaussianMixture(8, prior="default", random_state=0).fit(X)
-    found = [{"components": 8.0, "log density": single.score(new), "single fit": 1.0}]
-    found.append({"components": float(model.mixture_.n_components), "log density": model.score(new)})
+    results = [{"components": 8.0, "log density": single.score(new), "single fit": 1.0}]
+    results.append({"components": float(model.mixture_.n_components), "log density": model.score(new)})
     for n in (80, 40, 20, 12, 8, 4):
-        found.append({"components": float(n), "log density": model.reduce(n).score(new)})
-    return found
+        results.append({"components": float(n), "log density": model.reduce(n).score(new)})
+    return results
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     together, lines = (
-        found["members"],
+        results["members"],
         ["# Mixtures trained together", "", "Written by `python -m benchmarks.regularised`."],
     )
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     lines += [
         "## 20 bootstrap members, N=10 000, D=10, K=10, full: one iteration of all",
         "",
@@ -144,7 +144,7 @@ def as_markdown(found: dict) -> str:
         f"| {1e3 * together['together']:.1f} | {1e3 * together['separate']:.1f} | {together['ratio']:.1f} | "
         f"{together['largest difference']:.1e} |",
         "",
-        f"Peak memory of the whole program: {found['peak_mb']:.0f} MB.",
+        f"Peak memory of the whole program: {results['peak_mb']:.0f} MB.",
         "",
         "## Path over 10 penalties x 10 numbers of components by BIC, against 100 fits with the same tolerance",
         "",
@@ -153,11 +153,11 @@ def as_markdown(found: dict) -> str:
     ]
     lines += [
         f"| {name.split(',')[0]} | {name.split(',')[1]} | {p['path']:.1f} | {p['separate']:.1f} | {p['ratio']:.2f} |"
-        for name, p in found["path"].items()
+        for name, p in results["path"].items()
     ]
     lines += ["", "## What a reduction costs: 20 x 8 components of two rings, mean log density of 4000 new rows", ""]
     lines += ["| components | log density | |", "|---|---|---|"]
-    for line in found["reduction"]:
+    for line in results["reduction"]:
         word = "a single fit" if "single fit" in line else "the average" if line["components"] == 160 else "merged"
         lines.append(f"| {line['components']:.0f} | {line['log density']:.3f} | {word} |")
     return "\n".join(lines) + "\n"
@@ -166,16 +166,16 @@ def as_markdown(found: dict) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = {
+    results = {
         "machine": machine(),
         "members": members(),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "path": {f"{n},{d}": path(n, d) for n, d in ((500, 2), (2000, 8))},
         "reduction": reduction(),
     }
-    (RESULTS / "regularised.json").write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / "regularised.md").write_text(as_markdown(found))
-    print(as_markdown(found))
+    (RESULTS / "regularised.json").write_text(json.dumps(results, indent=1) + "\n")
+    (RESULTS / "regularised.md").write_text(as_markdown(results))
+    print(as_markdown(results))
 
 
 if __name__ == "__main__":

@@ -79,16 +79,16 @@ def seconds_per_iteration(X: Any, n_iterations: int) -> float:
 def resident_memory() -> Iterator[dict[str, float]]:
     """Resident memory of this process in MB: at the start, and the largest afterwards."""
     process, stopped = psutil.Process(), threading.Event()
-    found = {"start": process.memory_info().rss / 1e6, "largest": 0.0}
+    usage = {"start": process.memory_info().rss / 1e6, "largest": 0.0}
 
     def watch() -> None:
         while not stopped.wait(0.05):
-            found["largest"] = max(found["largest"], process.memory_info().rss / 1e6)
+            usage["largest"] = max(usage["largest"], process.memory_info().rss / 1e6)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield found
+        yield usage
     finally:
         stopped.set()
         thread.join()
@@ -195,7 +195,7 @@ def stream(
 
 
 def _on_the_network() -> int:
-    """Bytes between processes of this machine, whoever sent them."""
+    """Bytes sent between processes of this machine, by any of them."""
     return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
 
 

@@ -38,7 +38,7 @@ ALLOWED = {"memory": 30.0, "threads": 0, "handles": 0}
 
 @dataclass(frozen=True)
 class Look:
-    """What the process held after a case."""
+    """Memory, threads and open files of the process after a case."""
 
     seconds: float
     memory: float  # resident, MB
@@ -58,9 +58,9 @@ def soak(minutes: float, first: int) -> tuple[list[Look], Counter, Counter]:
     number = first
     while time.monotonic() - start < 60 * minutes:
         case = fuzz.make_case(number)
-        outcome, found = fuzz.violations(case)
+        outcome, violations = fuzz.violations(case)
         ends[f"{type(case.model).__name__}, {outcome}"] += 1
-        broken.update(found)
+        broken.update(violations)
         number += 1
         if number % 20 == 0:
             gc.collect()
@@ -77,7 +77,7 @@ def medians(looks: list[Look]) -> list[dict[str, float]]:
     return parts
 
 
-def grown(parts: list[dict[str, float]]) -> dict[str, float]:
+def growth_of(parts: list[dict[str, float]]) -> dict[str, float]:
     return {name: parts[-1][name] - parts[1][name] for name in ALLOWED}
 
 
@@ -101,7 +101,7 @@ def report(looks: list[Look], ends: Counter, broken: Counter, seconds: float) ->
         f"| {i + 1} | {p['n']:.0f} | {p['memory']:.0f} | {p['threads']:.0f} | {p['handles']:.0f} |"
         for i, p in enumerate(parts)
     ]
-    growth = grown(parts)
+    growth = growth_of(parts)
     lines += [
         "",
         f"From the second tenth to the last: {growth['memory']:+.0f} MB, {growth['threads']:+.0f} threads, "
@@ -124,13 +124,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=100_000, help="number of the first case")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    found = soak(options.minutes, options.first)
+    results = soak(options.minutes, options.first)
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    text = report(*found, usage.ru_utime + usage.ru_stime)
+    text = report(*results, usage.ru_utime + usage.ru_stime)
     options.output.write_text(text)
     print(text)
-    growth = grown(medians(found[0]))
-    return int(any(growth[name] > ALLOWED[name] for name in ALLOWED) or bool(found[2]))
+    growth = growth_of(medians(results[0]))
+    return int(any(growth[name] > ALLOWED[name] for name in ALLOWED) or bool(results[2]))
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def textbook() -> dict:
         )
     )
     at_test = problem.basis.evaluate(scaling(torch.from_numpy(X_test)))
-    found = class_log_joint(mixture.log_joint(at_test), mixture.class_sizes).softmax(0).T.numpy()
-    difference = float(np.abs(found - twins[0].probabilities(at_test.numpy())).max())
+    probabilities = class_log_joint(mixture.log_joint(at_test), mixture.class_sizes).softmax(0).T.numpy()
+    difference = float(np.abs(probabilities - twins[0].probabilities(at_test.numpy())).max())
     return {
         "seconds": ours, "textbook seconds": theirs, "ratio": theirs / ours, "largest difference": difference,
         "iterations": len(results[0].history), "textbook iterations": twins[0].n_iter,
@@ -86,22 +86,22 @@ def machines(n_rows: int, names: tuple[str, ...]) -> dict:
     """Relevance vector machines on equal rows, scaled outside, with the same kernel; the rival stops at its limit."""
     from sklearn_rvm import EMRVC
 
-    found = {}
+    results = {}
     for name in names:
         X, y, X_test, y_test = parted(name, n_rows)
         fits = [RelevanceVectorClassifier(gamma=gamma, scaling=False).fit(X, y) for gamma in WIDTHS]
         best = max(fits, key=lambda model: model.log_evidence_).gamma
-        found[name] = {"gamma": best}
+        results[name] = {"gamma": best}
         ours = RelevanceVectorClassifier(gamma=best, scaling=False)
         for who, model in (("mixtura", ours), ("sklearn-rvm", EMRVC(kernel="rbf", gamma=best))):
             record: dict = {"seconds": seconds(partial(within_limit, model.fit, X, y))}
             if record["seconds"] < LIMIT:
                 record["error"] = 100 * float(np.mean(model.predict(X_test) != y_test))
                 record["vectors"] = len(model.relevance_vectors_)
-            found[name][who] = record
-        found[name]["ratio"] = found[name]["sklearn-rvm"]["seconds"] / found[name]["mixtura"]["seconds"]
-        print(name, n_rows, found[name], flush=True)
-    return found
+            results[name][who] = record
+        results[name]["ratio"] = results[name]["sklearn-rvm"]["seconds"] / results[name]["mixtura"]["seconds"]
+        print(name, n_rows, results[name], flush=True)
+    return results
 
 
 def within_limit(fit: Callable[..., object], *arguments: object) -> None:
@@ -156,7 +156,7 @@ def large_fit(n_rows: int = 20_000) -> dict:
 def pruning() -> list[dict]:
     """One start on the first Banana split, stopped early and not: weights, time to predict, bytes of the file."""
     X, y, X_test, y_test = splits("banana")[0]
-    found = []
+    results = []
     for n_steps in (1, 10, 30, 100, 5000):
         model = SparseMixtureClassifier(n_init=1, max_iter=n_steps, random_state=0).fit(X, y)
         times = [seconds(lambda model=model: model.predict_proba(X_test)) for _ in range(21)]
@@ -164,12 +164,12 @@ def pruning() -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model")
             size = (Path(folder) / "model").stat().st_size
-        found.append({
+        results.append({
             "updates": model.n_iter_, "weights": model.n_weights_, "vectors": len(model.relevance_),
             "milliseconds": 1e3 * statistics.median(times), "moderated": 1e3 * statistics.median(moderated),
             "bytes": size, "error": 100 * float(np.mean(model.predict(X_test) != y_test)),
         })  # fmt: skip
-    return found
+    return results
 
 
 def all_splits() -> dict:
@@ -177,9 +177,9 @@ def all_splits() -> dict:
     tasks = [("sdgm", "banana", number, None) for number in range(len(splits("banana")))]
     begun = time.perf_counter()
     runs = [record for _, record in done(tasks, run_one, 2)]
-    found = {key: float(np.mean([run[key] for run in runs])) for key in ("error", "weights")}
+    means = {key: float(np.mean([run[key] for run in runs])) for key in ("error", "weights")}
     wall = time.perf_counter() - begun
-    return {"splits": len(runs), "wall": wall, "seconds": sum(run["seconds"] for run in runs), **found}
+    return {"splits": len(runs), "wall": wall, "seconds": sum(run["seconds"] for run in runs), **means}
 
 
 def table(heads: list[str], rows: list[list[str]]) -> list[str]:
@@ -201,12 +201,12 @@ def textbook_page(part: dict) -> list[str]:
 def machines_page(n_rows: int, part: dict) -> list[str]:
     heads = ["data", "gamma", "mixtura s", "sklearn-rvm s", "ratio", "error %", "its error %", "vectors", "its vectors"]
     rows = []
-    for name, found in part.items():
-        ours, theirs = found["mixtura"], found["sklearn-rvm"]
+    for name, record in part.items():
+        ours, theirs = record["mixtura"], record["sklearn-rvm"]
         more = "" if "error" in theirs else "over "
-        times = [f"{ours['seconds']:.2f}", f"{more}{theirs['seconds']:.1f}", f"{more}{found['ratio']:.0f}"]
+        times = [f"{ours['seconds']:.2f}", f"{more}{theirs['seconds']:.1f}", f"{more}{record['ratio']:.0f}"]
         errors = [f"{r['error']:.2f}" if "error" in r else "" for r in (ours, theirs)]
-        rows.append([name, str(found["gamma"]), *times, *errors, *(str(r.get("vectors", "")) for r in (ours, theirs))])
+        rows.append([name, str(record["gamma"]), *times, *errors, *(str(r.get("vectors", "")) for r in (ours, theirs))])
     limit = f"A fit that took more than {LIMIT} s was given up: its ratio is a lower bound, and it has no error."
     return [f"## Relevance vector machines, N = {n_rows}", "", *table(heads, rows), "", limit]
 
@@ -254,14 +254,14 @@ PARTS = {
 }
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = ["# Sparse mixtures: speed, memory, size", ""]
     lines += ["Written by `python -m benchmarks.sparse` from sparse.json. Processor seconds, one thread;"]
     lines += ["other programs ran meanwhile.", ""]
     for name, (_, page) in PARTS.items():
-        if name in found:
-            on = ", ".join(f"{key} {value}" for key, value in found["run on"][name].items())
-            lines += [*page(found[name]), "", f"Machine: {on}.", ""]
+        if name in results:
+            on = ", ".join(f"{key} {value}" for key, value in results["run on"][name].items())
+            lines += [*page(results[name]), "", f"Machine: {on}.", ""]
     return "\n".join(lines)
 
 
@@ -273,12 +273,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     path = options.folder / "sparse.json"
-    found = json.loads(path.read_text()) if path.exists() else {"run on": {}}
+    results = json.loads(path.read_text()) if path.exists() else {"run on": {}}
     for part in options.parts:
-        found[part], found["run on"][part] = PARTS[part][0](), machine()
-        print(part, found[part], flush=True)
-        path.write_text(json.dumps(found, indent=1))
-        path.with_suffix(".md").write_text(as_markdown(found))
+        results[part], results["run on"][part] = PARTS[part][0](), machine()
+        print(part, results[part], flush=True)
+        path.write_text(json.dumps(results, indent=1))
+        path.with_suffix(".md").write_text(as_markdown(results))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 FOLDER has the data sets that `Rscript benchmarks/export_r.R FOLDER` exports from R packages. Every set is divided into
 5 folds; each of them in turn is the test set, complete or with 30 or 60 % of its values removed at random. Everything
-else is as in results/defaults.md. `MixtureClassifier()` is measured anew for every version of the code; seconds
+else is as in results/defaults.md. `MixtureClassifier()` is measured again for every version of the code; seconds
 are processor time of one thread. Writes results/unseen.json after every measurement and results/unseen.md.
 """
 

@@ -76,7 +76,7 @@ def plot_samples(models: dict) -> None:
 
 
 def save(figure, name: str, dpi: int) -> None:
-    """Write a figure into the folder that was asked for."""
+    """Write a figure into the requested folder."""
     if len(sys.argv) > 1:
         figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 

@@ -71,7 +71,7 @@ def tints() -> list[np.ndarray]:
 
 
 def save(figure, name: str) -> None:
-    """Write a figure into the folder that was asked for, with a palette: a third of the bytes."""
+    """Write a figure into the requested folder, with a palette: a third of the bytes."""
     if len(sys.argv) < 2:
         return
     path = Path(sys.argv[1]) / name
@@ -106,7 +106,7 @@ def figure_3() -> None:
 
 
 def figure_6() -> None:
-    """What remains of several numbers of components."""
+    """The components that remain of several initial numbers."""
     X, y = make_checkerboard(20, random_state=0)
     figure, axes = plt.subplots(1, 5, figsize=(13, 3), layout="constrained")
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):

@@ -82,7 +82,7 @@ def draw_transformed(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.n
 
 
 def save(figure, name: str, dpi: int) -> None:
-    """Write a figure into the folder that was asked for."""
+    """Write a figure into the requested folder."""
     if len(sys.argv) > 1:
         figure.savefig(Path(sys.argv[1]) / name, dpi=dpi)
 

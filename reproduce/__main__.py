@@ -20,7 +20,7 @@ def listing() -> str:
     width = max(map(len, TABLES))
     lines = [f"{name:{width}}  {table.paper}: {table.title}" for name, table in TABLES.items()]
     others = {"fetch": "download the public data sets into the data folder",
-              "render": "write all Markdown files and pages anew from the JSON files",
+              "render": "write all Markdown files and pages from the JSON files",
               "note": "TABLE WORDS: say why results older than the code are kept"}  # fmt: skip
     return "\n".join([*lines, *(f"{name:{width}}  {text}" for name, text in others.items())])
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "table", choices=[*TABLES, "fetch", "render", "note"], metavar="TABLE", help="one of those below"
     )
     parser.add_argument("words", nargs="*", help="of a note: the table and the text")
-    parser.add_argument("--fresh", action="store_true", help="compute all runs anew")
+    parser.add_argument("--fresh", action="store_true", help="compute all runs again")
     parser.add_argument("--seeds", type=int, help="number of seeds, splits or repetitions; default: as committed")
     parser.add_argument("--device", default=Options.device, help="cpu or cuda; default: %(default)s")
     parser.add_argument("--jobs", type=int, default=1, help="processes with one thread each, where a table has them")

@@ -103,7 +103,7 @@ def judged(
 
 
 def sentence(block: Block, folder: Path = RESULTS) -> str:
-    """What is better, equal, worse and absent, counted and, where few, named."""
+    """Figures that are better, equal, worse and absent: their counts and, if few, their names."""
     cells = [cell for cell in compared(block, folder) if cell.published is not None]
     groups = {verdict: [cell for cell in cells if cell.verdict == verdict] for verdict in VERDICTS}
     parts = []
@@ -132,14 +132,14 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def of_toy(folder: Path) -> Cells:
-    found: Cells = {}
+    figures: Cells = {}
     for row in published()["OT95 table 1"]["rows"]:
         runs = [run[row] for run in read(folder, "regularised_toy.json").get("repetitions", {}).values()]
         for part in ("train", "test"):
             for c, name in enumerate("AB"):
-                found[row, f"{part} {name}"] = [run[part][c] for run in runs]
-        found[row, "accuracy"] = [run["accuracy"] for run in runs]
-    return found
+                figures[row, f"{part} {name}"] = [run[part][c] for run in runs]
+        figures[row, "accuracy"] = [run["accuracy"] for run in runs]
+    return figures
 
 
 def of_bupa(folder: Path) -> Cells:
@@ -152,7 +152,7 @@ def of_discriminative(table: str, mixture: str, baselines: bool) -> Callable[[Pa
                else {})}  # fmt: skip
 
     def cells(folder: Path) -> Cells:
-        records, found = read(folder, "discriminative.json").get("records", []), {}
+        records, figures = read(folder, "discriminative.json").get("records", []), {}
         for column, method in methods.items():
             for row in published()[table]["rows"]:
                 # Mixtures on digits have tradeoff=0 whatever the name of the row; "adults" is the likelier data.
@@ -160,8 +160,8 @@ def of_discriminative(table: str, mixture: str, baselines: bool) -> Callable[[Pa
                 data = "vowels, adults" if row == "vowels" else row
                 values = [r["test"] for r in records if (r["data"], r["method"]) == (data, own)]
                 if column in published()[table]["columns"]:
-                    found[row, column] = values
-        return found
+                    figures[row, column] = values
+        return figures
 
     return cells
 
@@ -171,7 +171,7 @@ def of_nonnegative(data: tuple[str, tuple[str, str]], words: tuple[str, str, str
     (name, parts), (rule, size, penalty) = data, words
 
     def cells(folder: Path) -> Cells:
-        found: Cells = {}
+        cells_of: Cells = {}
         table = published()["LZZ06 table 1" if name == "cbcl" else "LZZ06 table 2"]
         for line in read(folder, f"{name}.json").get("rows", []):
             number = line["penalty"].removeprefix(penalty)
@@ -180,8 +180,8 @@ def of_nonnegative(data: tuple[str, tuple[str, str]], words: tuple[str, str, str
             for part in parts:
                 column = f"{part}, penalty {number}"
                 if column in table["columns"]:
-                    found[f"M = {line['M'].split()[0]}", column] = figures(line["measured"], part)
-        return found
+                    cells_of[f"M = {line['M'].split()[0]}", column] = figures(line["measured"], part)
+        return cells_of
 
     return cells
 
@@ -203,7 +203,7 @@ def of_hybrid(suffix: str, names: dict[str, str] | None = None) -> Callable[[Pat
     """Test errors of the tables whose names end with `suffix`; `names` replaces names of rows there."""
 
     def cells(folder: Path) -> Cells:
-        results, found = read(folder, "hybrid.json"), {}
+        results, figures = read(folder, "hybrid.json"), {}
         for row, table in HYBRID_ROWS.items():
             for column in published()["RPTP18 table 1"]["columns"]:
                 plain = column.removeprefix("diagonal ")
@@ -212,8 +212,8 @@ def of_hybrid(suffix: str, names: dict[str, str] | None = None) -> Callable[[Pat
                 runs = results.get(f"{where}{suffix}", {}).get(plain) or results.get(where, {}).get(
                     key if names else "-"
                 )
-                found[row, column] = [run["test"] for run in (runs or {}).values()]
-        return found
+                figures[row, column] = [run["test"] for run in (runs or {}).values()]
+        return figures
 
     return cells
 

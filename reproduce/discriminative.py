@@ -219,14 +219,14 @@ def device_for(y: np.ndarray) -> str | None:
 
 
 def best_of(X: np.ndarray, y: np.ndarray, candidates: list[dict[str, Any]]) -> Any:
-    """The candidate that predicts the rows kept out best; those for many rows side by side."""
+    """The candidate with the best predictions of held-out rows; candidates for many rows run in parallel."""
     tasks = [(X, y, options) for options in candidates]
     if len(y) > MANY_ROWS:
         with ProcessPoolExecutor(len(tasks), get_context("spawn")) as pool:
-            found = list(pool.map(separated, tasks))
+            results = list(pool.map(separated, tasks))
     else:
-        found = [separated(task) for task in tasks]
-    return max((pickle.loads(model) for model in found), key=search_score)
+        results = [separated(task) for task in tasks]
+    return max((pickle.loads(model) for model in results), key=search_score)
 
 
 def search_score(model: Any) -> float:
@@ -303,8 +303,8 @@ def widths(X: np.ndarray) -> list[float]:
 
 
 def text_of(pipeline: Pipeline, names: list[str]) -> str:
-    found = pipeline.get_params()
-    return ", ".join(f"{name.split('__')[-1]}={found[name]:g}" for name in names)
+    settings = pipeline.get_params()
+    return ", ".join(f"{name.split('__')[-1]}={settings[name]:g}" for name in names)
 
 
 def logistic(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
@@ -346,7 +346,7 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, tuple[int, ...]], Fitted]] = {
 
 
 def run(name: str, number: int, method: str) -> dict[str, Any]:
-    made()
+    origin()
     X, y, X_test, y_test = load(name, number)
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -357,12 +357,12 @@ def run(name: str, number: int, method: str) -> dict[str, Any]:
             100 * float((fitted.model.predict(rows) != labels).mean()) for rows, labels in ((X, y), (X_test, y_test))
         ]
     return {"data": name, "set": number, "method": method, "train": errors[0], "test": errors[1], "size": fitted.size,
-            "chosen": fitted.chosen, "seconds": seconds, "made": made()}  # fmt: skip
+            "chosen": fitted.chosen, "seconds": seconds, "made": origin()}  # fmt: skip
 
 
 @cache
-def made() -> str:
-    """By which code and where; asked first before anything is fitted."""
+def origin() -> str:
+    """Code, machine and versions of a run; called first, before anything is fitted."""
     sources = Path(mixtura.__file__).parent
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources.rglob("*.py")))).hexdigest()[:8]
     versions = f"torch {torch.__version__}, scikit-learn {sklearn.__version__}"
@@ -396,13 +396,13 @@ def summary(records: list[dict[str, Any]], name: str, method: str) -> dict[str, 
     return {**means, "error": error, "sets": len(own), "chosen": own[0]["chosen"]}
 
 
-def row(name: str, method: str, found: dict[str, Any]) -> str:
+def row(name: str, method: str, figures: dict[str, Any]) -> str:
     paper = PAPER.get(method, {}).get(name.removesuffix(", adults"))
-    size = f"{found['size']:.0f}" if found["size"] else ""
+    size = f"{figures['size']:.0f}" if figures["size"] else ""
     printed = "" if paper is None else f"{paper[0]:g} / {paper[1]:g} / {'-' if paper[2] is None else paper[2]}"
     return (
-        f"| {method} | {found['train']:.1f} | {found['test']:.2f}{found['error']} | {size} | {found['sets']} "
-        f"| {found['seconds']:.1f} | {printed} |"
+        f"| {method} | {figures['train']:.1f} | {figures['test']:.2f}{figures['error']} | {size} | {figures['sets']} "
+        f"| {figures['seconds']:.1f} | {printed} |"
     )
 
 
@@ -422,8 +422,8 @@ def overview(records: list[dict[str, Any]]) -> list[str]:
         data = name.removesuffix(", adults")
         # The paper's mixture overfits pima (28.6): its GMM is the measure there.
         allowed = PAPER["gmm"]["pima"][1] if data == "pima" else PAPER["dgmm"][data][1] + PAPER_ERRORS[data]
-        found = [summary(records, name, method) for method in methods]
-        cells = ["" if f is None else bold(f["test"], allowed) + f["error"] for f in found]
+        figures = [summary(records, name, method) for method in methods]
+        cells = ["" if f is None else bold(f["test"], allowed) + f["error"] for f in figures]
         lines.append(f"| {name} | {allowed:.2f} | {' | '.join(cells)} |")
     return lines
 
@@ -433,11 +433,11 @@ def bold(error: float, allowed: float) -> str:
 
 
 def note(name: str, records: list[dict[str, Any]]) -> list[str]:
-    """What is known of the rows of the vowels."""
-    found = [summary(records, data, method) for data in ("vowels", "vowels, adults") for method in ("gmm", "svm")]
-    if name != "vowels" or None in found:
+    """A note on the rows of the vowels."""
+    figures = [summary(records, data, method) for data in ("vowels", "vowels, adults") for method in ("gmm", "svm")]
+    if name != "vowels" or None in figures:
         return []
-    every, of_svm, adults, of_svm_adults = (f["train"] for f in found if f is not None)
+    every, of_svm, adults, of_svm_adults = (f["train"] for f in figures if f is not None)
     return [
         "The paper trains on 599 rows and tests on 600, F1 and F2, of a version of the Peterson-Barney data that it",
         "does not describe; 1520 rows of 76 speakers are at hand, without the marks of listeners that some versions",
@@ -463,12 +463,12 @@ def report(records: list[dict[str, Any]]) -> str:
     lines += ["", *overview(records)]
     heads = ["method", "train %", "test %", "Gaussians or vectors", "sets", "seconds", "paper"]
     for name in N_SETS:
-        found = {method: summary(records, name, method) for method in METHODS}
-        if any(found.values()):
+        figures = {method: summary(records, name, method) for method in METHODS}
+        if any(figures.values()):
             error = PAPER_ERRORS[name.removesuffix(", adults")]
             lines += ["", f"## {name} (the paper's standard error {error})", "", *note(name, records)]
             lines += [f"| {' | '.join(heads)} |", "|---|---|---|---|---|---|---|"]
-            lines += [row(name, method, values) for method, values in found.items() if values is not None]
+            lines += [row(name, method, values) for method, values in figures.items() if values is not None]
     return "\n".join([*lines, "", *makers(records)]) + "\n"
 
 

@@ -87,8 +87,8 @@ class Subset:
     def errors(self, mixture: Mixture) -> dict[str, float]:
         return {name: base.error(mixture, self.data[name]) for name in ("validation", "test")}
 
-    def keep(self, row: str, found: dict[str, Any]) -> None:
-        base.keep("few labels", f"{self.n_labels}: {row}", self.subset, found)
+    def keep(self, row: str, record: dict[str, Any]) -> None:
+        base.keep("few labels", f"{self.n_labels}: {row}", self.subset, record)
 
     def supervised(self) -> None:
         """Labeled rows alone; the validation rows choose the components."""
@@ -100,12 +100,12 @@ class Subset:
     def without_choice(self) -> None:
         start, problem = self.start(DEFAULT), problem_of(self.x, self.labels, DEFAULT)
         self.keep("spread, no EM; no validation labels", self.errors(start))
-        found = run(EM(), problem, start, ITERATIONS, 1e-3).mixture
-        self.keep("spread, EM; no validation labels", self.errors(found))
+        fitted = run(EM(), problem, start, ITERATIONS, 1e-3).mixture
+        self.keep("spread, EM; no validation labels", self.errors(fitted))
         data, counts = {"train": (self.x, self.labels)}, (DEFAULT.k,) * N_CLASSES
         options = {"init": "spread", "unlabeled": -1, "max_iter": ITERATIONS}
-        found = base.generative(data, counts, "full", 1, DEFAULT.prior, self.subset, **options)
-        self.keep('init="spread"; no validation labels', self.errors(found))
+        fitted = base.generative(data, counts, "full", 1, DEFAULT.prior, self.subset, **options)
+        self.keep('init="spread"; no validation labels', self.errors(fitted))
 
     def chosen(self) -> None:
         """The paper's protocol: EM in every way, then hybrids from the best."""
@@ -119,8 +119,8 @@ class Subset:
         validation, way, mixture = min(fits, key=lambda fit: fit[0])
         ways = {str(way): value for value, way, _ in fits}
         self.keep("spread, EM; paper's protocol", {**self.errors(mixture), "way": str(way), "ways": ways})
-        found = self._separated(mixture, validation)
-        self.keep("spread, EM, then LM; paper's protocol", found)
+        record = self._separated(mixture, validation)
+        self.keep("spread, EM, then LM; paper's protocol", record)
 
     def _score(self, mixture: Mixture) -> float:
         return -base.error(mixture, self.data["validation"])
@@ -128,8 +128,8 @@ class Subset:
     def _separated(self, start: Mixture, validation: float) -> dict[str, Any]:
         """Hybrids with the labels that are given, and with those that the start finds."""
         known = self.labels >= 0
-        found = torch.where(known, self.labels, class_log_joints(start, self.x).argmax(1))
-        candidates = {"given": self.labels, "found": found, "spread": self.spread(DEFAULT)}
+        assigned = torch.where(known, self.labels, class_log_joints(start, self.x).argmax(1))
+        candidates = {"given": self.labels, "found": assigned, "spread": self.spread(DEFAULT)}
         best, mixture = {"validation": validation, "hybrid": "none"}, start
         for name, labels in candidates.items():
             for tradeoff, margin in ((0.01, 10.0), (0.3, 30.0)):

@@ -142,8 +142,8 @@ def settings_of(row: str, n_labels: int) -> Published:
     return SETTINGS[row][min(n for n in SETTINGS[row] if n >= n_labels)]
 
 
-def keep(n_labels: int, row: str, subset: int, found: dict[str, Any]) -> None:
-    base.keep("few labels", f"{n_labels}: {row}", subset, found)
+def keep(n_labels: int, row: str, subset: int, record: dict[str, Any]) -> None:
+    base.keep("few labels", f"{n_labels}: {row}", subset, record)
 
 
 def unknown(n_labels: int, row: str, subset: int) -> bool:
@@ -163,8 +163,8 @@ def trial(data: dict[str, Any], row: str, n_labels: int, subset: int, step: floa
     name = f"{row}, step {step:g}"
     if unknown(n_labels, name, subset):
         own, labels = replace(settings_of(row, n_labels), step=step), subset_of(data, n_labels, subset)
-        found = trained(data, labels, own, subset, start_of(data["train"][0], labels, own, subset))
-        keep(n_labels, name, subset, found)
+        record = trained(data, labels, own, subset, start_of(data["train"][0], labels, own, subset))
+        keep(n_labels, name, subset, record)
 
 
 def supervised(data: dict[str, Any], row: str, n_labels: int, subset: int) -> None:
@@ -181,9 +181,9 @@ def supervised(data: dict[str, Any], row: str, n_labels: int, subset: int) -> No
     labels, trials = subset_of(data, n_labels, subset), []
     for k, epsilon in SUPERVISED[:1] if RUN.quick else SUPERVISED:
         setting = replace(own, k=k, epsilon=epsilon)
-        found = trained(data, labels, setting, subset, start_of(data["train"][0], labels, setting, subset))
-        trials.append({**found, "setting": [k, epsilon]})
-    best = min(trials, key=lambda found: found["validation"])
+        record = trained(data, labels, setting, subset, start_of(data["train"][0], labels, setting, subset))
+        trials.append({**record, "setting": [k, epsilon]})
+    best = min(trials, key=lambda record: record["validation"])
     keep(n_labels, row, subset, {**best, "trials": len(trials)})
 
 

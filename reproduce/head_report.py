@@ -62,11 +62,11 @@ def published_lines(results: Path) -> list[str]:
     if not files:
         return []
     lines = ["## The paper's recipe", "", " ".join((heads_published.__doc__ or "").split("\n\n")[1].split()), ""]
-    for name, found in files.items():
-        column, runs = COLUMNS[name], found["runs"]
+    for name, record in files.items():
+        column, runs = COLUMNS[name], record["runs"]
         epochs = sorted({run["epochs"] for run in runs})
         lines += [f"### {column.title}, the paper's recipe", ""]
-        lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {found['about']['machine']}.", ""]
+        lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
         lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
         for method, paper in zip(METHODS, column.paper, strict=True):
             own = [run for run in runs if run["method"] == method]
@@ -102,9 +102,9 @@ INTRODUCTION = (
 )
 
 
-def density_lines(found: dict[str, Any]) -> list[str]:
+def density_lines(record: dict[str, Any]) -> list[str]:
     """The generative head on Fashion-MNIST, with MNIST outside."""
-    runs = [run for run in found["runs"] if "seed" in run]
+    runs = [run for run in record["runs"] if "seed" in run]
     if not runs:
         return []
     tradeoff = runs[0]["settings"]["tradeoff"]
@@ -118,11 +118,11 @@ def density_lines(found: dict[str, Any]) -> list[str]:
     }
     names = {key: text for key, text in names.items() if key in runs[0]}
     cells = [spread([run[key] for run in runs], 2 if key.startswith("error") else 4) for key in names]
-    size = found["about"].get("size", "all images")
+    size = record["about"].get("size", "all images")
     return [
         f"## Density head, Fashion-MNIST with MNIST outside, {size}",
         "",
-        f"{len(runs)} seeds, {found['about']['machine']}; `MixtureHead(10, 10, 2, density=True)`; trade-off by "
+        f"{len(runs)} seeds, {record['about']['machine']}; `MixtureHead(10, 10, 2, density=True)`; trade-off by "
         f"held-out error: {tradeoff}.",
         "",
         "| " + " | ".join(names.values()) + " |",
@@ -132,27 +132,27 @@ def density_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def column_lines(name: str, column: Column, found: dict[str, Any], results: Path) -> list[str]:
+def column_lines(name: str, column: Column, record: dict[str, Any], results: Path) -> list[str]:
     settings, variant = chosen(name, results)
-    n_seeds = len({run["seed"] for run in found["runs"]})
+    n_seeds = len({run["seed"] for run in record["runs"]})
     training = {**asdict(Training(flip=column.data == "fashion_mnist")), **variant}
     lines = [
         f"## {column.title}",
         "",
-        f"{n_seeds} seeds, mean and standard error, {found['about']['machine']}. Training: {json.dumps(training)}.",
+        f"{n_seeds} seeds, mean and standard error, {record['about']['machine']}. Training: {json.dumps(training)}.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|---" * len(HEADINGS) + "|",
     ]
     for method, paper in zip(METHODS, column.paper, strict=True):
-        runs = [run for run in found["runs"] if run["method"] == method]
+        runs = [run for run in record["runs"] if run["method"] == method]
         if not runs:
             continue
         cells = [METHODS[method], f"{paper:.2f}"]
         for key, digits in (("error", 2), ("nll", 3), ("ece", 2), ("sparsity", 1), ("error_unpruned", 2), ("auroc", 4)):
             cells.append(spread([run[key] for run in runs], digits) if key in runs[0] else "")
         lines.append("| " + " | ".join([*cells, json.dumps(settings[method])]) + " |")
-    sparse = [run for run in found["runs"] if run["method"] == "sparse"]
+    sparse = [run for run in record["runs"] if run["method"] == "sparse"]
     if sparse:
         means = {key: np.mean([run[key] for run in sparse]) for key in PRUNING}
         lines += [
@@ -186,19 +186,19 @@ def draw(results: Path, images: Path) -> None:
 
     from mixtura.plotting import plot_features, save_moving_features
 
-    found = dict(np.load(results / "heads_features.npz"))
+    features = dict(np.load(results / "heads_features.npz"))
     figure, axes = plt.subplots(2, 2, figsize=(7.5, 7), layout="constrained")
     titles = {"softmax": "softmax", "sparse": "SDGM"}
     for (method, title), pair in zip(titles.items(), axes.T, strict=True):
         for part, ax in zip(("train", "test"), pair, strict=True):
-            plot_features(found[f"{method}_{part}"], found[f"{part}_labels"].astype(int), ax)
+            plot_features(features[f"{method}_{part}"], features[f"{part}_labels"].astype(int), ax)
             ax.set_title(f"{title}, {'training' if part == 'train' else 'test'} images")
     figure.savefig(images / "heads_features.png", dpi=80)
     plt.close(figure)
-    n_moments, n_rows = found["softmax_moving"].shape[:2]
+    n_moments, n_rows = features["softmax_moving"].shape[:2]
     chosen_moments = np.unique(np.linspace(0, n_moments - 1, 12).round().astype(int))
-    panels = {title: found[f"{method}_moving"][chosen_moments, :N_MOVING] for method, title in titles.items()}
-    steps = found["steps"][chosen_moments]
-    labels = found["test_labels"][: min(N_MOVING, n_rows)].astype(int)
+    panels = {title: features[f"{method}_moving"][chosen_moments, :N_MOVING] for method, title in titles.items()}
+    steps = features["steps"][chosen_moments]
+    labels = features["test_labels"][: min(N_MOVING, n_rows)].astype(int)
     captions = [f"after {step} steps" for step in steps]
     save_moving_features(images / "heads_moving.gif", panels, labels, captions)

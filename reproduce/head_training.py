@@ -260,49 +260,49 @@ def judged(trained: Trained, test: Data, outside: Data | None = None) -> dict[st
     """Everything a table says of a run."""
     head = trained.head
     features = features_of(trained.network, test.images)
-    found: dict[str, Any] = {"sparsity": 0.0, "seconds": trained.seconds, "final_loss": trained.losses[-1]}
+    record: dict[str, Any] = {"sparsity": 0.0, "seconds": trained.seconds, "final_loss": trained.losses[-1]}
     if isinstance(head, SparseMixtureHead):
-        found |= _sparse_part(head, features, test.labels)
+        record |= _sparse_part(head, features, test.labels)
     elif isinstance(head, LinearHead):
         small = head.weight.abs() < trained.smallest_weight
-        found["sparsity"] = 100 * float(small.float().mean())
+        record["sparsity"] = 100 * float(small.float().mean())
         head.weight.masked_fill_(small, 0.0)
     logits = head(features)
-    found |= quality(logits, test.labels)
+    record |= quality(logits, test.labels)
     if outside is not None:
         foreign = features_of(trained.network, outside.images)
-        found["auroc"] = auroc(logits.softmax(1).amax(1), head(foreign).softmax(1).amax(1))
+        record["auroc"] = auroc(logits.softmax(1).amax(1), head(foreign).softmax(1).amax(1))
         if getattr(head, "density", False):
-            found["auroc_density"] = auroc(head.log_density(features), head.log_density(foreign))
-            found["auroc_trained"] = auroc(head.scores(features).logsumexp(1), head.scores(foreign).logsumexp(1))
-    return found
+            record["auroc_density"] = auroc(head.log_density(features), head.log_density(foreign))
+            record["auroc_trained"] = auroc(head.scores(features).logsumexp(1), head.scores(foreign).logsumexp(1))
+    return record
 
 
 def _sparse_part(head: SparseMixtureHead, features: Tensor, labels: Tensor) -> dict[str, Any]:
-    """What pruning takes away, and the error if it did not."""
-    found: dict[str, Any] = {"weights": head.n_weights, "weights_left": head.n_weights_left}
-    found["sparsity"] = 100 * (1 - head.n_weights_left / head.n_weights)
+    """The weights that pruning removes, and the error without pruning."""
+    record: dict[str, Any] = {"weights": head.n_weights, "weights_left": head.n_weights_left}
+    record["sparsity"] = 100 * (1 - head.n_weights_left / head.n_weights)
     small = head.prune()
-    found["components_left"] = sum(small.n_components)
-    found["pruned_difference"] = float((small(features) - head(features)).abs().max())
+    record["components_left"] = sum(small.n_components)
+    record["pruned_difference"] = float((small(features) - head(features)).abs().max())
     head.components.threshold = math.inf
-    found["error_unpruned"] = quality(head(features), labels)["error"]
+    record["error_unpruned"] = quality(head(features), labels)["error"]
     head.components.threshold = head.threshold
     batch = features[:256]
-    found["microseconds"], found["microseconds_pruned"] = microseconds(lambda: head(batch), lambda: small(batch))
-    return found
+    record["microseconds"], record["microseconds_pruned"] = microseconds(lambda: head(batch), lambda: small(batch))
+    return record
 
 
 def microseconds(*functions: Callable[[], Any], n_rounds: int = 50) -> list[float]:
     """The median time of each function, which take turns."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(n_rounds):
-        for found, function in zip(times, functions, strict=True):
+        for own, function in zip(times, functions, strict=True):
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             began = time.perf_counter()
             function()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            found.append(time.perf_counter() - began)
-    return [1e6 * float(np.median(found)) for found in times]
+            own.append(time.perf_counter() - began)
+    return [1e6 * float(np.median(own)) for own in times]

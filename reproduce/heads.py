@@ -7,8 +7,8 @@
     all      these three, in parallel processes
     pictures figure 5, and the same features moving                                  -> docs/images
 
-A GPU needs minutes; --epochs, --rows and
---width make a small version. What a run found is written when it ends; runs go seed by seed, until --seconds are over.
+A GPU needs minutes; --epochs, --rows and --width make a small version. The result of a run is written when it ends;
+runs go seed by seed, until --seconds are over.
 """
 
 from __future__ import annotations
@@ -154,19 +154,19 @@ def select(name: str, options: argparse.Namespace) -> None:
                 return
             training = replace(base_training(column, options), **variant)
             trainer = Trainer(method, column.n_features, settings, training, fitted, 1000 + seed)
-            found = judged(trainer.run(record=True), held_out)
-            runs.append({"method": method, "settings": settings, "training": variant, "seed": seed, **found})
+            record = judged(trainer.run(record=True), held_out)
+            runs.append({"method": method, "settings": settings, "training": variant, "seed": seed, **record})
             print(name, json.dumps(runs[-1]), flush=True)
             write(path, runs)
 
 
 def chosen(name: str, folder: Path = RESULTS) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Settings of each method with the least held-out error, means over seeds; and the training settings."""
-    found: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for run in json.loads((folder / f"heads_select_{name}.json").read_text())["runs"]:
-        found[run["method"], json.dumps(run["settings"]), json.dumps(run["training"])].append(run)
+        groups[run["method"], json.dumps(run["settings"]), json.dumps(run["training"])].append(run)
     ranked = []
-    for (method, settings, training), runs in found.items():
+    for (method, settings, training), runs in groups.items():
         error, sparsity = (float(np.mean([run[key] for run in runs])) for key in ("error", "sparsity"))
         too_dense = method == "sparse" and sparsity < LEAST_SPARSITY
         ranked.append((too_dense, -sparsity if too_dense else error, method, settings, training))
@@ -189,8 +189,8 @@ def table(name: str, options: argparse.Namespace) -> None:
             shown = test.images[:N_SHOWN] if column.n_features == 2 and seed == 0 else None
             trainer = Trainer(method, column.n_features, settings[method], training, train, seed)
             trained = trainer.run(record=True, shown=shown)
-            found = judged(trained, test, outside)
-            runs.append({"method": method, "settings": settings[method], "seed": seed, **found})
+            record = judged(trained, test, outside)
+            runs.append({"method": method, "settings": settings[method], "seed": seed, **record})
             print(name, json.dumps(runs[-1]), flush=True)
             write(path, runs)
             if shown is not None and method in ("softmax", "sparse"):
@@ -200,9 +200,9 @@ def table(name: str, options: argparse.Namespace) -> None:
 
 def followed(method: str, trained: Any, train: Data, test: Data) -> dict[str, np.ndarray]:
     """Two-dimensional features for figure 5, and as they moved while training."""
-    found = {"train": features_of(trained.network, train.images[: 2 * N_SHOWN])}
-    found["test"] = features_of(trained.network, test.images[: 2 * N_SHOWN])
-    arrays = {f"{method}_{part}": values.cpu().numpy().astype(np.float16) for part, values in found.items()}
+    features = {"train": features_of(trained.network, train.images[: 2 * N_SHOWN])}
+    features["test"] = features_of(trained.network, test.images[: 2 * N_SHOWN])
+    arrays = {f"{method}_{part}": values.cpu().numpy().astype(np.float16) for part, values in features.items()}
     arrays[f"{method}_moving"] = np.stack(trained.snapshots).astype(np.float16)
     arrays["steps"] = np.array(trained.steps)
     labels = {"train_labels": train.labels, "test_labels": test.labels}
@@ -235,15 +235,15 @@ def density(name: str, options: argparse.Namespace) -> None:
         if not clock.allows_one_more():
             return
         trained = Trainer("density", column.n_features, settings, training, train, seed).run(record=False)
-        found = judged(trained, test, outside)
+        record = judged(trained, test, outside)
         inside, elsewhere = (features_of(trained.network, data.images).double() for data in (test, outside))
         known = features_of(trained.network, train.images).double()
         after = MixtureClassifier(1).fit(known, train.labels.cpu().numpy())
-        found["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
-        anew = trained.head.double().refit(known, train.labels, logits=False, random_state=seed)
+        record["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
+        refitted = trained.head.double().refit(known, train.labels, logits=False, random_state=seed)
         with torch.no_grad():
-            found["auroc_anew"] = auroc(anew.log_density(inside), anew.log_density(elsewhere))
-        runs.append({"method": "density", "settings": settings, "seed": seed, **found})
+            record["auroc_anew"] = auroc(refitted.log_density(inside), refitted.log_density(elsewhere))
+        runs.append({"method": "density", "settings": settings, "seed": seed, **record})
         print(name, json.dumps(runs[-1]), flush=True)
         write(path, runs, size)
 
@@ -291,9 +291,9 @@ def merge(folder: Path, name: str) -> None:
     """The files of single seeds as one; what all of them say is said once."""
     parts, runs, size = sorted(folder.glob(f"heads_{name}_*.json")), [], None
     for path in parts:
-        found = json.loads(path.read_text())
-        runs += [run for run in found["runs"] if run not in runs]
-        size = found["about"].get("size")
+        record = json.loads(path.read_text())
+        runs += [run for run in record["runs"] if run not in runs]
+        size = record["about"].get("size")
         path.unlink()
     if parts:
         write(folder / f"heads_{name}.json", runs, size)

@@ -95,7 +95,7 @@ class PlainTrainer:
         self.number.add_(1)
 
     def record(self) -> None:
-        """Record some steps as a graph in a stream of its own; the steps that warm up are taken in earnest."""
+        """Record some steps as a graph in a stream of its own; the warm-up steps count as training steps."""
         self.stream = torch.cuda.Stream()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
@@ -142,10 +142,10 @@ def judged(trainer: PlainTrainer, test: Data) -> dict[str, Any]:
     """Error, calibration, weights left, and errors with fewer weights."""
     network, head = trainer.network.eval(), trainer.head.eval()
     features = torch.cat([network(pixels(part)) for part in test.images.split(2500)]).float()
-    found: dict[str, Any] = {**quality(head(features), test.labels), "final_loss": float(trainer.loss)}
+    record: dict[str, Any] = {**quality(head(features), test.labels), "final_loss": float(trainer.loss)}
     counts = weight_counts(head)
-    found |= {"weights": counts[0], "weights_left": counts[1], "sparsity": 100 * (1 - counts[1] / counts[0])}
-    return found | {"curve": curve(head, features, test.labels)}
+    record |= {"weights": counts[0], "weights_left": counts[1], "sparsity": 100 * (1 - counts[1] / counts[0])}
+    return record | {"curve": curve(head, features, test.labels)}
 
 
 def weight_of(head: Any) -> Tensor:
@@ -192,9 +192,9 @@ def run_column(name: str, column: Column, options: Options, seconds: float) -> N
     ]
     began = time.perf_counter()
     done = train_together(trainers, seconds)
-    taken = time.perf_counter() - began
+    duration = time.perf_counter() - began
     runs = [
-        {"method": t.method, "settings": SETTINGS[t.method], "seed": t.seed, "epochs": done, "seconds": taken,
+        {"method": t.method, "settings": SETTINGS[t.method], "seed": t.seed, "epochs": done, "seconds": duration,
          **judged(t, test)}
         for t in trainers
     ]  # fmt: skip

@@ -44,7 +44,7 @@ ROWS = ("LL", "LL+LM", "LM", "LL (CLL)", "LL+CLL", "CLL")
 
 @dataclass
 class Run:
-    """What all scripts of this paper read: where to write, on what to compute, and how much.
+    """Options of all scripts of this paper: where to write, on what to compute, and how much.
 
     `part` is a suffix of the result file, one for each of several processes. Nothing new begins after `end` (seconds
     since the epoch). Processes that share a search take trials `first`, `first + stride`, and so on. `quick` replaces
@@ -241,8 +241,10 @@ def error(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> float:
     source = TensorSource(part[0])
     limit = 8 * 2**30 if part[0].device.type == "cuda" else 2**28
     with torch.no_grad():
-        found = map_rows(mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).argmax(0).double(), limit)
-    return 100 * float((found.long() != part[1]).double().mean())
+        predicted = map_rows(
+            mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).argmax(0).double(), limit
+        )
+    return 100 * float((predicted.long() != part[1]).double().mean())
 
 
 def hybrid(
@@ -294,11 +296,11 @@ def known() -> dict[str, Any]:
     return json.loads(RUN.file.read_text()) if RUN.file.exists() else {}
 
 
-def keep(table: str, row: str, seed: int, found: dict[str, Any]) -> None:
+def keep(table: str, row: str, seed: int, record: dict[str, Any]) -> None:
     """Add one run, with where it was made."""
     results = known()
-    found = {**found, "device": torch.cuda.get_device_name() if RUN.device == "cuda" else platform.machine()}
-    results.setdefault(table, {}).setdefault(row, {})[str(seed)] = found
+    record = {**record, "device": torch.cuda.get_device_name() if RUN.device == "cuda" else platform.machine()}
+    results.setdefault(table, {}).setdefault(row, {})[str(seed)] = record
     results["versions"] = {
         "mixtura": mixtura.__version__,
         "torch": torch.__version__,
@@ -308,7 +310,7 @@ def keep(table: str, row: str, seed: int, found: dict[str, Any]) -> None:
     unfinished = RUN.file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(results, indent=1) + "\n")
     unfinished.replace(RUN.file)  # at once: other processes read it
-    shown = {k: v for k, v in found.items() if k not in ("curve", "device")}
+    shown = {k: v for k, v in record.items() if k not in ("curve", "device")}
     print(f"{table} {row} seed {seed}: {shown}", flush=True)
 
 
@@ -340,8 +342,8 @@ def of_table(
                 fitted = generative(data, own.k, start_kind, own.rank, prior, seed)
             seconds = time.perf_counter() - began
             if names[0] in wanted:
-                found = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
-                keep(table, names[0], seed, {**found, "seconds": seconds})
+                record = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
+                keep(table, names[0], seed, {**record, "seconds": seconds})
             start = fitted
             if kind != start_kind:
                 start = replace(fitted, covariance=COVARIANCES[kind](own.rank).converted(fitted.covariance))  # pyright: ignore
@@ -407,8 +409,8 @@ def generative_rows() -> None:
         for seed in RUN.seeds:
             if missing_run(table, row, seed):
                 fitted = generative(data, k, kind, 1, prior, seed)
-                found = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
-                keep(table, row, seed, found)
+                record = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
+                keep(table, row, seed, record)
 
 
 def diagonal_grid() -> None:
@@ -447,7 +449,7 @@ def variants() -> None:
         of_table(f"{name} (pca50)", data, own, ("low_rank_precision", "full"), prior, RUN.rows, VARIANT_EPOCHS)
 
 
-# ---- missing cells: figure 3a ----------------------------------------------------------------------------------------
+# ---- missing values: figure 3a ---------------------------------------------------------------------------------------
 
 
 def holes(rows: torch.Tensor, share: float, seed: int = 0) -> torch.Tensor:
@@ -460,7 +462,7 @@ def holes(rows: torch.Tensor, share: float, seed: int = 0) -> torch.Tensor:
 
 
 def nearest_filled(rows: torch.Tensor, known_rows: torch.Tensor, n_neighbours: int = 5) -> torch.Tensor:
-    """Missing cells from the nearest training rows by the observed cells."""
+    """Missing values from the nearest training rows by the observed values."""
     observed = (~rows.isnan()).to(rows.dtype)
     filled = torch.nan_to_num(rows)
     out = []
@@ -477,11 +479,11 @@ def missing() -> None:
     began = time.perf_counter()
     models = {"1": generative_pixels(data, own, 0)}
     start, seconds = models["1"], time.perf_counter() - began
-    found = {"validation": error(start, data["validation"]), "test": error(start, data["test"]), "seconds": seconds}
-    keep("MNIST", "LL", 0, found)
+    record = {"validation": error(start, data["validation"]), "test": error(start, data["test"]), "seconds": seconds}
+    keep("MNIST", "LL", 0, record)
     for row, tradeoff in (("LL+LM", own.tradeoff), ("LM", 0.0), ("LL+LM, tradeoff 0.5", 0.5)):
-        models[f"{tradeoff:g}"], found = hybrid(data, start, own, tradeoff, 0)
-        keep("MNIST", row, 0, found)
+        models[f"{tradeoff:g}"], record = hybrid(data, start, own, tradeoff, 0)
+        keep("MNIST", row, 0, record)
         removed(data, models)
     filled(data, models["0"])
 
@@ -512,7 +514,7 @@ def filled(data: dict[str, Any], model: Mixture) -> None:
 
 
 def boosting() -> None:
-    """The further curve of figure 3a: gradient boosting that takes missing cells, shown some while it learns."""
+    """The further curve of figure 3a: gradient boosting with missing values in training, too."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     data = {name: (x.cpu(), y.cpu()) for name, (x, y) in pixels().items()}

@@ -5,7 +5,7 @@ Stages, each of which goes on from what hybrid*.json in results/ and in --out ho
     averaged    averages of several starts, one size for all digits;
     search      trials of trade-off, margin, step size, start and schedule, spread evenly, until --seconds are over;
     refine      trials near the best ones;
-    listed      the trials of TRIALS, which what the others found suggested;
+    listed      the trials of TRIALS, suggested by the results of the others;
     raced       those of the numbers in RACES, with several seeds each;
     final       the best settings with --seeds, and their test errors;
     merge       (FOLDER FILE) what the files of a folder hold, as one file.
@@ -440,17 +440,17 @@ def between(share: float, ends: tuple[float, float]) -> float:
 def known(*folders: Path) -> dict[str, Any]:
     """All results so far in some folders, or of this process and of the files of others."""
     usual = (RUN.folder,) if RUN.quick else (RUN.folder, RESULTS)
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for path in sorted(path for folder in set(folders or usual) for path in folder.glob("hybrid*.json")):
         for table, rows in json.loads(path.read_text()).items():
             if table == "stamps":
-                found.setdefault(table, []).extend(stamp for stamp in rows if stamp not in found[table])
+                record.setdefault(table, []).extend(stamp for stamp in rows if stamp not in record[table])
             elif table == "versions":
-                found.setdefault(table, {}).update(rows)
+                record.setdefault(table, {}).update(rows)
             else:
                 for row, runs in rows.items():
-                    found.setdefault(table, {}).setdefault(row, {}).update(runs)
-    return found
+                    record.setdefault(table, {}).setdefault(row, {}).update(runs)
+    return record
 
 
 def trials(space: Space, row: str) -> dict[str, Any]:
@@ -482,7 +482,7 @@ def is_known(table: str, row: str, seed: Any) -> bool:
 
 
 def fitted(space: Space, start: Start, seed: int) -> Mixture:
-    """What EM finds from a start, or the average of what it finds from several."""
+    """The mixture that EM fits from a start, or the average of those from several starts."""
     if start.n_averaged == 1:
         return fitted_once(space, start, seed)
     fits = [fitted_once(space, start, 1000 * (seed + 1) + number) for number in range(start.n_averaged)]
@@ -536,7 +536,7 @@ def class_log_joints(mixture: Mixture, rows: torch.Tensor) -> torch.Tensor:
 
 
 def errors(scores: torch.Tensor, labels: torch.Tensor) -> float:
-    """In per cent, with the log-loss as a small part, so that equal errors are told apart."""
+    """In per cent, with the log-loss as a small part, so that equal errors are ranked by it."""
     wrong = (scores.argmax(1) != labels).double().mean()
     own = scores.gather(1, labels.unsqueeze(1))[:, 0] - scores.logsumexp(1)
     return 100 * float(wrong) - 1e-3 * float(own.mean())
@@ -545,8 +545,7 @@ def errors(scores: torch.Tensor, labels: torch.Tensor) -> float:
 def chosen(tables: list[torch.Tensor], labels: torch.Tensor) -> list[int]:
     """The option of every class with which the errors are fewest: coordinates one after the other.
 
-    Arguments:
-        tables: one for each start, (options, n, C): log joints of the rows under every option.
+    Every start has a table (options, n, C): log joints of the rows under every option.
     """
 
     def mean_error(picks: list[int]) -> float:
@@ -562,9 +561,9 @@ def chosen(tables: list[torch.Tensor], labels: torch.Tensor) -> list[int]:
         for c in range(n_classes):
             for option in range(n_options):
                 trial = [*best[:c], option, *best[c + 1 :]]
-                found = mean_error(trial)
-                if found < value - 1e-9:
-                    best, value, improved = trial, found, True
+                mean = mean_error(trial)
+                if mean < value - 1e-9:
+                    best, value, improved = trial, mean, True
     return best
 
 
@@ -580,15 +579,15 @@ def generative(space: Space) -> None:
         if seeds and time.time() + (time.time() - first) / len(seeds) > RUN.end:
             break
         seeds.append(seed)
-        found: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
+        errors: dict[str, list[torch.Tensor]] = {name: [] for name in parts}
         for option in space.options:
             began = time.perf_counter()
             mixture = likeliest(space, option, seed)
             for name in parts:
-                found[name].append(class_log_joints(mixture, space.data[name][0]))
+                errors[name].append(class_log_joints(mixture, space.data[name][0]))
             print(space.table, seed, option.k[0], option.prior, f"{time.perf_counter() - began:.1f} s", flush=True)
         for name in parts:
-            scores[name].append(torch.stack(found[name]))
+            scores[name].append(torch.stack(errors[name]))
     y = space.data["validation"][1]
     picks = chosen(scores["validation"], y)
     halves = halved(scores["validation"], y)
@@ -605,20 +604,20 @@ def generative(space: Space) -> None:
 
 def generative_averaged(space: Space) -> None:
     """LL of averages over starts (OT95), which are mixtures again: the size by the mean validation error."""
-    row, options, found = "LL, average of 5 starts", AVERAGED[space.table], {}
+    row, options, record = "LL, average of 5 starts", AVERAGED[space.table], {}
     for option in options:
         for seed in RUN.seeds:
             if time.time() > RUN.end or is_known(space.table, row, seed):
                 return
             mixture = fitted(space, option, seed)
-            found[option, seed] = {name: base.error(mixture, space.data[name]) for name in ("validation", "test")}
-            print(row, option, seed, found[option, seed]["validation"], flush=True)
-    means = {o: sum(found[o, seed]["validation"] for seed in RUN.seeds) / len(RUN.seeds) for o in options}
+            record[option, seed] = {name: base.error(mixture, space.data[name]) for name in ("validation", "test")}
+            print(row, option, seed, record[option, seed]["validation"], flush=True)
+    means = {o: sum(record[o, seed]["validation"] for seed in RUN.seeds) / len(RUN.seeds) for o in options}
     best = min(options, key=lambda option: means[option])
     compared = [[o.k[0], o.n_averaged, value] for o, value in means.items()]
     for seed in RUN.seeds:
         own = {"chosen": [best.k[0], best.n_averaged], "compared": compared}
-        base.keep(space.table, row, seed, {**found[best, seed], **own})
+        base.keep(space.table, row, seed, {**record[best, seed], **own})
 
 
 def likeliest(space: Space, option: Start, seed: int) -> Mixture:
@@ -640,13 +639,13 @@ def likeliest(space: Space, option: Start, seed: int) -> Mixture:
 
 def halved(tables: list[torch.Tensor], labels: torch.Tensor) -> float:
     """Chosen on one half of the validation rows, the error on the other: what the choice is worth."""
-    found = []
+    trials = []
     half = torch.arange(len(labels), device=labels.device) % 2 == 0
     for own, other in ((half, ~half), (~half, half)):
         picks = torch.tensor(chosen([table[:, own] for table in tables], labels[own]), device=labels.device)
         columns = torch.arange(len(picks), device=labels.device)
-        found += [errors(table[:, other][picks, :, columns].T, labels[other]) for table in tables]
-    return sum(found) / len(found)
+        trials += [errors(table[:, other][picks, :, columns].T, labels[other]) for table in tables]
+    return sum(trials) / len(trials)
 
 
 # ---- trials ----------------------------------------------------------------------------------------------------------
@@ -668,10 +667,10 @@ class Searcher:
     def trial(self, row: str, number: int, seed: int = SEARCH_SEED) -> None:
         name, own, epochs = drawn(self.space, row, number)
         try:
-            found = self.run(name, own, epochs, seed, test=self.space.one_seed)
+            record = self.run(name, own, epochs, seed, test=self.space.one_seed)
         except FloatingPointError as error:
-            found = {"validation": 100.0, "failed": str(error)}
-        kept = {**found, "start": name, "settings": asdict(own), "epochs": epochs}
+            record = {"validation": 100.0, "failed": str(error)}
+        kept = {**record, "start": name, "settings": asdict(own), "epochs": epochs}
         key: Any = number if seed == SEARCH_SEED else f"{number}/{seed}"
         base.keep(f"{self.space.table}, search", row, key, kept)
 
@@ -728,15 +727,15 @@ class Searcher:
                     continue
                 number, best = places[0]
                 own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
-                found = self.run(best["start"], own, best["epochs"], seed, test=True)
-                kept = {**found, "start": best["start"], "settings": asdict(own), "trial": number}
+                record = self.run(best["start"], own, best["epochs"], seed, test=True)
+                kept = {**record, "start": best["start"], "settings": asdict(own), "trial": number}
                 base.keep(f"{self.space.table}, searched", row, seed, kept)
 
     def generative(self, seed: int) -> None:
         """LL of the first start."""
         data, mixture = self.space.data, fitted(self.space, next(iter(self.space.starts.values())), seed)
-        found = {name: base.error(mixture, data[name]) for name in ("validation", "test")}
-        base.keep(f"{self.space.table}, searched", "LL", seed, found)
+        errors = {name: base.error(mixture, data[name]) for name in ("validation", "test")}
+        base.keep(f"{self.space.table}, searched", "LL", seed, errors)
 
 
 def main() -> None:

@@ -58,11 +58,11 @@ def table_one(results: dict[str, Any]) -> list[str]:
     """Published, ours with the published settings, and ours with settings by validation (reproduce.hybrid_search)."""
     lines = ["| data | | " + " | ".join(COLUMNS) + " |", "|---|---|" + "---|" * len(COLUMNS)]
     for name, figures in PAPER.items():
-        found, searched = results.get(name, {}), dict(results.get(f"{name}, searched", {}))
-        searched.setdefault("LL", found.get("LL, sizes by validation"))
+        runs_of, searched = results.get(name, {}), dict(results.get(f"{name}, searched", {}))
+        searched.setdefault("LL", runs_of.get("LL, sizes by validation"))
         lines.append(f"| {name} | paper | " + " | ".join(f"{v:.2f}" for v in figures) + " |")
-        averaged = {"LL": found.get(AVERAGED)}
-        ways = {"published settings": found, "settings by validation": searched, "average of 5 starts": averaged}
+        averaged = {"LL": runs_of.get(AVERAGED)}
+        ways = {"published settings": runs_of, "settings by validation": searched, "average of 5 starts": averaged}
         for title, rows in ways.items():
             if not any(rows.get(c) for c in COLUMNS):
                 continue
@@ -72,7 +72,7 @@ def table_one(results: dict[str, Any]) -> list[str]:
 
 
 def caveats(results: dict[str, Any]) -> list[str]:
-    """What the figures of table 1 do not show by themselves, counted."""
+    """Counts over table 1 that its figures do not show by themselves."""
     runs = [
         run
         for name in PAPER
@@ -96,7 +96,7 @@ def caveats(results: dict[str, Any]) -> list[str]:
 
 
 def searches(results: dict[str, Any]) -> list[str]:
-    """What the searches on validation rows chose."""
+    """The settings that the searches on validation rows selected."""
     heads = ("data", "row", "trials", "start", "trade-off", "margin", "step", "schedule", "epochs", "validation")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name in PAPER:
@@ -130,21 +130,21 @@ def few(results: dict[str, Any]) -> list[str]:
     """A column for each number of labels."""
     named = [(*row.split(": ", 1), runs) for row, runs in results.get("few labels", {}).items()]
     rows = list(dict.fromkeys(row for _, row, _ in named))
-    found = {(int(n_labels), row): runs for n_labels, row, runs in named}
+    runs_of = {(int(n_labels), row): runs for n_labels, row, runs in named}
     lines = ["| labels | " + " | ".join(map(str, PAPER_FEW)) + " |", "|---|" + "---|" * len(PAPER_FEW)]
     for row, figures in PAPER_FEW_ROWS.items():
         lines.append(f"| paper: {row} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
-    lines += [f"| {row} | " + " | ".join(shown(found.get((n, row))) for n in PAPER_FEW) + " |" for row in rows]
+    lines += [f"| {row} | " + " | ".join(shown(runs_of.get((n, row))) for n in PAPER_FEW) + " |" for row in rows]
     return lines
 
 
 def missing(results: dict[str, Any]) -> list[str]:
-    found = results.get("missing", {})
-    if not found:
+    runs_of = results.get("missing", {})
+    if not runs_of:
         return []
-    shares = sorted(int(share) for share in next(iter(found.values())))
+    shares = sorted(int(share) for share in next(iter(runs_of.values())))
     lines = ["| removed, % | " + " | ".join(map(str, shares)) + " |", "|---|" + "---|" * len(shares)]
-    for row, runs in found.items():
+    for row, runs in runs_of.items():
         lines.append(f"| {row} | " + " | ".join(f"{runs[str(s)]['test']:.2f}" for s in shares) + " |")
     return lines
 
@@ -188,7 +188,7 @@ def page(results: dict[str, Any]) -> str:
         *table_one(results),
         "",
         "Published settings: steps, margins, trade-offs, ranks and components of the authors' program; LM and CLL take",
-        "those of the hybrids with a trade-off of 0, as none of their own are published, and the variants, drawn anew,",
+        "those of the hybrids with a trade-off of 0, as none of their own are published, and the drawn variants",
         f"those of Basic; epochs: {', '.join(map(str, epochs))} (the paper has 500 for variants).",
         "Settings by validation: chosen by `reproduce.hybrid_search` on the validation rows, below; LL of pca50: sizes",
         "and priors, digit by digit. Average of 5 starts: the mean of the densities that EM finds from five starts",

@@ -105,7 +105,7 @@ def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], start: int
         model = make(start).fit(data["X"], data["y"])
     seconds = time.perf_counter() - began
     right = model.predict(data["X_test"]) == data["y_test"]
-    found = {
+    record = {
         "train": 100 * model.score(data["X"], data["y"]),
         "test": 100 * float(right.mean()),
         "by_class": [100 * float(right[data["y_test"] == c].mean()) for c in np.unique(data["y"])],
@@ -113,8 +113,8 @@ def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], start: int
     }
     if isinstance(model, NonnegativeMixtureClassifier):
         sizes = {"weights": model.n_components_.sum(), "bases": model.n_bases_, "iterations": model.n_iter_}
-        found.update({key: int(value) for key, value in sizes.items()})
-    return found
+        record.update({key: int(value) for key, value in sizes.items()})
+    return record
 
 
 class Published(NonnegativeMixtureClassifier):
@@ -169,23 +169,23 @@ def mean_and_error(values: list[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
 
 
-def page(found: dict[str, Any], text: list[str]) -> str:
-    heads = [f"Machine: {', '.join(f'{key} {value}' for key, value in found['machine'].items())}.", ""]
+def page(results: dict[str, Any], text: list[str]) -> str:
+    heads = [f"Machine: {', '.join(f'{key} {value}' for key, value in results['machine'].items())}.", ""]
     return "\n".join([text[0], "", *heads, *text[1:]]) + "\n"
 
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON files that are there."""
     texts: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-        "usps": lambda found: usps_text(found["rows"]),
-        "cbcl": lambda found: cbcl_text(found["rows"]),
-        "usps_choice": lambda found: choice_text("usps", found),
-        "cbcl_choice": lambda found: choice_text("cbcl", found),
+        "usps": lambda record: usps_text(record["rows"]),
+        "cbcl": lambda record: cbcl_text(record["rows"]),
+        "usps_choice": lambda record: choice_text("usps", record),
+        "cbcl_choice": lambda record: choice_text("cbcl", record),
         "nonnegative_speed": speed_text,
     }
     files = {name: folder / f"{name}.json" for name in texts}
     results = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-    return {f"{name}.md": page(found, texts[name](found)) for name, found in results.items()}
+    return {f"{name}.md": page(record, texts[name](record)) for name, record in results.items()}
 
 
 def usps_text(rows: list[dict[str, Any]]) -> list[str]:
@@ -268,13 +268,13 @@ class Table:
             for key, (_, make, starts, coded) in missing.items()
             for start in starts
         ]
-        found: dict[Any, dict[int, Any]] = {key: {} for key in missing}
+        results: dict[Any, dict[int, Any]] = {key: {} for key in missing}
         self._save()
         for key, start, result in in_parallel(tasks, self.options.jobs):
-            found[key][start] = result
+            results[key][start] = result
             line, _, starts, _ = missing[key]
-            if len(found[key]) == len(starts):
-                each = [found[key][start] for start in starts]
+            if len(results[key]) == len(starts):
+                each = [results[key][start] for start in starts]
                 self.known[key] = {**line, "measured": {name: [e[name] for e in each] for name in each[0]}}
                 self._save()
                 print(self.name, *key, mean_and_error([e["test"] for e in each]), flush=True)
@@ -290,7 +290,7 @@ class Table:
                 self.add("published, 100 iterations", f"{size} shared", f"sum {penalty:g}", make, figures)
 
     def add_others(self) -> None:
-        """What else one would use on these rows."""
+        """Other classifiers for these rows."""
         logistic = make_pipeline(MaxAbsScaler(), LogisticRegression(max_iter=300))
         self.add("logistic regression on pixels", "", "", lambda s: logistic, starts=[0], coded=False)
         gaussian = MixtureClassifier(2, covariance_type="tied")
@@ -304,13 +304,13 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
 
 
 def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...], options: Options) -> None:
-    """Cross-validate the choices on the training rows alone; the codes are made anew in every fold's training part."""
+    """Cross-validate the choices on the training rows alone, with codes computed from the training part of a fold."""
     path = options.out / f"{name}_choice.json"
     known = json.loads(path.read_text())["rows"] if path.is_file() else []
-    found = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
+    computed = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
     grid = list(itertools.product(sizes, *CHOICES.values()))[: 1 if options.quick else None]
     sizes = sizes[: 1 if options.quick else None]
-    missing = [choice for choice in grid if choice not in found]
+    missing = [choice for choice in grid if choice not in computed]
     folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"])) if missing else []
     parts = [
         coded({"X": data["X"][a], "y": data["y"][a], "X_test": data["X"][b], "y_test": data["y"][b]}, n_basis)[0]
@@ -322,14 +322,14 @@ def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[in
     )
     for choice, each in zip(missing, results, strict=True):
         accuracies, losses = zip(*each, strict=True)
-        found[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
-        found[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
-    rows = [found[choice] for choice in grid]
+        computed[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
+        computed[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
+    rows = [computed[choice] for choice in grid]
     chosen = {size: min((r for r in rows if r["M"] == size), key=lambda r: np.mean(r["loss"])) for size in sizes}
     write_json(path, {"machine": machine(), "rows": rows, "chosen": list(chosen.values())})
 
 
-def choice_text(name: str, found: dict[str, Any]) -> list[str]:
+def choice_text(name: str, results: dict[str, Any]) -> list[str]:
     lines = [
         f"# What cross-validation chooses on the training rows of {name}",
         "Mean and standard error over four folds; of each M the smallest log-loss is chosen.",
@@ -337,9 +337,9 @@ def choice_text(name: str, found: dict[str, Any]) -> list[str]:
         "| M | bases | sparsity | accuracy % | log-loss | chosen |",
         "|---|---|---|---|---|---|",
     ]
-    for r in found["rows"]:
+    for r in results["rows"]:
         cells = [r["M"], "shared" if r["shared"] else "per class", f"{r['sparsity']:g}", mean_and_error(r["accuracy"])]
-        cells += [mean_and_error(r["loss"], 3), "yes" if r in found["chosen"] else ""]
+        cells += [mean_and_error(r["loss"], 3), "yes" if r in results["chosen"] else ""]
         lines.append("| " + " | ".join(str(c) for c in cells) + " |")
     return lines
 
@@ -428,15 +428,16 @@ def run_speed(options: Options) -> None:
     from reproduce.speed import compare
 
     codes, _ = coded(usps(), 100)
-    found = compare(codes["X"], codes["y"], n_iterations=3 if options.quick else 1000)
-    write_json(options.out / "nonnegative_speed.json", {"machine": machine(), **found})
+    results = compare(codes["X"], codes["y"], n_iterations=3 if options.quick else 1000)
+    write_json(options.out / "nonnegative_speed.json", {"machine": machine(), **results})
 
 
-def speed_text(found: dict[str, Any]) -> list[str]:
+def speed_text(results: dict[str, Any]) -> list[str]:
     lines = ["# Speed of the solvers on USPS codes", "5000 rows, 100 features, one thread, double precision.", ""]
     lines += ["| bases | iteration, ms | floor, ms | ratio |", "|---|---|---|---|"]
     lines += [
-        f"| {r['bases']} | {r['milliseconds']:.1f} | {r['floor']:.1f} | {r['ratio']:.2f} |" for r in found["iterations"]
+        f"| {r['bases']} | {r['milliseconds']:.1f} | {r['floor']:.1f} | {r['ratio']:.2f} |"
+        for r in results["iterations"]
     ]
     lines += [
         "",
@@ -445,5 +446,5 @@ def speed_text(found: dict[str, Any]) -> list[str]:
     ]
     return lines + [
         f"| {r['start']} | {r['objective']:.4f} | {r['plain']:.2f} | {r['accelerated']:.2f} | {r['part']:.3f} |"
-        for r in found["race"]
+        for r in results["race"]
     ]

@@ -1,4 +1,4 @@
-"""What `python -m reproduce` passes to a script."""
+"""The options that `python -m reproduce` passes to a script."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from reproduce.registry import PAPERS
 from reproduce.stamps import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "reproductions.md"
-# A sign as well as a colour: blue and orange are told apart by colour-blind readers, and print in different greys.
+# A sign as well as a colour: colour-blind readers distinguish blue and orange, and print in different greys.
 SIGNS = {"better": "▲", "equal": "=", "worse": "▼", "not comparable": "◇", "absent": "-"}
 COLOURS = {
     "better": "#b9dcf2",

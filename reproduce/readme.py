@@ -17,10 +17,10 @@ Every table of the five papers that mixtura implements can be computed again fro
     export MIXTURA_DATA=~/mixtura-data              # a folder for the data sets
     python -m reproduce fetch                       # download what is public into it (needs a network)
     python -m reproduce hu21-table1                 # compute what is missing, then write the page
-    python -m reproduce hu21-table1 --fresh         # compute everything anew
+    python -m reproduce hu21-table1 --fresh         # compute everything again
     python -m reproduce hu21-table1 --fresh --seeds 2 --out /tmp/try --jobs 4
     python -m reproduce rptp18-table2 --fresh --device cuda
-    python -m reproduce render                      # write all pages anew from the JSON files
+    python -m reproduce render                      # write all pages from the JSON files
 
 `--seeds N` is the number of seeds, splits or repetitions. `--jobs N` are processes with one thread each, where a table
 has them. `--out FOLDER` writes elsewhere than in `results/`. `--quick` runs a small version that only shows that a

@@ -130,7 +130,7 @@ TABLES = {
     "rptp18-table1": Table(
         "RPTP18", "Table 1, hybrid training", "hybrid_plan:table_one", "hybrid_tables:pages", ("hybrid.json",), HYBRID,
         ("mnist", "cifar"), "GPU", "240",
-        "Basic, Rotated and Random are drawn anew from MNIST; Background and Rotated Background need images that are "
+        "Basic, Rotated and Random are drawn again from MNIST; Background and Rotated Background need images that are "
         "not published with them; TIMIT is licensed; CIFAR-10 has its 50 principal components alone. The paper "
         "searches settings with 100 trials of Bayesian optimisation; trials here are counted in the page.",
     ),

@@ -38,7 +38,7 @@ N_MEMBERS = 20
 TOY_REPETITIONS = 20
 TOY_COMPONENTS = 20
 TOY_BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-# Splits 0 to 49 and 100 to 149 had been looked at before features could be bent; all rows are judged on others.
+# Splits 0 to 49 and 100 to 149 had been looked at before features could be transformed; all rows are judged on others.
 BUPA_SPLITS = range(200, 300)
 BUPA_TRAINING = 200
 BUPA_COMPONENTS = 5
@@ -133,10 +133,10 @@ def class_likelihoods(model: Any, X: np.ndarray, y: np.ndarray) -> list[float]:
 def toy_repetition(seed: int) -> dict[str, dict[str, Any]]:
     X, y = make_rings(100, random_state=2 * seed)
     X_test, y_test = make_rings(100, random_state=2 * seed + 1)
-    found = {}
+    scores = {}
     for name, make in methods(TOY_COMPONENTS, 2, TOY_BETAS, seed).items():
         model, seconds = fitted(make, X, y)
-        found[name] = {
+        scores[name] = {
             "train": class_likelihoods(model, X, y),
             "test": class_likelihoods(model, X_test, y_test),
             "accuracy": 100 * model.score(X_test, y_test),
@@ -144,7 +144,7 @@ def toy_repetition(seed: int) -> dict[str, dict[str, Any]]:
             "components": model.mixture_.class_of.bincount().tolist(),
             "seconds": seconds,
         }
-    return found
+    return scores
 
 
 def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
@@ -154,17 +154,17 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
     train, test = order[:BUPA_TRAINING], order[BUPA_TRAINING:]
     mean, scale = X[train].mean(0), X[train].std(0)
     X = (X - mean) / scale
-    found = {}
+    scores = {}
     own = methods(BUPA_COMPONENTS, X.shape[1], (0.05, 0.1, 0.2), seed, (None, "auto"))
     for name, make in (own | rivals(seed)).items():
         model, seconds = fitted(make, X[train], y[train])
-        found[name] = {"accuracy": 100 * float(model.score(X[test], y[test])), "seconds": seconds}
+        scores[name] = {"accuracy": 100 * float(model.score(X[test], y[test])), "seconds": seconds}
         if hasattr(model, "predict_proba"):
-            found[name]["log_loss"] = float(log_loss(y[test], model.predict_proba(X[test])))
+            scores[name]["log_loss"] = float(log_loss(y[test], model.predict_proba(X[test])))
         if hasattr(model, "mixture_"):
-            found[name]["components"] = model.mixture_.class_of.bincount().tolist()
-            found[name]["bent"] = getattr(model, "warp_", None) is not None
-    return found
+            scores[name]["components"] = model.mixture_.class_of.bincount().tolist()
+            scores[name]["bent"] = getattr(model, "warp_", None) is not None
+    return scores
 
 
 def repeated(
@@ -173,8 +173,8 @@ def repeated(
     """All repetitions, going on where an earlier call of the same script stopped."""
     known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
     left = [seed for seed in seeds if str(seed) not in known["repetitions"]]
-    for seed, found in numbered(repetition, left, n_processes):
-        known["repetitions"][str(seed)] = found
+    for seed, scores in numbered(repetition, left, n_processes):
+        known["repetitions"][str(seed)] = scores
         write_json(path, known)
         print(f"{path.stem} {seed}", flush=True)
     known["repetitions"] = dict(sorted(known["repetitions"].items(), key=lambda pair: int(pair[0])))
@@ -209,8 +209,8 @@ def mean_and_error(values: list[float]) -> str:
     return f"{np.mean(values):.1f} ± {standard_error(values):.1f}"
 
 
-def toy_table(found: dict[str, Any]) -> str:
-    runs = list(found["repetitions"].values())
+def toy_table(results: dict[str, Any]) -> str:
+    runs = list(results["repetitions"].values())
     lines = [
         "# Two circularly arranged classes (OT95, table 1)",
         "",
@@ -231,7 +231,7 @@ def toy_table(found: dict[str, Any]) -> str:
         loss, seconds = (np.mean([r[part] for r in own]) for part in ("log_loss", "seconds"))
         paper = TOY_PAPER.get(name, "-").replace(" | ", ", ")
         lines.append(f"| {name} | {train} | {test} | {accuracy} | {loss:.3f} | {seconds:.2f} | {paper} |")
-    return "\n".join([*lines, "", *toy_checks(runs), "", machine_line(found)])
+    return "\n".join([*lines, "", *toy_checks(runs), "", machine_line(results)])
 
 
 def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
@@ -264,8 +264,8 @@ def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def bupa_table(found: dict[str, Any]) -> str:
-    runs = list(found["repetitions"].values())
+def bupa_table(results: dict[str, Any]) -> str:
+    runs = list(results["repetitions"].values())
     bent = sum(run["automatic, held-out log-loss, bent"]["bent"] for run in runs)
     lines = [
         "# BUPA liver disorders (OT95, table 2)",
@@ -289,11 +289,11 @@ def bupa_table(found: dict[str, Any]) -> str:
         accuracy, seconds = mean_and_error([r["accuracy"] for r in own]), np.mean([r["seconds"] for r in own])
         paper = BUPA_PAPER.get(name, "-")
         lines.append(f"| {name} | {accuracy} | {above} | {loss} | {sizes} | {seconds:.2f} | {paper} |")
-    return "\n".join([*lines, "", machine_line(found)])
+    return "\n".join([*lines, "", machine_line(results)])
 
 
-def machine_line(found: dict[str, Any]) -> str:
-    return "Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".\n"
+def machine_line(results: dict[str, Any]) -> str:
+    return "Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".\n"
 
 
 TABLES = {

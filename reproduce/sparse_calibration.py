@@ -44,15 +44,15 @@ def run_one(kind: str, name: str, number: int) -> dict:
     X, y, X_test, y_test = splits(name)[number]
     model = MODELS[kind](number).fit(X, y)
     positive = y_test == model.classes_[1]
-    found = {}
+    record = {}
     for way in ("plug-in", "moderated"):
         p = model.predict_proba(X_test, moderated=way == "moderated")[:, 1]
         losses = -np.log(np.where(positive, p, 1 - p).clip(1e-15))
-        found[way] = {"loss": float(losses.mean()), "bins": bins_of(p, positive)}
-    return found
+        record[way] = {"loss": float(losses.mean()), "bins": bins_of(p, positive)}
+    return record
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = ["# Calibration of sparse mixtures", ""]
     lines += [
         "Written by `python -m reproduce sparse-calibration` from sparse_calibration.json. Expected calibration error"
@@ -61,12 +61,12 @@ def as_markdown(found: dict) -> str:
         f"over {N_BINS} bins of the probability of the second class, and log-loss; mean ± standard error over splits.",
         "",
     ]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     lines += ["| model | data | splits | ECE, plug-in | ECE, moderated | log-loss, plug-in | log-loss, moderated |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for kind in MODELS:
         for name in RUNS:
-            runs = list(found["runs"].get(f"{kind}/{name}", {}).values())
+            runs = list(results["runs"].get(f"{kind}/{name}", {}).values())
             if not runs:
                 continue
             cells = []
@@ -78,13 +78,13 @@ def as_markdown(found: dict) -> str:
     return "\n".join([*lines, ""]).replace(" ± nan", "")
 
 
-def draw(found: dict, path: Path) -> None:
+def draw(results: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(RUNS), figsize=(14, 3.2), layout="constrained", sharey=True)
     looks = {"plug-in": ("#0072B2", "o"), "moderated": ("#D55E00", "s")}
     for axis, name in zip(axes, RUNS, strict=True):
-        runs = list(found["runs"].get(f"sparse mixture/{name}", {}).values())
+        runs = list(results["runs"].get(f"sparse mixture/{name}", {}).values())
         axis.plot([0, 1], [0, 1], color="#999999", linewidth=0.8)
         for way, (colour, marker) in looks.items():
             rows = np.array([run[way]["bins"] for run in runs])  # (runs, bins, 3)
@@ -103,18 +103,18 @@ def compute(options: Options) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     path = options.out / "sparse_calibration.json"
-    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    found["machine"] = machine()
+    results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    results["machine"] = machine()
     for name, n_runs in {"ripley": 1}.items() if options.quick else RUNS.items():
         for kind in MODELS:
-            runs = found["runs"].setdefault(f"{kind}/{name}", {})
+            runs = results["runs"].setdefault(f"{kind}/{name}", {})
             for number in range(min(n_runs, options.n_seeds(n_runs))):
                 if str(number) not in runs:
                     runs[str(number)] = run_one(kind, name, number)
                     print(kind, name, number, flush=True)
-                    write_json(path, found)
+                    write_json(path, results)
     if not options.quick:
-        draw(found, path.with_suffix(".png"))
+        draw(results, path.with_suffix(".png"))
 
 
 def pages(folder: Path) -> dict[str, str]:

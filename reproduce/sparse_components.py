@@ -37,21 +37,21 @@ def run_one(method: str, initial: int, seed: int) -> dict:
     }
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = ["# Appendix B of Hayashi & Uchida (2021)", ""]
     lines += ["Written by `python -m reproduce hu21-appendix-b` from sparse_components.json: mean ± standard error"]
     lines += ["over drawn sets, one start each. Printed: components equal the initial number up to 8 and are"]
     lines += ["reduced from 10 on, 8 of 20 removed; more than 99 % of the weights removed in any case.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     lines += [
         "| algorithm | initial components | sets | error % | components | weights | weights removed % |",
         "|---|---|---|---|---|---|---|",
     ]
     for method in METHODS:
         for initial in INITIAL:
-            if parts := summary(found, method, initial):
+            if parts := summary(results, method, initial):
                 cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in parts]
-                n_sets = len(found["runs"][f"{method}/{initial}"])
+                n_sets = len(results["runs"][f"{method}/{initial}"])
                 lines.append("| " + " | ".join([method, str(initial), str(n_sets), *cells]) + " |")
     return "\n".join([*lines, ""]).replace(" ± nan", "")
 
@@ -59,20 +59,20 @@ def as_markdown(found: dict) -> str:
 KEYS = {"error": "test error %", "components": "components", "weights": "weights", "reduction": "weights removed %"}
 
 
-def summary(found: dict, method: str, initial: int) -> list[tuple[float, float]]:
+def summary(results: dict, method: str, initial: int) -> list[tuple[float, float]]:
     """Mean and standard error of every measure; nothing where there is no run."""
-    runs = list(found["runs"].get(f"{method}/{initial}", {}).values())
+    runs = list(results["runs"].get(f"{method}/{initial}", {}).values())
     return [mean_and_error([run[key] for run in runs]) for key in KEYS] if runs else []
 
 
-def draw(found: dict, path: Path) -> None:
+def draw(results: dict, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 4, figsize=(13, 3), layout="constrained")
     for place, (axis, label) in enumerate(zip(axes, KEYS.values(), strict=True)):
         for method, colour, marker in zip(METHODS, ("#0072B2", "#D55E00"), "o^", strict=True):
-            done_for = [initial for initial in INITIAL if summary(found, method, initial)]
-            parts = [summary(found, method, initial)[place] for initial in done_for]
+            done_for = [initial for initial in INITIAL if summary(results, method, initial)]
+            parts = [summary(results, method, initial)[place] for initial in done_for]
             errors = [np.nan_to_num(error) for _, error in parts]
             axis.errorbar(done_for, [mean for mean, _ in parts], errors, color=colour, marker=marker, label=method)
         axis.set(xlabel="components at the start", ylabel=label, xticks=INITIAL[::3])
@@ -85,21 +85,21 @@ def draw(found: dict, path: Path) -> None:
 def compute(options: Options) -> None:
     one_thread()
     path = options.out / "sparse_components.json"
-    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     tasks = [
         (method, initial, seed)
         for seed in range(options.n_seeds(N_SETS))
         for initial in ([4] if options.quick else reversed(INITIAL))
         for method in METHODS
-        if str(seed) not in found["runs"].get(f"{method}/{initial}", {})
+        if str(seed) not in results["runs"].get(f"{method}/{initial}", {})
     ]
     if tasks:
-        found["machine"] = machine()
+        results["machine"] = machine()
     for (method, initial, seed), record in done(tasks, run_one, options.jobs):
-        found["runs"].setdefault(f"{method}/{initial}", {})[str(seed)] = record
+        results["runs"].setdefault(f"{method}/{initial}", {})[str(seed)] = record
         print(method, initial, seed, record, flush=True)
-        write_json(path, found)
-    draw(found, path.with_suffix(".png"))
+        write_json(path, results)
+    draw(results, path.with_suffix(".png"))
 
 
 def pages(folder: Path) -> dict[str, str]:

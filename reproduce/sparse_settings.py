@@ -65,33 +65,33 @@ def judged(state: State, problem: SparseProblem, parts: tuple, X: np.ndarray, y:
     """Log-loss and error of held-out rows, size, and the log evidence by either Hessian."""
     evidence, basis = parts
     rows, labels = torch.from_numpy(np.asarray(X, float)), torch.from_numpy(np.searchsorted(problem.classes, y))
-    found = {}
+    record = {}
     for name in ("complete", "exact"):
         solver = SparseNewton(exact=name == "exact")
-        at_mode, found[name] = solver.settled(state, evidence)
+        at_mode, record[name] = solver.settled(state, evidence)
         at_mode, covariance = solver.posterior(at_mode, evidence)
         model = compact(problem.scaling, basis, at_mode.mixture, covariance)
         moderated = model.moderated_probabilities(rows).clamp_min(1e-15).log()
-        found[f"moderated {name}"] = float(torch.nn.functional.nll_loss(moderated, labels))
+        record[f"moderated {name}"] = float(torch.nn.functional.nll_loss(moderated, labels))
     scores = model.class_scores(rows).T
     return {
         "loss": float(torch.nn.functional.cross_entropy(scores, labels)),
         "error": 100 * float((scores.argmax(1) != labels).double().mean()),
         "weights": model.mixture.n_pairs,
         "components": model.mixture.n_components,
-        **found,
+        **record,
     }
 
 
 def path(state: State, evidence: Evidence, solver: SparseNewton, score: Callable) -> list[dict]:
-    """What is left after each component that leaves, as long as the evidence does not fall."""
-    found: list[dict] = []
+    """The model after each removal of a component, as long as the evidence does not fall."""
+    results: list[dict] = []
     for _, simpler in simplifications(state, evidence, solver, solver, TRIAL_STEPS):
         record = score(simpler)
-        if found and record["complete"] < found[-1]["complete"]:
+        if results and record["complete"] < results[-1]["complete"]:
             break
-        found.append(record)
-    return found
+        results.append(record)
+    return results
 
 
 def fitted(problem: SparseProblem, seed: int, solver: SparseNewton) -> State:
@@ -122,7 +122,7 @@ def components(X, y, X_out, y_out, seed: int, **_: object) -> dict:
 
 def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
     """One start of a working set by its settings, and one with all columns."""
-    found = {}
+    results = {}
     for setting in [*WORKING, *([None] if whole else [])]:
         problem = problem_of(X, y, setting is not None)
         begun = time.process_time()
@@ -137,8 +137,8 @@ def columns(X, y, X_out, y_out, seed: int, whole: bool) -> dict:
             state, evidence, basis = problem.settled(run(working, problem.rows_only, start, 2000, 0.0).mixture)
         seconds = time.process_time() - begun
         record = judged(state, problem, (evidence, basis), X_out, y_out)
-        found["all" if setting is None else named(setting)] = {**record, "seconds": seconds}
-    return found
+        results["all" if setting is None else named(setting)] = {**record, "seconds": seconds}
+    return results
 
 
 def named(setting: tuple[int, float]) -> str:
@@ -163,17 +163,17 @@ RULES: dict[str, Callable[[dict], dict]] = {
 
 def by_start(runs: dict) -> dict[str, list[dict]]:
     """The starts of every fold together."""
-    found: dict[str, list[dict]] = {}
+    results: dict[str, list[dict]] = {}
     for key, record in runs.items():
-        found.setdefault(key.rsplit("/", 1)[0], []).append(record)
-    return found
+        results.setdefault(key.rsplit("/", 1)[0], []).append(record)
+    return results
 
 
 def row(cells: list) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def components_table(found: dict) -> list[str]:
+def components_table(results: dict) -> list[str]:
     lines = [
         "## Components",
         "",
@@ -186,7 +186,7 @@ def components_table(found: dict) -> list[str]:
     for name, rule in RULES.items():
         cells, means = [], []
         for data in COMPONENTS:
-            runs = list(found["components"].get(data, {}).values())
+            runs = list(results["components"].get(data, {}).values())
             ends = [rule(run) for run in runs]
             differences = [end["loss"] - run["complete"]["loss"] for end, run in zip(ends, runs, strict=True)]
             means.append(np.mean([end["loss"] for end in ends]))
@@ -196,7 +196,7 @@ def components_table(found: dict) -> list[str]:
     return [*lines, ""]
 
 
-def starts_table(found: dict) -> list[str]:
+def starts_table(results: dict) -> list[str]:
     lines = [
         "## Starts",
         "",
@@ -208,7 +208,7 @@ def starts_table(found: dict) -> list[str]:
         cells = []
         for data in COMPONENTS:
             chosen = []
-            for records in by_start(found["components"].get(data, {})).values():
+            for records in by_start(results["components"].get(data, {})).values():
                 fits = [record["complete"] for record in records]
                 chosen += fits if key == "all starts" else [max(fits, key=lambda fit: fit[key])]
             cells.append(f"{np.mean([c['loss'] for c in chosen]):.4f}, {np.mean([c['error'] for c in chosen]):.1f} %")
@@ -216,7 +216,7 @@ def starts_table(found: dict) -> list[str]:
     return [*lines, ""]
 
 
-def moderation_table(found: dict) -> list[str]:
+def moderation_table(results: dict) -> list[str]:
     lines = [
         "## Moderated probabilities",
         "",
@@ -225,12 +225,12 @@ def moderation_table(found: dict) -> list[str]:
     lines += ["moderated with the covariance of either Hessian.", ""]
     lines += [row(["probabilities", *COMPONENTS]), row(["---"] * (1 + len(COMPONENTS)))]
     for key in ("loss", "moderated complete", "moderated exact"):
-        losses = [[r["complete"][key] for r in found["components"][data].values()] for data in COMPONENTS]
+        losses = [[r["complete"][key] for r in results["components"][data].values()] for data in COMPONENTS]
         lines.append(row(["plug-in" if key == "loss" else key, *(f"{np.mean(values):.4f}" for values in losses)]))
     return [*lines, ""]
 
 
-def columns_table(found: dict) -> list[str]:
+def columns_table(results: dict) -> list[str]:
     lines = [
         "## Columns of a working set",
         "",
@@ -240,8 +240,8 @@ def columns_table(found: dict) -> list[str]:
     ]
     lines += [row(["columns", "gain", *COLUMNS]), row(["---"] * (2 + len(COLUMNS)))]
     for setting in map(named, WORKING):
-        lines.append(row([setting, *(columns_cell(found["columns"].get(d, {}).values(), setting) for d in COLUMNS)]))
-    some = [found["columns"]["waveform"][key] for key in WITH_ALL if key in found["columns"].get("waveform", {})]
+        lines.append(row([setting, *(columns_cell(results["columns"].get(d, {}).values(), setting) for d in COLUMNS)]))
+    some = [results["columns"]["waveform"][key] for key in WITH_ALL if key in results["columns"].get("waveform", {})]
     lines += ["", f"Of Waveform, the {len(some)} fits that were made with all columns too:", ""]
     lines += [row(["columns", "waveform"]), row(["---"] * 2)]
     both = {"15": named((15, 0.1)), "all": "all"}
@@ -257,12 +257,12 @@ def columns_cell(records: Iterable[dict], size: str) -> str:
     return f"{evidence:.2f}, {loss:.4f}, {error:.1f} %, {weights:.1f}, {seconds:.1f} s"
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
     lines += ["Written by `python -m reproduce sparse-settings` from sparse_settings.json. No test row was read.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     tables = (components_table, starts_table, moderation_table, columns_table)
-    return "\n".join([*lines, *(line for table in tables for line in table(found))])
+    return "\n".join([*lines, *(line for table in tables for line in table(results))])
 
 
 MEASURES = {"components": components, "columns": columns}
@@ -286,21 +286,21 @@ def planned(part: str, data: list[str] | None) -> Iterator[tuple[str, str, str, 
 def compute(options: Options) -> None:
     one_thread()
     file = options.out / "sparse_settings.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    results = json.loads(file.read_text()) if file.exists() else {}
     tasks = [task for part in MEASURES for task in planned(part, ["ripley"] if options.quick else None)]
-    tasks = [task for task in tasks if f"{task[2]}/{task[3]}" not in found.setdefault(task[0], {}).get(task[1], {})]
+    tasks = [task for task in tasks if f"{task[2]}/{task[3]}" not in results.setdefault(task[0], {}).get(task[1], {})]
     tasks = tasks[: 1 if options.quick else None]
     if tasks:
-        found["machine"] = machines(found)
+        results["machine"] = machines(results)
     for (part, name, fold, seed), record in done(tasks, measure, options.jobs):
-        found[part].setdefault(name, {})[f"{fold}/{seed}"] = record
+        results[part].setdefault(name, {})[f"{fold}/{seed}"] = record
         print(part, name, fold, seed, flush=True)
-        write_json(file, found)
+        write_json(file, results)
 
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON file, if it is there and complete."""
     path = folder / "sparse_settings.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    complete = set(COMPONENTS) <= set(found.get("components", {}))
-    return {"sparse_settings.md": as_markdown(found)} if complete else {}
+    results = json.loads(path.read_text()) if path.exists() else {}
+    complete = set(COMPONENTS) <= set(results.get("components", {}))
+    return {"sparse_settings.md": as_markdown(results)} if complete else {}

@@ -93,7 +93,7 @@ def judged(model: TwiceJudged, X: np.ndarray, y: np.ndarray) -> dict[str, float]
     """Log-loss, plug-in and moderated, and error of other rows; weights; log evidence."""
     places = (np.arange(len(y)), np.searchsorted(model.classes_, y))
     plain, moderated = (model.predict_proba(X, moderated=way) for way in (False, True))
-    found = {
+    record = {
         "loss": -np.log(plain[places].clip(1e-15)).mean(),
         "moderated": -np.log(moderated[places].clip(1e-15)).mean(),
         "error": 100 * np.mean(plain.argmax(1) != places[1]),
@@ -101,18 +101,18 @@ def judged(model: TwiceJudged, X: np.ndarray, y: np.ndarray) -> dict[str, float]
         "evidence": model.log_evidence_,
         "exact evidence": model.exact_log_evidence_,
     }
-    return {key: round(float(value), 4) for key, value in found.items()}
+    return {key: round(float(value), 4) for key, value in record.items()}
 
 
 def left_out(model: SparseMixtureClassifier, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """log p(label) of every row as if it had not been there: draws of the weights, those it made likely count less."""
-    found = model.model_
+    fitted = model.model_
     rows, labels = torch.from_numpy(np.asarray(X, float)), torch.from_numpy(np.searchsorted(model.classes_, y))
-    mixture = found.draws() if found.mixture.n_pairs else found.mixture
-    columns = found.basis.evaluate(found.scaling(rows))[:, mixture.columns]  # (N, P)
-    values = mixture.values.reshape(-1, found.mixture.n_pairs)
+    mixture = fitted.draws() if fitted.mixture.n_pairs else fitted.mixture
+    columns = fitted.basis.evaluate(fitted.scaling(rows))[:, mixture.columns]  # (N, P)
+    values = mixture.values.reshape(-1, fitted.mixture.n_pairs)
     joint = torch.einsum("sp,pk,np->skn", values, mixture.members, columns) + mixture.log_weights.unsqueeze(1)
-    sizes = found.mixture.class_sizes
+    sizes = fitted.mixture.class_sizes
     scores = torch.stack([class_log_joint(one, sizes).log_softmax(0) for one in joint])  # (S, C, N)
     likelihoods = scores[:, labels, torch.arange(len(rows))]
     weights = (-likelihoods).softmax(0).clamp_max(len(values) ** -0.5)  # truncated importance (Ionides 2008)
@@ -178,7 +178,7 @@ def by_evidence(run: dict, odds: float, bounded: bool = False) -> dict:
 
 
 def by_priced_evidence(run: dict, odds: float, key: str = "evidence") -> dict:
-    """What has most evidence when every further component of a class must have such odds for it."""
+    """The model of most evidence if every further component of a class needs these odds."""
 
     def worth(fit: dict) -> float:
         return fit[key] - np.log(odds) * (sum(fit["components"]) - len(fit["components"]))
@@ -210,18 +210,18 @@ SETS = [*(f"{name}, simulated" for name in SIMULATED), *FOLDED]
 
 
 def ended(run: dict, rule: str, alone: bool) -> dict[str, float]:
-    """What a rule makes of three starts, or in the mean of each alone."""
+    """The result of a rule for three starts, or the mean over each start alone."""
     runs = [{**run, "several": [start]} for start in run["several"]] if alone else [run]
     ends = [RULES[rule](each) for each in runs]
     one = float(np.mean([max(end["components"]) == 1 for end in ends]))
     return {"one": one} | {key: float(np.mean([end[key] for end in ends])) for key in KEYS}
 
 
-def line_of(found: dict, title: str, setting: str, rule: str, alone: bool) -> str:
+def line_of(results: dict, title: str, setting: str, rule: str, alone: bool) -> str:
     """Every set: log-loss plug-in, moderated (error %; weights); means, and their differences to the default."""
     cells, means, differences, variances = [], [], [], []
     for name in (*SIMULATED, *FOLDED):
-        runs, base = (found["runs"].get(known_as(which, name), {}) for which in (setting, DEFAULT))
+        runs, base = (results["runs"].get(known_as(which, name), {}) for which in (setting, DEFAULT))
         shared = sorted(runs.keys() & base.keys())
         if len(shared) < 2:
             return ""
@@ -239,21 +239,21 @@ def line_of(found: dict, title: str, setting: str, rule: str, alone: bool) -> st
     return row([title, *cells, mean, *apart])
 
 
-def table(found: dict, title: str, lines: list[tuple[str, str, str]], alone: bool = False) -> list[str]:
+def table(results: dict, title: str, lines: list[tuple[str, str, str]], alone: bool = False) -> list[str]:
     """Lines of a title, a setting and a rule each."""
     head = row([title, *SETS, "mean", "log-loss to the default", "moderated", "error %"])
-    body = [line_of(found, *line, alone) for line in lines]
+    body = [line_of(results, *line, alone) for line in lines]
     return [head, row(["---"] * head.count(" | ") + ["---"]), *filter(None, body), ""]
 
 
-def as_markdown(found: dict) -> str:
-    counts = [f"{name} {len(found['runs'].get(f'{DEFAULT}, {name}', {}))}" for name in (*SIMULATED, *FOLDED)]
+def as_markdown(results: dict) -> str:
+    counts = [f"{name} {len(results['runs'].get(f'{DEFAULT}, {name}', {}))}" for name in (*SIMULATED, *FOLDED)]
     lines = [
         "# Defaults of sparse learning on simulated sets and training rows",
         "",
         "Written by `python -m reproduce sparse-simulations` from sparse_simulations.json. No test row was read.",
         "",
-        "Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".",
+        "Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".",
         "",
         f"Simulated sets, each with {N_JUDGING} more rows to judge by: Ripley's law (250 rows), two crescents (400),",
         "one wave of Breiman's against the two others (400), two or three classes of one Gaussian each (80 rows a",
@@ -268,19 +268,19 @@ def as_markdown(found: dict) -> str:
         "start_variance, expected_variance and Hessian, without a trial of one component per class and with the",
         f"default's ({DEFAULT_RULE}).",
         "",
-        *table(found, "settings; one component per class", [
+        *table(results, "settings; one component per class", [
             (f"{setting}; {rule}", setting, rule) for setting in COMPARED for rule in ("never", DEFAULT_RULE)
         ]),
         "## One component per class",
         "",
         "When it takes the place of the start of most evidence, with the default settings.",
         "",
-        *table(found, "one component per class", [(rule, DEFAULT, rule) for rule in RULES]),
+        *table(results, "one component per class", [(rule, DEFAULT, rule) for rule in RULES]),
         "## One component per class, one start",
         "",
         "The same where there is one start of several components (n_init=1), in the mean of the three.",
         "",
-        *table(found, "one component per class", [(rule, DEFAULT, rule) for rule in RULES], alone=True),
+        *table(results, "one component per class", [(rule, DEFAULT, rule) for rule in RULES], alone=True),
             ]  # fmt: skip
     return "\n".join(lines)
 
@@ -288,20 +288,20 @@ def as_markdown(found: dict) -> str:
 def compute(options: Options) -> None:
     one_thread()
     file = options.out / "sparse_simulations.json"
-    found = json.loads(file.read_text()) if file.exists() else {"runs": {}}
+    results = json.loads(file.read_text()) if file.exists() else {"runs": {}}
     missing = (task for task in planned(COMPARED, options.n_seeds(N_SETS))
-               if task[2] not in found["runs"].get(f"{task[0]}, {task[1]}", {}))  # fmt: skip
+               if task[2] not in results["runs"].get(f"{task[0]}, {task[1]}", {}))  # fmt: skip
     tasks = list(islice(missing, 1 if options.quick else None))
     if tasks:
-        found["machine"] = machines(found)
+        results["machine"] = machines(results)
     for (setting, name, where), record in done(tasks, measure, options.jobs):
-        found["runs"].setdefault(f"{setting}, {name}", {})[where] = record
-        write_json(file, found)
+        results["runs"].setdefault(f"{setting}, {name}", {})[where] = record
+        write_json(file, results)
         print(setting, name, where, flush=True)
 
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON file, if it is there and has more than one set."""
     path = folder / "sparse_simulations.json"
-    found = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    return {"sparse_simulations.md": as_markdown(found)} if len(found["runs"]) > 1 else {}
+    results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    return {"sparse_simulations.md": as_markdown(results)} if len(results["runs"]) > 1 else {}

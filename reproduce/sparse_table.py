@@ -70,12 +70,12 @@ def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
         data = load_ripley(home())
         return [(data.X_train, data.y_train, data.X_test, data.y_test)]
     data = load_ratsch(name, home())
-    seen, found = set(), []
+    seen, distinct = set(), []
     for train, test in zip(data.train, data.test, strict=True):
         if (key := train.tobytes()) not in seen:
             seen.add(key)
-            found.append((data.X[train], data.y[train], data.X[test], data.y[test]))
-    return found
+            distinct.append((data.X[train], data.y[train], data.X[test], data.y[test]))
+    return distinct
 
 
 def done(tasks: list[tuple], work: Callable, processes: int) -> Iterator[tuple[tuple, dict]]:
@@ -117,8 +117,8 @@ def scores(name: str, method: str, processes: int) -> list[float]:
     numbers = range(min(5, len(splits(name))))
     totals = dict.fromkeys(GAMMAS, 0.0)
     tasks = [(name, gamma, number) for gamma in GAMMAS for number in numbers]
-    for (_, gamma, _), found in done(tasks, SCORES[method], processes):
-        totals[gamma] += found / len(numbers)
+    for (_, gamma, _), losses in done(tasks, SCORES[method], processes):
+        totals[gamma] += losses / len(numbers)
     return list(totals.values())
 
 
@@ -159,13 +159,13 @@ def run_one(method: str, name: str, number: int, chosen: dict | None) -> dict:
     start = time.process_time()
     model.fit(X, y)
     seconds = time.process_time() - start
-    found = {"error": 100 * float(np.mean(model.predict(X_test) != y_test)), "seconds": seconds}
+    record = {"error": 100 * float(np.mean(model.predict(X_test) != y_test)), "seconds": seconds}
     if method == "gp":
-        return {**found, "weights": len(X)}
-    found |= {"weights": model.n_weights_, "components": int(model.n_components_.sum())}
-    found |= {"vectors": len(model.relevance_)}
-    found |= {"log_evidence": model.log_evidence_, "iterations": model.n_iter_, "converged": model.converged_}
-    return found | (chosen or {})
+        return {**record, "weights": len(X)}
+    record |= {"weights": model.n_weights_, "components": int(model.n_components_.sum())}
+    record |= {"vectors": len(model.relevance_)}
+    record |= {"log_evidence": model.log_evidence_, "iterations": model.n_iter_, "converged": model.converged_}
+    return record | (chosen or {})
 
 
 def machine() -> dict:
@@ -188,12 +188,12 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return float(np.mean(values)), error
 
 
-def as_markdown(found: dict) -> str:
+def as_markdown(results: dict) -> str:
     lines = ["# Table 1 of Hayashi & Uchida (2021)", ""]
     lines += ["Written by `python -m reproduce hu21-table1` from sparse_table.json. Mean ± standard error over"]
     lines += ["distinct splits (Ripley: over starts). Seconds are processor time of one fit.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in found["machine"].items()) + ".", ""]
-    lines += overview(found)
+    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
+    lines += overview(results)
     lines += ["## Table", ""]
     lines += [
         "The published algorithm is component_trials=False, start_variance=None, expected_variance=None; the exact"
@@ -203,7 +203,7 @@ def as_markdown(found: dict) -> str:
     lines += ["|---|---|---|---|---|---|---|---|"]
     for name in NAMES:
         for method, title in METHODS.items():
-            runs = list(found["runs"].get(f"{name}/{method}", {}).values())
+            runs = list(results["runs"].get(f"{name}/{method}", {}).values())
             if not runs:
                 continue
             error, weights = (mean_and_error([run[key] for run in runs]) for key in ("error", "weights"))
@@ -215,25 +215,25 @@ def as_markdown(found: dict) -> str:
             )
     lines += [
         "",
-        *chosen_by_evidence(found),
-        *variation(found),
+        *chosen_by_evidence(results),
+        *variation(results),
         "A mixture of Gaussian processes is missing: there is no public code for the",
     ]
     lines += ["one that the paper compares with, and the paper does not state its settings.", ""]
     return "\n".join(lines).replace(" ± nan", "")
 
 
-# What was asked for, at most: error % and weights; of Ripley the mean of 50 starts, and the start of most evidence.
+# Targets, at most: error % and weights; of Ripley the mean of 50 starts, and the start of most evidence.
 ASKED = {
     "ripley, mean of starts": (9.3, 7.6), "ripley, start chosen by evidence": (9.1, 7.6), "banana": (10.6, 11.2),
     "waveform": (10.1, 11.0), "titanic": (22.6, 74.0), "breast_cancer": (29.4, 15.7),
 }  # fmt: skip
 
 
-def reached(found: dict, what: str, method: str) -> tuple[float, float] | None:
+def reached(results: dict, what: str, method: str) -> tuple[float, float] | None:
     """Error % and weights of a method."""
     name, _, way = what.partition(", ")
-    runs = list(found["runs"].get(f"{name}/{method}", {}).values())
+    runs = list(results["runs"].get(f"{name}/{method}", {}).values())
     if not runs:
         return None
     if way.startswith("start"):
@@ -241,7 +241,7 @@ def reached(found: dict, what: str, method: str) -> tuple[float, float] | None:
     return float(np.mean([run["error"] for run in runs])), float(np.mean([run["weights"] for run in runs]))
 
 
-def overview(found: dict) -> list[str]:
+def overview(results: dict) -> list[str]:
     """Asked and reached: the defaults, and whichever variant of the table has the smallest error."""
     lines = ["## Asked and reached", ""]
     lines += ["Error % and weights, at most; figures count as printed, with one decimal. The variant is the one of the"]
@@ -253,7 +253,7 @@ def overview(found: dict) -> list[str]:
     for what, (error, weights) in ASKED.items():
         start = what.startswith("ripley")
         methods = STARTS if start else ("sdgm", "sdgm_published", "sdgm_exact")
-        cells = {method: result for method in methods if (result := reached(found, what, method))}
+        cells = {method: result for method in methods if (result := reached(results, what, method))}
         if not cells:
             continue
         best = min(cells, key=lambda method: cells[method])
@@ -265,10 +265,10 @@ def overview(found: dict) -> list[str]:
     return [*lines, ""]
 
 
-def variation(found: dict) -> list[str]:
+def variation(results: dict) -> list[str]:
     """Whether the published figures lie within the variation of starts and splits."""
-    starts = found["runs"].get("ripley/sdgm_published_one_start", {})
-    splits_of_waveform = found["runs"].get("waveform/sdgm", {})
+    starts = results["runs"].get("ripley/sdgm_published_one_start", {})
+    splits_of_waveform = results["runs"].get("waveform/sdgm", {})
     if not starts or len(splits_of_waveform) < 2:
         return []
     errors = np.array([run["error"] for run in starts.values()])
@@ -291,10 +291,10 @@ def variation(found: dict) -> list[str]:
     ]
 
 
-def chosen_by_evidence(found: dict) -> list[str]:
+def chosen_by_evidence(results: dict) -> list[str]:
     lines = []
     for method in STARTS:
-        runs = list(found["runs"].get(f"ripley/{method}", {}).values())
+        runs = list(results["runs"].get(f"ripley/{method}", {}).values())
         if runs:
             best = max(runs, key=lambda run: run["log_evidence"])
             lines += [
@@ -309,29 +309,29 @@ def chosen_by_evidence(found: dict) -> list[str]:
 def compute(options: Options) -> None:
     one_thread()
     path = options.out / "sparse_table.json"
-    found = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
+    results = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
     chosen = {}
     for name in ["ripley"] if options.quick else NAMES:
         for method in SCORES:
             key = f"{name}/{method}"
-            if key not in found["scores"]:
-                found["scores"][key] = scores(name, method, options.jobs)
-                print(key, found["scores"][key], flush=True)
-                write_json(path, found)
-            chosen[key] = {"gamma": GAMMAS[int(np.argmax(found["scores"][key]))]}
+            if key not in results["scores"]:
+                results["scores"][key] = scores(name, method, options.jobs)
+                print(key, results["scores"][key], flush=True)
+                write_json(path, results)
+            chosen[key] = {"gamma": GAMMAS[int(np.argmax(results["scores"][key]))]}
     tasks = [
         (method, name, number, chosen.get(f"{name}/{method}"))
         for method in METHODS
         for name in (["ripley"] if options.quick else NAMES)
         for number in range(min(options.n_seeds(10**6), n_runs(method, name)))
-        if str(number) not in found["runs"].get(f"{name}/{method}", {})
+        if str(number) not in results["runs"].get(f"{name}/{method}", {})
     ]
     if tasks:
-        found["machine"] = machines(found)
+        results["machine"] = machines(results)
     for (method, name, number, _), record in done(tasks, run_one, options.jobs):
-        found["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
+        results["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
         print(name, method, number, record, flush=True)
-        write_json(path, found)
+        write_json(path, results)
 
 
 def pages(folder: Path) -> dict[str, str]:

@@ -170,7 +170,7 @@ COVARIANCES = {
     "tied_chain": tied(CHAIN),
 }
 every_covariance = pytest.mark.parametrize("case", COVARIANCES.values(), ids=COVARIANCES)
-# Those with a closed update, which EM needs.
+# Those with a closed-form update, which EM needs.
 UPDATED = {name: case for name, case in COVARIANCES.items() if case.restricted is not None}
 every_updated_covariance = pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
 
@@ -281,7 +281,7 @@ def updated_twin(case: CovarianceCase, mixture: Mixture, rows, responsibilities,
 
 @dataclass(frozen=True)
 class Data:
-    """Rows and what is known of them, in NumPy."""
+    """Rows and their labels, in NumPy."""
 
     rows: np.ndarray
     labels: np.ndarray | None = None
@@ -303,7 +303,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Kind:
-    """What sort of data: `known` is of the classes, and one of nothing, labels, some labels, soft labels."""
+    """A kind of data; `known` says whether there are no labels, labels, some labels or soft labels."""
 
     missing: bool = False
     weighted: bool = False
@@ -333,7 +333,7 @@ def random_data(kind: Kind, rng, dtype=torch.float64, n_rows=N_ROWS, n_features=
     if dtype == torch.float32:
         rows, weights = (part.astype(np.float32).astype(float) for part in (rows, weights))
     if kind.missing:
-        rows = with_missing_cells(rows, rng)
+        rows = with_missing_values(rows, rng)
     known = {"weights": weights} if kind.weighted else {}
     if kind.known == "soft":
         return Data(rows, shares=soft_labels(labels, n_classes, rng), **known)
@@ -342,7 +342,7 @@ def random_data(kind: Kind, rng, dtype=torch.float64, n_rows=N_ROWS, n_features=
     return Data(rows, labels=None if kind.known == "nothing" else labels, **known)
 
 
-def with_missing_cells(rows, rng, share=0.35):
+def with_missing_values(rows, rng, share=0.35):
     """Also an empty row, a row with one cell, and a complete row."""
     gone = rng.random(rows.shape) < share
     gone[0], gone[1], gone[1, 1], gone[2] = True, True, False, False

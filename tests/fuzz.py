@@ -94,13 +94,13 @@ def make_case(number: int) -> Case:
 
 
 def make_rows(rng, n_rows, n_features, labels, non_negative):
-    shape = rng.choice(["clusters", "tails", "whole numbers", "copies", "collinear", "noise"])
+    shape = rng.choice(["clusters", "tails", "integers", "copies", "collinear", "noise"])
     X = rng.normal(size=(n_rows, n_features))
     if shape in ("clusters", "collinear", "copies"):
         X += rng.normal(scale=3, size=(4, n_features))[labels]
     if shape == "tails":
         X = np.exp(2 * X)
-    if shape == "whole numbers":
+    if shape == "integers":
         X = rng.poisson(1.5, size=(n_rows, n_features)).astype(float)
     if shape == "copies":
         X = X[rng.integers(max(1, n_rows // 4), size=n_rows)]

@@ -1,6 +1,6 @@
 """Slow, obvious twins of the core in NumPy and SciPy: loops over rows and components, dense matrices, no tricks.
 
-Shapes: N rows, D features, K components, C classes, G distinct matrices. NaN is a missing cell.
+Shapes: N rows, D features, K components, C classes, G distinct matrices. NaN is a missing value.
 """
 
 import math
@@ -34,7 +34,7 @@ def twin_of(mixture) -> Twin:
 
 
 def log_density(row, mean, covariance) -> float:
-    """Of the observed cells of a row; an empty row has density one."""
+    """Of the observed values of a row; an empty row has density one."""
     seen = ~np.isnan(row)
     if not seen.any():
         return 0.0
@@ -47,7 +47,7 @@ def log_joint(rows, twin: Twin) -> np.ndarray:
 
 
 def completed(row, mean, covariance) -> tuple[np.ndarray, np.ndarray]:
-    """E[x | observed cells] (D,) and Cov[x | observed cells] (D, D)."""
+    """E[x | observed values] (D,) and Cov[x | observed values] (D, D)."""
     seen = ~np.isnan(row)
     gone = ~seen
     gain = covariance[np.ix_(gone, seen)] @ np.linalg.inv(covariance[np.ix_(seen, seen)])
@@ -58,7 +58,7 @@ def completed(row, mean, covariance) -> tuple[np.ndarray, np.ndarray]:
 
 
 def imputed(rows, twin: Twin) -> np.ndarray:
-    """Rows with E[x | observed cells] in their missing cells."""
+    """Rows with E[x | observed values] in their missing values."""
     posterior = softmax(log_joint(rows, twin), axis=1)
     filled = np.array([[completed(row, mean, matrix)[0] for _, mean, matrix in twin] for row in rows])  # (N, K, D)
     return np.where(np.isnan(rows), np.einsum("nk,nkd->nd", posterior, filled), rows)
@@ -72,7 +72,7 @@ def marginal(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
 
 
 def joint(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
-    """share (C,) is what is known of the class; NaN: nothing."""
+    """share (C,) are the class probabilities of the label; NaN: unlabeled."""
     if np.isnan(share).any():
         return marginal(a, class_of, share)
     value, numerator = 0.0, np.zeros_like(a)
@@ -120,7 +120,7 @@ def hybrid(tradeoff, discriminative, unlabeled_weight=1.0):
 
 
 def shares_of(labels, shares, n_rows, n_classes) -> np.ndarray:
-    """What is known of the classes as one matrix (N, C), with a row of NaN where nothing is."""
+    """Labels as one matrix (N, C), with a row of NaN for an unlabeled sample."""
     if shares is not None:
         return shares
     actual = np.full((n_rows, n_classes), np.nan)
@@ -178,7 +178,7 @@ def evaluated(twin: Twin, data, objective) -> Evaluated:
 
 @dataclass(frozen=True)
 class ConjugatePrior:
-    """(OT95) strength pseudo-rows of a matrix (D, D) or its diagonal (D,), a Dirichlet concentration, means
+    """(OT95) strength pseudo-samples of a matrix (D, D) or its diagonal (D,), a Dirichlet concentration, means
     N(mean, Sigma / eta) about one place (D,) or one for every component (K, D)."""
 
     strength: float

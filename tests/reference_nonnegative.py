@@ -18,7 +18,7 @@ def probabilities(rows, weights, coefficients) -> np.ndarray:
 
 
 def posteriors(rows, labels, row_weights, weights, coefficients):
-    """P+ and P- of LZZ06, eq. 21 with its exponents put right, times the row weights: (N, C, J) each."""
+    """P+ and P- of LZZ06, eq. 21 with corrected exponents, times the row weights: (N, C, J) each."""
     above, below = [], []
     for row, label, share in zip(rows, labels, row_weights, strict=True):
         each = joint(row, weights, coefficients)

@@ -221,5 +221,5 @@ def test_mistakes(ripley):
 
 @pytest.mark.slow
 def test_scikit_learn_agrees_with_the_default():
-    """Weights as repetitions too, through the splits that the check hands over."""
+    """Weights as repetitions too, through the splits that the check passes."""
     check_estimator(MixtureClassifier())

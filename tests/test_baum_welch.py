@@ -236,7 +236,7 @@ def test_it_ends_where_nothing_is_to_be_gained(rng, device):
         assert gradient.abs().max() < 1e-2
 
 
-def test_it_stops_where_rows_that_were_kept_out_are_predicted_best(rng, device):
+def test_it_stops_at_the_best_held_out_score(rng, device):
     """Few rows and no prior: the conditional likelihood of other rows rises first and falls later."""
     data = random_data(KINDS["labels"], rng, n_rows=400)
     source, others = data.taken(np.arange(40)).source(device), data.taken(np.arange(40, 400)).source(device)

@@ -75,7 +75,7 @@ def answers(model):
 
 
 @every_model
-def test_a_fit_that_is_killed_again_and_again_ends_with_the_same_bits(name, tmp_path, monkeypatch):
+def test_a_fit_that_is_killed_repeatedly_ends_with_the_same_bits(name, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "LARGEST_SHARE", 1e9)  # every state is written
     whole, (left, flush) = fitted(name, tmp_path / "whole"), ([0], checkpoints.CheckpointFile.flush)
 

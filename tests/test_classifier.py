@@ -217,7 +217,7 @@ class TestMixturesOfOthers:
         np.testing.assert_allclose(model.mixture_.means, expected["means"], atol=1e-3)
         np.testing.assert_allclose(model.mixture_.covariances, expected["covariances"], atol=1e-3)
 
-    def test_missing_cells_of_lavaan(self):
+    def test_missing_values_of_lavaan(self):
         numbers = fixture("lavaan_missing")["iris"]
         X, y = np.array(numbers["X"], dtype=float), np.array(numbers["y"])
         assert np.isnan(X).sum() == 119
@@ -433,7 +433,7 @@ class TestSoftLabels:
         np.testing.assert_allclose(soft.predict_proba(IRIS), hard.predict_proba(IRIS), atol=1e-9)
 
 
-# ---- missing cells -------------------------------------------------------------------------------------------------
+# ---- missing values -------------------------------------------------------------------------------------------------
 
 
 class TestMissing:
@@ -625,7 +625,7 @@ def test_memory_limit_changes_nothing(ripley, fitted, memory_limit):
 
 
 class Batches:
-    """(X, y) in parts, to be gone through again and again."""
+    """(X, y) in parts, which can be iterated repeatedly."""
 
     def __init__(self, *arrays, size=45):
         self.arrays, self.size = arrays, size

@@ -113,7 +113,7 @@ class TestEveryEstimator:
         alone = clone(estimator).fit(StandardScaler().fit_transform(X), y)
         assert np.array_equal(piped.predict(X), alone.predict(StandardScaler().fit_transform(X)))
 
-    def test_tags_allow_missing_cells(self, estimator):
+    def test_tags_allow_missing_values(self, estimator):
         assert get_tags(estimator).input_tags.allow_nan
 
     @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_text_columns_after_encoding():
 
 
 class TestRouting:
-    """sample_weight reaches fit and score where it is asked for, and nowhere else."""
+    """sample_weight reaches fit and score where it is requested, and nowhere else."""
 
     @pytest.fixture(autouse=True)
     def routing(self):
@@ -277,7 +277,7 @@ class TestRouting:
         plain = cross_validate(MixtureClassifier(1), X, y, cv=3)["test_score"]
         assert not np.array_equal(weighted, plain)
 
-    def test_weights_that_nobody_asked_for_raise(self, iris):
+    def test_weights_that_were_not_requested_raise(self, iris):
         X, y = iris
         params = {"sample_weight": np.ones(150)}
         with pytest.raises(ValueError, match="not explicitly set as requested or not requested"):

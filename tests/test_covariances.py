@@ -20,7 +20,7 @@ from cases import (
     low_rank_precision,
     random_covariance,
     tensor,
-    with_missing_cells,
+    with_missing_values,
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, Tied, automatic_rank
@@ -170,13 +170,13 @@ def test_coefficients_can_be_differentiated(case, rng, device):
     assert torch.autograd.gradcheck(scores, (means.requires_grad_(), constants.requires_grad_()))
 
 
-# ---- missing cells -----------------------------------------------------------------------------------------------
+# ---- missing values -----------------------------------------------------------------------------------------------
 
 
 def conditioned(case, rng, device, n_features=N_FEATURES):
-    """A covariance, rows with missing cells about its (zero) means, and the twins' completions [k][n]."""
+    """A covariance, rows with missing values about its (zero) means, and the twins' completions [k][n]."""
     covariance, tensors = random_covariance(case, rng, device, n_features=n_features)
-    rows = with_missing_cells(rng.normal(size=(N_ROWS, n_features)), rng)
+    rows = with_missing_values(rng.normal(size=(N_ROWS, n_features)), rng)
     observed = tensor(~np.isnan(rows), device)
     deviations = tensor(np.nan_to_num(rows), device).expand(N_COMPONENTS, -1, -1)
     mean = np.zeros(n_features)
@@ -186,7 +186,7 @@ def conditioned(case, rng, device, n_features=N_FEATURES):
 
 @every_covariance
 @pytest.mark.parametrize("n_features", [N_FEATURES, 7])
-def test_conditioning_marginalises_and_fills_missing_cells(case, n_features, rng, device):
+def test_conditioning_marginalises_and_fills_missing_values(case, n_features, rng, device):
     _, dense, rows, given, completions = conditioned(case, rng, device, n_features)
     constant = (~np.isnan(rows)).sum(1) * np.log(2 * np.pi)
     mean = np.zeros(n_features)
@@ -228,7 +228,7 @@ def test_padding_patterns_to_one_size_changes_nothing(shared_rows, monkeypatch, 
 
 
 @pytest.mark.parametrize("gap", [1e-4, 1e-8, 1e-12])
-def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, device):
+def test_a_missing_value_that_another_column_repeats_costs_no_digits(gap, rng, device):
     """The precisions are about 1 / gap; what is observed is well conditioned all the same."""
     pair = np.array([[1.0, 1 - gap], [1 - gap, 1.0]])
     matrix = np.kron(np.array([[1.0, 0.3], [0.3, 2.0]]), pair)
@@ -245,7 +245,7 @@ def test_a_missing_cell_that_another_column_repeats_costs_no_digits(gap, rng, de
 
 @pytest.mark.parametrize("small_table", [2**16, 0])
 @pytest.mark.parametrize("case", [low_rank(2), low_rank_precision(2)], ids=["covariance", "precision"])
-def test_a_missing_cell_that_is_nearly_determined_costs_no_digits(case, small_table, rng, device, monkeypatch):
+def test_a_missing_value_that_is_nearly_determined_costs_no_digits(case, small_table, rng, device, monkeypatch):
     """Its part of the systems is 1e13 times the others': to take it away from a sum would leave nothing."""
     monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
     covariance, _ = random_covariance(case, rng, device, n_features=20)
@@ -266,10 +266,10 @@ def test_a_missing_cell_that_is_nearly_determined_costs_no_digits(case, small_ta
     assert_close(given.squared_distances + given.log_determinants, np.array(expected) - constant, 1e-9)
 
 
-def test_threads_do_not_take_turns_at_missing_cells(rng, monkeypatch):
+def test_threads_do_not_take_turns_at_missing_values(rng, monkeypatch):
     """As they would with a lock around the work, as functools.cached_property has it before Python 3.12."""
     covariance, _ = random_covariance(low_rank(2), rng, "cpu")
-    rows = with_missing_cells(rng.normal(size=(N_ROWS, N_FEATURES)), rng)
+    rows = with_missing_values(rng.normal(size=(N_ROWS, N_FEATURES)), rng)
     observed, means = tensor(~np.isnan(rows), "cpu"), torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64)
     both, factorise = threading.Barrier(2), linalg.safe_cholesky
 
@@ -348,7 +348,7 @@ def test_a_singular_scatter_is_repaired_and_named(device):
 
 
 @every_covariance
-def test_a_start_has_the_variances_asked_for(case, rng, device):
+def test_a_start_has_the_requested_variances(case, rng, device):
     variances = tensor(np.tile(rng.uniform(0.5, 2, N_FEATURES), (N_COMPONENTS, 1)), device)
     assignments = tensor(np.arange(60) % N_COMPONENTS, device)
     deviations = tensor(rng.normal(size=(60, N_FEATURES)), device)
@@ -360,7 +360,7 @@ def test_a_start_has_the_variances_asked_for(case, rng, device):
 
 
 @every_covariance
-def test_draws_have_the_covariance_asked_for(case, rng, device, generator):
+def test_draws_have_the_requested_covariance(case, rng, device, generator):
     covariance, tensors = random_covariance(case, rng, device)
     n_draws = 4000
     components = torch.arange(N_COMPONENTS, device=device).repeat(n_draws)
@@ -446,7 +446,7 @@ def test_marginals_of_many_features_are_those_of_dense_matrices(make, small_tabl
 
 
 @pytest.mark.parametrize("missing", [0.02, 0.5, 0.98])
-def test_neighbours_with_few_values_of_a_kind_are_told_apart(missing, rng, monkeypatch):
+def test_neighbours_with_few_values_of_a_kind_are_separated(missing, rng, monkeypatch):
     monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", 0)
     mask = tensor((rng.random((600, 30)) > missing).astype(float))
     mask = mask[mask.sum(1).argsort(descending=True)]
@@ -529,15 +529,15 @@ def test_quadratics_can_be_differentiated(case, rng, device):
 def test_leading_directions_of_a_matrix_of_that_kind_are_found(structure, rng, device):
     diagonals = np.full((3, 6), 0.7)
     columns = np.linalg.qr(rng.normal(size=(3, 6, 6)))[0][:, :, :2] * 2.0
-    made = structure.from_tensors(
+    original = structure.from_tensors(
         {name: tensor(part, device) for name, part in zip(tensor_names(structure), (diagonals, columns), strict=True)}
     )
-    actual = structure.converted(FullCovariance(made.dense()))
-    assert type(actual) is type(made)
-    assert actual.of_precision == made.of_precision
-    ratio = actual.dense().diagonal(dim1=1, dim2=2) / made.dense().diagonal(dim1=1, dim2=2)
+    actual = structure.converted(FullCovariance(original.dense()))
+    assert type(actual) is type(original)
+    assert actual.of_precision == original.of_precision
+    ratio = actual.dense().diagonal(dim1=1, dim2=2) / original.dense().diagonal(dim1=1, dim2=2)
     assert (abs(ratio.log()) < 0.7).all()
-    assert structure.converted(made) is made
+    assert structure.converted(original) is original
 
 
 def tensor_names(structure) -> tuple[str, str]:
@@ -581,7 +581,7 @@ def test_optimisers_move_no_redundant_numbers(case, rng, device):
 
 
 @every_covariance
-def test_components_of_several_covariances_are_put_together_and_taken_apart(case, rng, device):
+def test_components_of_several_covariances_are_concatenated_and_selected(case, rng, device):
     first, second = (random_covariance(case, rng, device)[0] for _ in range(2))
     both = case.structure.concatenated([first, second])
     assert_close(both.dense(), torch.cat((first.dense(), second.dense())), 1e-15)
@@ -611,7 +611,7 @@ def test_matrices_that_are_not_finite_are_refused(case, rng, device):
 @every_covariance
 def test_marginals_are_offered_or_refused(case, rng, device):
     covariance, _ = random_covariance(case, rng, device)
-    rows = tensor(with_missing_cells(rng.normal(size=(N_ROWS, N_FEATURES)), rng), device)
+    rows = tensor(with_missing_values(rng.normal(size=(N_ROWS, N_FEATURES)), rng), device)
     observed, zeros = ~rows.isnan(), torch.zeros(N_COMPONENTS, N_FEATURES, dtype=torch.float64, device=device)
     if not covariance.has_marginals:
         with pytest.raises(NotImplementedError, match="use condition"):

@@ -117,7 +117,7 @@ def test_predictions_are_lazy_and_those_of_the_rows(method, collection, data):
     assert (values == whole).all() if method == "predict" else np.allclose(values, whole, atol=1e-9)
 
 
-def test_nothing_is_computed_before_it_is_asked_for(data):
+def test_nothing_is_computed_before_it_is_requested(data):
     model = MixtureClassifier(1, random_state=0).fit(*data[:2])
     never = da.map_blocks(lambda block: 1 / 0, arrays(data)[0], dtype=float, meta=np.empty((0, 2)))
     lazy = model.predict_proba(never)

@@ -230,7 +230,7 @@ def test_one_radius_serves_all_classes():
 
 
 @pytest.mark.parametrize(("n_features", "elongation"), [(2, 10.0), (3, 4.0), (5, 1.0)])
-def test_anisotropic_clusters_have_the_scales_asked_for(n_features, elongation):
+def test_anisotropic_clusters_have_the_requested_scales(n_features, elongation):
     X, y = datasets.make_anisotropic(
         20_000, n_classes=3, n_clusters=1, n_features=n_features, elongation=elongation, random_state=0
     )
@@ -244,7 +244,7 @@ def test_anisotropic_clusters_have_the_scales_asked_for(n_features, elongation):
         assert abs(axes[0] @ axes[1]) < 0.999  # turned differently
 
 
-def test_anisotropic_means_have_the_spread_asked_for():
+def test_anisotropic_means_have_the_requested_spread():
     X, y = datasets.make_anisotropic(40, n_classes=400, n_clusters=1, spread=50.0, random_state=0)
     means = np.array([X[y == label].mean(0) for label in range(400)])
     assert means.std() == pytest.approx(50.0, rel=5 / np.sqrt(2 * means.size))
@@ -270,7 +270,7 @@ def test_remove_values_removes_the_exact_fraction_and_nothing_else(fraction):
     assert not np.shares_memory(X, removed)
 
 
-def test_remove_values_takes_all_cells_alike():
+def test_remove_values_treats_all_values_alike():
     removed = np.isnan(datasets.remove_values(np.zeros((400, 50)), 0.3, random_state=0))
     assert (abs(removed.mean(0) - 0.3) < 5 * np.sqrt(0.21 / 400)).all()
     assert (abs(removed.mean(1) - 0.3) < 5 * np.sqrt(0.21 / 50)).all()
@@ -290,7 +290,7 @@ def test_remove_values_keeps_float_types(dtype, expected):
     assert datasets.remove_values(np.ones((4, 3), dtype=dtype), 0.5, random_state=0).dtype == expected
 
 
-def test_remove_values_reaches_every_cell_of_a_transposed_array():
+def test_remove_values_reaches_every_value_of_a_transposed_array():
     X = np.asfortranarray(np.ones((6, 4)))
     assert np.isnan(datasets.remove_values(X.T, 0.5, random_state=0)).sum() == 12
 

@@ -92,7 +92,7 @@ def test_wrong_arguments_get_a_message(arguments, message, capsys, monkeypatch, 
     assert message in capsys.readouterr().err
 
 
-def test_removed_cells_are_those_asked_for():
+def test_removed_values_are_those_requested():
     for fraction in demo.FRACTIONS:
         problem = demo.digits(fraction, quick=True, seed=0)
         for part in (problem.X_train, problem.X_test):
@@ -141,7 +141,7 @@ def test_ellipses_are_where_the_distance_is_one_and_two(pyplot, ripley):
         np.testing.assert_allclose(distances, (n_scales + 1) ** 2, rtol=1e-9)
 
 
-def test_plot_classifier_takes_frames_missing_cells_and_unlabeled_rows(pyplot):
+def test_plot_classifier_takes_frames_missing_values_and_unlabeled_rows(pyplot):
     from mixtura.plotting import plot_classifier
 
     pd = pytest.importorskip("pandas")
@@ -196,6 +196,6 @@ def test_names_beside_curves_do_not_overlap():
     from mixtura.plotting.figures import _apart
 
     heights = [5.0, 5.1, 5.05, 20.0, 0.0]
-    placed = np.array(_apart(heights, 1.0))
-    assert (np.diff(np.sort(placed)) >= 1 - 1e-6).all()
-    np.testing.assert_array_equal(np.argsort(placed), np.argsort(heights))
+    heights_apart = np.array(_apart(heights, 1.0))
+    assert (np.diff(np.sort(heights_apart)) >= 1 - 1e-6).all()
+    np.testing.assert_array_equal(np.argsort(heights_apart), np.argsort(heights))

@@ -24,7 +24,7 @@ QUICK = {"cv": 2, "tol": 3e-3, "random_state": 0}
 EVERY = [
     DiscriminativeMixtureClassifier(prior=FIXED),
     DiscriminativeMixtureClassifier(prior=FIXED, early_stopping=True),
-    DiscriminativeMixtureClassifier(cv=2, tol=0.1),  # the check of weights hands over splits
+    DiscriminativeMixtureClassifier(cv=2, tol=0.1),  # the check of weights passes splits
 ]
 
 
@@ -66,7 +66,7 @@ def test_it_starts_where_the_likelihood_of_the_rows_ends(ripley):
     np.testing.assert_allclose(start.predict_proba(X), joint.predict_proba(X))
 
 
-def test_weights_and_missing_cells_take_part(ripley):
+def test_weights_and_missing_values_take_part(ripley):
     X, y = ripley
     holes = remove_values(X, 0.3, random_state=0)
     weights = np.where(np.arange(len(y)) % 3 == 0, 2.0, 1.0)
@@ -87,7 +87,7 @@ def test_class_probabilities_that_are_given_are_kept(ripley):
 
 
 def test_the_default_does_not_overfit(waveform):
-    """Without penalties the training rows are put right and little else is learned; the default predicts better."""
+    """Unpenalised, training error goes to zero; the default predicts better."""
     test = make_waveform(1500, 19, random_state=1)
     free = DiscriminativeMixtureClassifier(prior=None, random_state=0, max_iter=300).fit(*waveform)
     model = DiscriminativeMixtureClassifier(**QUICK).fit(*waveform)
@@ -317,7 +317,7 @@ def test_batches_are_searched_through_a_sample(ripley):
     assert model.score(X, y) > 0.85
 
 
-def test_early_stopping_takes_as_many_steps_as_predict_rows_kept_out_best(waveform):
+def test_early_stopping_takes_the_steps_with_the_best_held_out_score(waveform):
     """Under weak penalties the fit runs into the training rows: the steps end before that."""
     X, y = waveform
     X_new, y_new = make_waveform(2000, 19, random_state=1)
@@ -344,25 +344,25 @@ def test_penalties_are_compared_by_fits_that_stop_early_too(ripley):
     assert early.n_iter_ <= max(early.validation_scores_, key=lambda pair: pair[1])[0]  # less where it converges
 
 
-def test_too_few_rows_to_say_when_to_stop_are_not_asked(ripley):
+def test_too_few_rows_for_early_stopping_are_not_held_out(ripley):
     model = DiscriminativeMixtureClassifier(prior=FIXED, early_stopping=True, random_state=0).fit(*ripley)
     assert model.validation_scores_ == []
     assert model.converged_
 
 
 def test_control_c_ends_a_search(ripley, monkeypatch):
-    plain, taken = BaumWelch.step, []
+    plain, steps = BaumWelch.step, []
 
     def step(self, mixture, rows):
-        taken.append(1)
-        if len(taken) == 5:
+        steps.append(1)
+        if len(steps) == 5:
             raise KeyboardInterrupt
         return plain(self, mixture, rows)
 
     monkeypatch.setattr(BaumWelch, "step", step)
     with pytest.raises(KeyboardInterrupt):
         DiscriminativeMixtureClassifier(**QUICK).fit(*ripley)
-    assert len(taken) == 5
+    assert len(steps) == 5
 
 
 def test_a_fit_begins_where_its_penalties_hold_the_variances(waveform):

@@ -73,7 +73,7 @@ def fitted_parts(rank):
 
 
 def main(rank, port, folder):
-    """What each process runs."""
+    """The program of each process."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=N_PROCESSES)
     answers = fitted_parts(rank)

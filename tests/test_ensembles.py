@@ -176,7 +176,7 @@ def test_out_of_bag_figures_are_those_of_the_members_that_did_not_see_the_row(ri
     assert 0 < np.isnan(actual).sum() < len(X)  # seen by both
 
 
-def test_missing_cells_unlabeled_rows_and_weights(ripley, rng):
+def test_missing_values_unlabeled_rows_and_weights(ripley, rng):
     X, y = ripley
     X, y = X.copy(), y.copy()
     X[::4, 0], y[::3] = np.nan, -1

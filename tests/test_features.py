@@ -34,7 +34,7 @@ every_model = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 every_count = pytest.mark.parametrize("n_components", [N_COMPONENTS, 20])
 
 
-def made(model, rng, device, n_components=N_COMPONENTS) -> Coefficients:
+def make_coefficients(model, rng, device, n_components=N_COMPONENTS) -> Coefficients:
     name, projected, moved, sign = model
     shared = None if name is None else MAPS[name]
 
@@ -87,7 +87,7 @@ def rows(rng, device) -> torch.Tensor:
 @every_map
 def test_features_are_the_row_and_its_products_in_one_order(name, rows, rng, device):
     expected = np.array([features_by_loops(name, x) for x in rows.T.cpu().numpy()]).T
-    actual = made((name, False, False, 1.0), rng, device).phi(rows)
+    actual = make_coefficients((name, False, False, 1.0), rng, device).phi(rows)
     assert_close(actual, expected, 1e-15)
     assert len(actual) == MAPS[name].n_columns(N_FEATURES)
 
@@ -95,7 +95,7 @@ def test_features_are_the_row_and_its_products_in_one_order(name, rows, rng, dev
 @every_model
 @every_count
 def test_scores_equal_loops(model, n_components, rows, rng, device):
-    coefficients = made(model, rng, device, n_components)
+    coefficients = make_coefficients(model, rng, device, n_components)
     scores, features = coefficients.forward(coefficients.phi(rows))
     points = rows.T.cpu().numpy()
     expected = [[score_by_loops(model, coefficients, k, x) for x in points] for k in range(n_components)]
@@ -105,7 +105,7 @@ def test_scores_equal_loops(model, n_components, rows, rng, device):
 
 @every_model
 def test_scores_can_be_written_to_memory_that_is_given(model, rows, rng, device):
-    coefficients = made(model, rng, device)
+    coefficients = make_coefficients(model, rng, device)
     phi = coefficients.phi(rows)
     out = torch.full((N_COMPONENTS, N_ROWS), torch.nan, dtype=torch.float64, device=device)
     assert_close(coefficients.forward(phi, out)[0], coefficients.forward(phi)[0], 1e-15)
@@ -149,7 +149,7 @@ def gradients(coefficients, rows, weights) -> tuple[torch.Tensor, ...]:
 @every_model
 @every_count
 def test_the_pullback_is_the_gradient(model, n_components, rows, rng, device):
-    coefficients = made(model, rng, device, n_components)
+    coefficients = make_coefficients(model, rng, device, n_components)
     weights = tensor(rng.normal(size=(n_components, N_ROWS)), device)
     sums = coefficients.zeros()
     coefficients.pullback(sums, coefficients.forward(coefficients.phi(rows))[1], weights, slice(0, n_components))
@@ -162,7 +162,7 @@ def test_the_pullback_is_the_gradient(model, n_components, rows, rng, device):
 @every_model
 def test_pullbacks_of_parts_add(model, rows, rng, device):
     """Parts of the rows, and of the components."""
-    coefficients = made(model, rng, device, 5)
+    coefficients = make_coefficients(model, rng, device, 5)
     weights = tensor(rng.normal(size=(5, N_ROWS)), device)
     sums = coefficients.zeros()
     for components in (slice(0, 2), slice(2, 5)):
@@ -176,7 +176,7 @@ def test_pullbacks_of_parts_add(model, rows, rng, device):
 
 @every_model
 def test_weights_in_single_precision_are_added_to_sums_in_double(model, rows, rng, device):
-    coefficients = made(model, rng, device)
+    coefficients = make_coefficients(model, rng, device)
     weights = tensor(rng.normal(size=(N_COMPONENTS, N_ROWS)), device)
     single = coefficients.select(slice(None), torch.float32)
     sums = coefficients.zeros()
@@ -230,7 +230,7 @@ def test_gathering_is_the_gradient_of_weighing(layout, rng):
 @every_layout
 def test_linear_coefficients_take_every_layout(layout, rng):
     rows, signed = with_zeros(rng), tensor(rng.normal(size=(N_COMPONENTS, N_ROWS)))
-    coefficients = made(("linear", False, False, 1.0), rng, "cpu")
+    coefficients = make_coefficients(("linear", False, False, 1.0), rng, "cpu")
     scores, features = coefficients.forward(layout(rows))
     sums = coefficients.zeros()
     coefficients.pullback(sums, features, signed, slice(0, N_COMPONENTS))
@@ -254,7 +254,7 @@ OF_COVARIANCES = {name: MODELS[name] for name in MODELS if name.startswith("squa
 
 @pytest.mark.parametrize("model", OF_COVARIANCES.values(), ids=OF_COVARIANCES)
 def test_sums_are_moments_about_the_centre(model, rows, rng, device):
-    coefficients = made(model, rng, device)
+    coefficients = make_coefficients(model, rng, device)
     weights, centre = rng.normal(size=(N_COMPONENTS, N_ROWS)), tensor(rng.normal(size=N_FEATURES), device)
     sums = coefficients.zeros()
     _, features = coefficients.forward(coefficients.phi(rows))
@@ -294,7 +294,7 @@ def test_the_triangle_numbers_every_place_of_a_matrix(size, device):
 @pytest.mark.parametrize("model", OF_COVARIANCES.values(), ids=OF_COVARIANCES)
 def test_magnitudes_bound_the_terms_of_every_score_within_the_radii(model, rng, device):
     """Those of projections, too, unless these are taken away from squares that are larger (product-error)."""
-    coefficients, radii = made(model, rng, device), tensor(rng.uniform(0.5, 2.0, N_FEATURES), device)
+    coefficients, radii = make_coefficients(model, rng, device), tensor(rng.uniform(0.5, 2.0, N_FEATURES), device)
     corners = tensor(rng.choice([-1.0, 1.0], size=(N_FEATURES, 200)), device) * radii.unsqueeze(1)
     inside = corners * tensor(rng.random((N_FEATURES, 200)), device)
     largest = coefficients.magnitudes(radii)
@@ -310,7 +310,7 @@ def test_magnitudes_bound_the_terms_of_every_score_within_the_radii(model, rng, 
 @every_model
 @pytest.mark.parametrize("components", [slice(1, 3), torch.tensor([2, 0])], ids=["slice", "index"])
 def test_selected_components_keep_their_scores(model, components, rows, rng, device):
-    coefficients = made(model, rng, device)
+    coefficients = make_coefficients(model, rng, device)
     chosen = components if isinstance(components, slice) else components.to(device)
     some = coefficients.select(chosen)
     assert_close(some.forward(some.phi(rows))[0], coefficients.forward(coefficients.phi(rows))[0][chosen], 1e-14)
@@ -319,7 +319,7 @@ def test_selected_components_keep_their_scores(model, components, rows, rng, dev
 
 @every_model
 def test_detached_coefficients_record_nothing(model, rows, rng, device):
-    coefficients = made(model, rng, device)
+    coefficients = make_coefficients(model, rng, device)
     for part in coefficients.parts:
         part.requires_grad_()
     alone = coefficients.detached()

@@ -414,7 +414,7 @@ def test_iterations_and_fixed_point_of_mclust(data, name):
 
 
 @pytest.mark.parametrize("name", ["full", "diag", "spherical", "low_rank_1", "low_rank_2"])
-def test_missing_cells_of_lavaan(name):
+def test_missing_values_of_lavaan(name):
     numbers = fixture("lavaan_missing")["generated"]
     rows = np.array(numbers["X"], dtype=float)
     kind, _, rank = name.partition("_rank_")
@@ -446,7 +446,7 @@ def test_weight_two_is_a_row_twice(covariance_type):
 
 @pytest.mark.parametrize("init_params", STARTS)
 @pytest.mark.parametrize("covariance_type", [*COVARIANCE_TYPES, "low_rank"])
-def test_missing_cells_and_weights_from_every_start(covariance_type, init_params):
+def test_missing_values_and_weights_from_every_start(covariance_type, init_params):
     rng = np.random.default_rng(0)
     rows = np.where(rng.random(X.shape) < 0.2, np.nan, X)
     model = GaussianMixture(3, covariance_type=covariance_type, init_params=init_params, random_state=0, tol=1e-5)
@@ -527,7 +527,7 @@ class TestPriors:
 
 
 class Batches:
-    """Rows in parts, to be gone through again and again."""
+    """Rows in parts, which can be iterated repeatedly."""
 
     def __init__(self, *arrays, size=50):
         self.arrays, self.size = arrays, size
@@ -566,7 +566,7 @@ class TestSources:
         model = GaussianMixture(3, random_state=0).fit(Batches(X))
         np.testing.assert_allclose(model.score(X), GaussianMixture(3, random_state=0).fit(X).score(X), atol=0.02)
 
-    def test_batches_with_missing_cells(self):
+    def test_batches_with_missing_values(self):
         rows = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
         self.assert_same(GaussianMixture(3, **GIVEN).fit(Batches(rows)), GaussianMixture(3, **GIVEN).fit(rows))
 

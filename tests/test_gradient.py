@@ -73,7 +73,7 @@ def test_gradients_are_central_differences_of_the_slow_objective(case, name, rng
     training = training_of(random_mixture(case, rng, device), data, device, objective=HYBRID, prior=prior)
     twin = reference.hybrid(0.3, reference.margin(4.0), 0.6)
     gradient, value = gradient_and_value(training)
-    if name not in ("all_hard", "all_soft"):  # there the units of missing cells are taken off on average
+    if name not in ("all_hard", "all_soft"):  # there the units of missing values are taken off on average
         assert_close(value, slow_value(training, data, twin, prior), 1e-8)
     start = training.free.snapshot()
     direction = {key: tensor(rng.normal(size=part.shape), device) for key, part in start.items()}

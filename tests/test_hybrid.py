@@ -162,7 +162,7 @@ def test_too_few_rows_are_not_split():
     assert (model.validation_scores_, model.search_, model.tradeoff_, model.n_epochs_) == ([], None, 0.5, 2)
 
 
-def test_missing_cells_unlabeled_rows_and_weights_together():
+def test_missing_values_unlabeled_rows_and_weights_together():
     rows = remove_values(RIPLEY, 0.2, random_state=0)
     labels = np.where(np.arange(250) % 3 == 0, -1, RIPLEY_LABELS)
     model = hybrid(unlabeled=-1, tradeoff=0.3, n_epochs=3, validation_fraction=0.2).fit(
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_fit_and_tensors_give_tensors():
 # ---- broken off and taken up -------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_not_taken_up_with_another_validation_set_or_prior(tmp_path):
+def test_a_checkpoint_is_refused_with_another_validation_set_or_prior(tmp_path):
     options = {"tradeoff": 0.5, "n_epochs": 3, "checkpoint": tmp_path / "fit"}
     X, y, X_val, y_val = RIPLEY[::2], RIPLEY_LABELS[::2], RIPLEY[1::2], RIPLEY_LABELS[1::2]
     hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val)

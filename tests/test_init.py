@@ -36,7 +36,7 @@ def shares_and_weights(data):
 
 
 @every_kind
-def test_a_description_has_the_means_and_variances_of_the_observed_cells(kind, rng, device, seeded):
+def test_a_description_has_the_means_and_variances_of_the_observed_values(kind, rng, device, seeded):
     data = random_data(kind, rng)
     actual, shares = describe(data.source(device), N_CLASSES, seeded), shares_and_weights(data)
     assert_close(actual.class_weights, shares.sum(0)[:-1])
@@ -101,7 +101,7 @@ def test_columns_that_do_not_vary_at_all_have_variance_one(device, seeded):
 
 @every_covariance
 @pytest.mark.parametrize("method", ["kmeans", "k-means++", "random", "spread"])
-def test_a_start_has_the_components_and_class_weights_asked_for(case, method, rng, device, seeded):
+def test_a_start_has_the_requested_components_and_class_weights(case, method, rng, device, seeded):
     data = random_data(KINDS["all_hard"], rng)
     description = describe(data.source(device), N_CLASSES, seeded)
     mixture, assigned = starting_mixture(description, case.structure, [2, 1, 3], method, seeded)

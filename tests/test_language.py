@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Iterator
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ import pytest
 from conftest import ROOT
 from test_docs import comments_and_strings
 
-SOURCE = ROOT / "src" / "mixtura"
 GUIDES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 # Users call the methods of these; the methods of parts (covariances, objectives, solvers) are described in roles/.
@@ -223,11 +223,15 @@ def name_faults(name: str, source: str) -> list[str]:
     return [f"{name}:{line}: {word!r} does not say what it holds" for line, word in used if word in NAMES]
 
 
-def test_words_of_the_source():
-    faults = []
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        faults += phrase_faults(name, comments_and_strings(path)) + name_faults(name, path.read_text("utf-8"))
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "reproduce", "examples"])
+def test_words_of_the_code(folder):
+    faults, paths = [], sorted((ROOT / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        name = path.relative_to(ROOT).as_posix()
+        faults += name_faults(name, path.read_text("utf-8"))
+        if path != Path(__file__):  # which lists the phrases
+            faults += phrase_faults(name, comments_and_strings(path))
     assert not faults, "\n".join(faults)
 
 

@@ -70,8 +70,8 @@ def test_a_fit_can_go_on_from_a_previous_objective():
 
 
 def test_repairs_are_kept_once():
-    result = run(Scripted(-3.0, -2.0, -1.0, repairs=("mended",)), None, "start", max_iter=3, tol=0.0)
-    assert result.repairs == ("mended",)
+    result = run(Scripted(-3.0, -2.0, -1.0, repairs=("repaired",)), None, "start", max_iter=3, tol=0.0)
+    assert result.repairs == ("repaired",)
 
 
 def test_every_record_is_shown_to_the_watcher():

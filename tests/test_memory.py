@@ -19,7 +19,7 @@ def peak_of(work) -> float:
         line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
         return int(line.split()[1]) / 1024
 
-    RESET.write_text("5")  # the peak begins anew
+    RESET.write_text("5")  # resets the peak
     before = held("VmRSS")
     result = work()
     peak = held("VmHWM") - before

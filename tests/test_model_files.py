@@ -417,7 +417,7 @@ def saved(path):
 
 
 def edited(path, change):
-    """The file with its header and tensors changed and written anew; a checksum is made where none is left."""
+    """The file, written again with another header and other tensors; a missing checksum is computed."""
     from mixtura.estimators.model_files import _checksum
 
     with safe_open(path, framework="pt") as file:

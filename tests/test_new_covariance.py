@@ -19,7 +19,7 @@ def registered(monkeypatch):
 
 @pytest.fixture(scope="module")
 def data():
-    """Two classes of random walks with the same means and variances: only the correlations tell them apart."""
+    """Two classes of random walks with the same means and variances: only the correlations separate them."""
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], 300)
     steps = rng.normal(size=(600, N_FEATURES))

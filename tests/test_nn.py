@@ -51,7 +51,7 @@ def rows_and_labels(n_rows=64, device="cpu", seed=0):
 
 
 def loss_of(head, x, y):
-    """What a training loop would minimise."""
+    """The loss that a training loop minimises."""
     if getattr(head, "density", False):
         return head.hybrid_loss(x, y)
     return functional.cross_entropy(head(x, y), y) + head.penalty() / 1000
@@ -588,8 +588,8 @@ def test_refitting_is_starting_from_features():
     x, y = rows_and_labels()
     head = train(MixtureHead(D, C, 2, density=True), x, y, n_steps=3)
     assert head.refit(x, y, random_state=0) is head
-    anew = MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
-    assert_close(head(x), anew(x), 1e-5)
+    fresh = MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
+    assert_close(head(x), fresh(x), 1e-5)
     assert head.log_density(x).mean() > train(MixtureHead(D, C, 2, density=True), x, y).log_density(x).mean()
     with pytest.raises(
         ValueError, match=r"The head has 5 features and 3 classes, but X and y have 5 and 2\. Pass samples"
@@ -600,9 +600,9 @@ def test_refitting_is_starting_from_features():
 def test_a_density_is_refitted_without_a_change_of_the_logits():
     x, y = rows_and_labels()
     head = train(MixtureHead(D, C, 2, density=True), x, y, n_steps=3)
-    logits, anew = head(x), MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
+    logits, fresh = head(x), MixtureHead.from_features(x, y, 2, density=True, random_state=0).eval()
     assert torch.equal(head.refit(x, y, logits=False, random_state=0)(x), logits)
-    assert_close(head.log_density(x), anew.log_density(x), 1e-3, 1.0)
+    assert_close(head.log_density(x), fresh.log_density(x), 1e-3, 1.0)
     with pytest.raises(
         ValueError, match=r"refit with logits=False needs normalised Gaussian densities; .* with MixtureHead"
     ):
@@ -778,7 +778,7 @@ def test_pruning_everything_is_refused():
 
 
 @pytest.mark.parametrize("method", ["log_density", "hybrid_loss"])
-def test_a_density_is_asked_of_a_head_that_has_one(method):
+def test_a_density_needs_a_head_with_density(method):
     arguments = (torch.zeros(2, D), torch.zeros(2, dtype=torch.int64))[: 1 if method == "log_density" else 2]
     with pytest.raises(
         ValueError, match=rf"{method} needs normalised Gaussian densities; .* with MixtureHead\(5, 3, \.\.\., density"

@@ -129,11 +129,11 @@ def test_early_stopping_takes_as_many_steps_as_predict_held_out_rows_best(counts
 @pytest.mark.parametrize("n_steps", [3, 40])
 def test_an_interrupted_fit_keeps_what_it_has(counts, monkeypatch, n_steps):
     """Once while the number of steps is searched, once while all rows are fitted."""
-    plain, taken = Multiplicative.step, []
+    plain, steps = Multiplicative.step, []
 
     def step(self, problem, state):
-        taken.append(1)
-        if len(taken) == n_steps:
+        steps.append(1)
+        if len(steps) == n_steps:
             raise KeyboardInterrupt
         return plain(self, problem, state)
 
@@ -207,7 +207,7 @@ def test_negative_features_by_name(counts):
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, torch.as_tensor])
-def test_missing_cells_name_the_models_that_take_them(counts, kind):
+def test_missing_values_name_the_models_that_take_them(counts, kind):
     X, y = counts
     X = X.copy()
     X[5, 3] = np.nan

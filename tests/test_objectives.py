@@ -42,7 +42,7 @@ def labels_and_shares(known, rng):
 
 
 def targets_of(known, rng, device) -> tuple[Targets, np.ndarray]:
-    """What the objective is told, and the same as one matrix of shares."""
+    """The targets of an objective, and the same as one matrix of shares."""
     labels, shares = labels_and_shares(known, rng)
     parts = (None if part is None else tensor(part, device) for part in (labels, shares))
     return Targets(tensor(CLASS_OF, device), *parts), reference.shares_of(labels, shares, N_ROWS, N_CLASSES)

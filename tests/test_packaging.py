@@ -1,4 +1,4 @@
-"""What is packed and asked for: bounds that were tried, links that lead somewhere, extras that have code."""
+"""Packages: bounds of dependencies that were tried, links that lead somewhere, extras that have code."""
 
 import re
 import tomllib

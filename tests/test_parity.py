@@ -45,7 +45,7 @@ def iris() -> np.ndarray:
 
 
 def numbers(table) -> np.ndarray:
-    """null is a missing cell."""
+    """null is a missing value."""
     return np.array(table, dtype=float)
 
 
@@ -63,8 +63,8 @@ def start(structure, data: Data, components, class_of, device) -> Mixture:
     log_weights = torch.full((n_components,), -np.log(n_components), dtype=torch.float64, device=device)
     rough = Mixture(log_weights, means, first, own)
     frame = locate(given)
-    made = EM().maximised(problem_of(given, frame=frame), rough, summarise(rough, given, Joint(), frame).moments)
-    return Mixture(made.log_weights, made.means, made.covariance, tensor(np.asarray(class_of), device))
+    updated = EM().maximised(problem_of(given, frame=frame), rough, summarise(rough, given, Joint(), frame).moments)
+    return Mixture(updated.log_weights, updated.means, updated.covariance, tensor(np.asarray(class_of), device))
 
 
 def fitted(mixture: Mixture, data: Data, device, **limits):
@@ -205,7 +205,7 @@ def test_one_covariance_for_two_components_per_class_is_mdas(device):
     assert_close(trace[-1] - marginal, expected["loglik_conditional"], 1e-5)
 
 
-# ---- lavaan: missing cells ---------------------------------------------------------------------------------------
+# ---- lavaan: missing values ---------------------------------------------------------------------------------------
 
 GENERATED = {
     "full": Full(),
@@ -217,7 +217,7 @@ GENERATED = {
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_missing_cells_are_marginalised_as_by_lavaan(name, device):
+def test_missing_values_are_marginalised_as_by_lavaan(name, device):
     case = fixture("lavaan_missing")["generated"]
     data, expected = Data(numbers(case["X"])), case[name]
     begin = start(GENERATED[name], data, np.zeros(len(data.rows), dtype=int), [0], device)
@@ -230,7 +230,7 @@ def test_missing_cells_are_marginalised_as_by_lavaan(name, device):
 
 
 @pytest.mark.parametrize(("name", "structure"), [("full", Full()), ("tied", Tied(Full()))])
-def test_classes_with_missing_cells_are_lavaans(name, structure, device):
+def test_classes_with_missing_values_are_lavaans(name, structure, device):
     case = fixture("lavaan_missing")["iris"]
     expected, labels = case[name], np.array(case["y"])
     data = Data(numbers(case["X"]), labels=labels)

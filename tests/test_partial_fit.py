@@ -164,7 +164,7 @@ def test_a_saved_model_goes_on_where_it_was(tmp_path):
     assert loaded.running_.n_steps == 4
 
 
-def test_a_fit_starts_anew_and_can_be_gone_on_from(rng):
+def test_a_fit_starts_again_and_a_warm_start_continues(rng):
     rows = clusters(rng, 2000)
     model = GaussianMixture(3, random_state=0).partial_fit(rows[:500]).partial_fit(rows[500:])
     model.fit(rows)

@@ -129,7 +129,7 @@ def test_signed_moments_equal_the_twin_on_every_path(case, path, rng, device, dt
 
 @every_covariance
 @pytest.mark.parametrize("kind", [KINDS["labels"], KINDS["all_hard"]], ids=["labels", "all_hard"])
-def test_meeting_own_components_only_changes_nothing(case, kind, rng, device, dtype, tolerance):
+def test_evaluating_own_components_only_changes_nothing(case, kind, rng, device, dtype, tolerance):
     """Certain soft labels take the way through all components."""
     data, mixture = random_data(kind, rng, dtype), random_mixture(case, rng, device)
     soft = data.changed(labels=None, shares=reference.shares_of(data.labels, None, len(data.rows), 3))
@@ -140,7 +140,7 @@ def test_meeting_own_components_only_changes_nothing(case, kind, rng, device, dt
 
 
 @every_covariance
-def test_imputed_cells_are_conditional_expectations(case, rng, device, dtype, tolerance):
+def test_imputed_values_are_conditional_expectations(case, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS["all_hard"], rng, dtype)
     source = data.source(device, dtype)
     filled = impute(mixture, source)
@@ -230,8 +230,8 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
 
 
 @pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**16), ("low_rank_2", 0)])
-def test_many_features_with_missing_cells_equal_the_twin(name, small_table, rng, device, monkeypatch):
-    """More of them than the vectorised inverse takes; few missing and few observed cells apart, and not."""
+def test_many_features_with_missing_values_equal_the_twin(name, small_table, rng, device, monkeypatch):
+    """More of them than the vectorised inverse takes; few missing and few observed values in one block or in two."""
     monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
     monkeypatch.setattr("mixtura.covariances.marginals.BLOCK_ROWS", 2)
     size = 60
@@ -416,7 +416,7 @@ def test_on_the_cpu_single_precision_rows_are_summed_in_double(case, name, rng):
 
 
 @pytest.mark.parametrize("name", ["complete", "missing"])
-def test_a_frame_holds_every_observed_cell(name, rng, device, dtype):
+def test_a_frame_holds_every_observed_value(name, rng, device, dtype):
     data = random_data(KINDS[name], rng, dtype)
     frame = locate(data.source(device, dtype))
     off = abs(data.rows - frame.centre.cpu().numpy())
@@ -440,7 +440,7 @@ def test_a_frame_of_tiny_or_huge_units_is_finite(size, device):
     assert (frame.radii <= high).all()
 
 
-def test_a_column_without_observed_cells_lies_at_zero(device):
+def test_a_column_without_observed_values_lies_at_zero(device):
     rows = torch.tensor([[1.0, torch.nan], [3.0, torch.nan]], dtype=torch.float64, device=device)
     extents = extents_of(rows)
     assert (extents.low.tolist(), extents.high.tolist(), extents.complete) == (

@@ -73,7 +73,7 @@ def test_a_process_that_was_forked_after_threads_have_started():
     assert run_alone(FORKED).split() == ["0", "2"]
 
 
-BACKENDS = [pytest.param("loky", marks=pytest.mark.slow), "threading", "multiprocessing"]  # loky imports torch anew
+BACKENDS = [pytest.param("loky", marks=pytest.mark.slow), "threading", "multiprocessing"]  # loky imports torch again
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

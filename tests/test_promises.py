@@ -11,7 +11,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("|") and "---" not
 
 
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
-def test_a_promise_is_held_by_a_test(row):
+def test_a_guarantee_has_a_test(row):
     named = re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", row.split("|")[-2])
     assert named
     for file, test in named:

@@ -218,7 +218,7 @@ def test_importance_is_the_rise_of_the_log_loss_without_the_feature():
     assert_allclose(importances["age"], loss(X.assign(age=np.nan)) - loss(X), rtol=1e-9)
 
 
-def test_selected_features_are_those_that_tell_the_classes():
+def test_selected_features_are_those_that_separate_the_classes():
     X, y = named_samples(2, 100, missing=0.0)
     noise = np.random.default_rng(0).normal(size=(len(X), 2))
     X = X.assign(noise=noise[:, 0], other=noise[:, 1])

@@ -16,14 +16,14 @@ from mixtura.cli import main  # noqa: E402
 
 HOSTILE = "<script>document.title='stolen'</script>"
 TITLES = [
-    "What was trained, and why",
+    "The model and its selection",
     "Classes and components",
     "Confusion matrix",
     "Reliability",
-    "Beside other classifiers",
+    "Comparison with other classifiers",
     "Learning curve",
     "Missing values",
-    "Features that matter",
+    "Feature importances",
     "Components",
     "Doubtful rows",
     "The code that reproduces it",

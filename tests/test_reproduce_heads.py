@@ -84,8 +84,8 @@ def test_the_density_is_compared_with_gaussians_fitted_afterwards(script):
     assert f"{last['auroc_density']:.4f}" in report(folder)
 
 
-def test_the_document_tells_the_results():
-    """What docs/heads.md says of errors and pruned weights is in the page that the script wrote."""
+def test_the_document_has_the_results():
+    """Errors and pruned weights in docs/heads.md are those of the page that the script wrote."""
     page, document = ((ROOT / path).read_text() for path in ("reproduce/results/heads.md", "docs/heads.md"))
     own_recipe = page.partition("# The paper's recipe")[0]
     rows = [

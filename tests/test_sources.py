@@ -1,4 +1,4 @@
-"""Blocks and sources: every row once, in order, grouped by what is known of it."""
+"""Blocks and sources: every row once, in order, grouped by its label and its missing values."""
 
 import functools
 import itertools
@@ -51,7 +51,7 @@ def test_rows_of_a_group_are_alike(kind, by_label, rng, device):
     assert len(set(keys)) == len(keys)
 
 
-def test_rows_with_missing_cells_come_sorted_by_their_number(rng, device):
+def test_rows_with_missing_values_come_sorted_by_their_number(rng, device):
     data = random_data(KINDS["missing"], rng)
     (group,) = (group for group in block_of(data, device).groups(False) if group.missing)
     counts = np.isnan(data.rows[group.index.cpu().numpy()]).sum(1)
@@ -63,7 +63,7 @@ def test_complete_rows_without_labels_are_one_group_in_order(rng, device):
     assert (group.index, group.label, group.missing) == (None, None, False)
 
 
-def test_infinities_that_cancel_are_not_missing_cells(device):
+def test_infinities_that_cancel_are_not_missing_values(device):
     rows = torch.tensor([[torch.inf, 1.0], [-torch.inf, 2.0]], dtype=torch.float64, device=device)
     (group,) = Block(rows).groups(False)
     assert not group.missing
@@ -93,7 +93,7 @@ def test_an_array_is_read_in_blocks_of_bounded_size(kind, rng, device, tmp_path,
 
 
 @pytest.mark.parametrize(("n_streamed", "starts"), [(1, [0, 3]), (4, [0]), (100, [0])])
-def test_batches_can_be_gone_through_again(n_streamed, starts, rng, device, monkeypatch):
+def test_batches_can_be_iterated_again(n_streamed, starts, rng, device, monkeypatch):
     monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", n_streamed * 2 * 8)
     batches = [rng.normal(size=(n, 2)) for n in (3, 0, 2)]
     source = BatchSource(batches, lambda rows: Block(tensor(rows, device)), 2, device, torch.float64)

@@ -327,7 +327,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match=re.escape(message)):
             SparseMixtureClassifier(**arguments).fit(*ripley)
 
-    def test_missing_cells(self, ripley, fitted):
+    def test_missing_values(self, ripley, fitted):
         X, y = ripley[0].copy(), ripley[1]
         X[3, 1] = np.nan
         message = "Input X contains NaN, first in column 1; .* use an estimator that supports them: MixtureClassifier, "

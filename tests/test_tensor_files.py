@@ -146,7 +146,7 @@ def test_checkpoints_are_written_so_too(tmp_path, monkeypatch):
 
 # ---- processes that are killed ------------------------------------------------------------------------------------
 
-# Imports once; for every line that comes in a child saves again and again until it is killed.
+# Imports once; for every line that comes in a child saves repeatedly until it is killed.
 PROGRAM = """
 import os, sys, torch
 torch.set_num_threads(1)

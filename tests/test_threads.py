@@ -21,7 +21,7 @@ def two_threads():
 
 
 def in_a_thread(work):
-    """What work returns in a thread of its own."""
+    """The result of work in a thread of its own."""
     actual = []
     thread = threading.Thread(target=lambda: actual.append(work()))
     thread.start()
@@ -132,7 +132,7 @@ class Small:
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("in_order", [True, False])
-def test_tasks_are_done_once_and_in_order_where_asked(in_order):
+def test_tasks_are_done_once_and_in_order_if_requested(in_order):
     tasks, done = [Small() for _ in range(7)], [[], []]
     share_out(tasks, lambda task, thread: done[thread].append(task), 2, in_order)
     assert sorted(map(id, done[0] + done[1])) == sorted(map(id, tasks))

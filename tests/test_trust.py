@@ -109,7 +109,7 @@ def test_a_missing_label_needs_an_opt_in(model, labels):
 
 @every_missing_label
 @every_classifier
-def test_missing_labels_are_unlabeled_where_asked_for(model, labels):
+def test_missing_labels_are_unlabeled_where_requested(model, labels):
     if not takes_unlabeled(model):
         assert model.get_params().get("unlabeled") is None
         return

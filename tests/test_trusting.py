@@ -52,7 +52,7 @@ def test_outlier_score_is_that_of_a_slow_twin(covariance_type):
 
 @two_and_ten
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_false_alarms_are_as_rare_as_asked_for(n_classes, missing):
+def test_false_alarms_are_as_rare_as_requested(n_classes, missing):
     X, y = named_samples(n_classes, 150, missing=missing)
     model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
     fresh, _ = named_samples(n_classes, 400, missing=missing, seed=1)
@@ -73,7 +73,7 @@ def test_small_training_sets_do_not_make_everything_an_outlier():
     assert model.is_outlier(fresh, 0.1).mean() < 0.25
 
 
-def test_thresholds_are_kept_in_files_and_asked_for_in_words(tmp_path):
+def test_thresholds_are_stored_in_files_and_requested_by_a_message(tmp_path):
     X, y = named_samples(2)
     model = MixtureClassifier(1, random_state=0).fit(X, y)
     with pytest.raises(ValueError, match=r"Call model.calibrate_outliers\(X, y\) with the training set first"):

@@ -1,4 +1,4 @@
-"""Bent features: the curves, how they are fitted, and models of rows whose features are bent."""
+"""Feature transforms: their curves, their fit, and models of transformed features."""
 
 import math
 
@@ -93,7 +93,7 @@ def test_the_likelihood_equals_the_twin_and_is_nowhere_higher():
     assert actual - plain > math.log(len(X))
 
 
-def test_heavy_tails_are_bent_and_gaussians_are_not():
+def test_heavy_tails_are_transformed_and_gaussians_are_not():
     rng = np.random.default_rng(0)
     y = np.arange(400) % 2
     X = np.stack((rng.normal(size=400), rng.standard_t(2, 400), -np.exp(rng.normal(size=400)), np.ones(400)), 1)
@@ -128,7 +128,7 @@ def test_weights_are_repeated_rows():
 
 
 def test_logarithms_are_found(rows, model):
-    """Nearly as good as a model that is told of the logarithm, and better than one that bends nothing."""
+    """Nearly as good as a model of the logarithms, and better than one without transforms."""
     X, y = rows
     new, labels = skewed(2000, 3)
     told = MixtureClassifier(1, random_state=0).fit(np.stack((np.log(X[:, 0]), X[:, 1]), 1), y)
@@ -173,7 +173,7 @@ def test_sampling_and_imputing_give_rows(rows, model):
     assert_close(alone, expected.logsumexp(1))
 
 
-def test_auto_bends_where_it_predicts_better(rows):
+def test_auto_transforms_if_predictions_improve(rows):
     X, y = rows
     chosen = MixtureClassifier(covariance_type="full", random_state=0).fit(X, y)
     assert chosen.warp_.transformed.tolist() == [True, False]
@@ -188,7 +188,7 @@ def loaded(model, folder):
     return mixtura.load(folder / "model")
 
 
-def test_averages_bend_once(rows, tmp_path):
+def test_averages_transform_once(rows, tmp_path):
     X, y = rows
     base = MixtureClassifier(2, warp="johnson")
     averaged = AveragedMixtureClassifier(base, 3, combine="density", random_state=0).fit(X, y)

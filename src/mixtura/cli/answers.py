@@ -1,4 +1,4 @@
-"""The answer of a command, and what it says meanwhile."""
+"""The output of a command, and its progress bar."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ LabeledData = Annotated[Path, typer.Argument(help="CSV or Parquet file with the 
 Model = Annotated[Path, typer.Argument(help="Model file of `mixtura fit`.", show_default=False)]
 Target = Annotated[str, typer.Option(help="Name of the column with the classes.", show_default=False)]
 Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out (may be repeated).")]
-Budget = Annotated[Any, typer.Option(parser=_seconds, metavar="TIME", help="Time to take, such as 60s or 5m.")]
+Budget = Annotated[Any, typer.Option(parser=_seconds, metavar="TIME", help="Time budget, such as 60s or 5m.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="NUMBER", help="Seed of every random choice.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")]
@@ -128,7 +128,10 @@ def predict(
     confidence: Annotated[
         float,
         typer.Option(
-            min=0, max=1, metavar="SHARE", help="Smallest probability of a class that is answered; below: no class."
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Smallest probability to predict a class; other rows get none.",
         ),
     ] = 0.0,
     false_alarm: Annotated[
@@ -210,7 +213,7 @@ def demo(
 
 
 def _answer(command: Callable[[], Answer], as_json: bool, traceback: bool) -> None:
-    """Print the answer of a command, or one sentence about what went wrong."""
+    """Print the output of a command, or one sentence about an error."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""`mixtura report`: a model and what it makes of a table, as one HTML file."""
+"""`mixtura report`: a model and its predictions for a table, as one HTML file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST_FILE = 3_000_000
 
 @dataclass(frozen=True)
 class ReportedRows:
-    """A model, the rows of a table that the report is about, and what copies that have not seen them predict."""
+    """A model, the rows of the report, and their predictions by copies of the model that were fitted without them."""
 
     model: TableClassifier
     frame: Any  # of the rows
@@ -90,7 +90,7 @@ def _evidence(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
 
 
 def _others(model: TableClassifier, frame: Any, target: str) -> list[str]:
-    """Columns that the model does not use: nothing about them can be wrong."""
+    """Columns that the model does not use and the report ignores."""
     used = {target, *(column.name for column in model.columns)}
     return [name for name in frame.columns if name not in used]
 
@@ -137,7 +137,7 @@ def _summary(evidence: ReportedRows, model_name: str, data_name: str) -> str:
     ]
     notes = [page.paragraph(note, soft=True) for note in model.about_.get("notes", [])]
     text = "Scores are those of copies of the model that have not seen the rows (5-fold cross-validation)."
-    return page.section("What was trained, and why", page.facts(facts), page.paragraph(text, True), *notes)
+    return page.section("The model and its selection", page.facts(facts), page.paragraph(text, True), *notes)
 
 
 def plane_of(evidence: ReportedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -271,14 +271,14 @@ def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
     confidence, right = evidence.probabilities.max(1), evidence.probabilities.argmax(1) == evidence.numbers
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
     used = np.unique(bins)
-    axes = page.Axes((0, 1), (0, 1), ("probability of the predicted class", "share that is right"))
+    axes = page.Axes((0, 1), (0, 1), ("probability of the predicted class", "accuracy"))
     axes.line([0, 1], [0, 1], "guide")
     means, shares = (np.array([part[bins == b].mean() for b in used]) for part in (confidence, right))
     axes.line(means, shares, colour=page.COLOURS[0])
     for mean, share, b in zip(means, shares, used, strict=True):
         axes.point(mean, share, 0, size=5)
         axes.text(float(axes.x(mean)) - 8, float(axes.y(share)) - 8, str(int((bins == b).sum())), "end")
-    text = page.paragraph("On the diagonal probabilities are right. Numbers are counts of rows.", True)
+    text = page.paragraph("Calibrated probabilities lie on the diagonal. Numbers are counts of rows.", True)
     return page.section("Reliability", axes.picture("reliability diagram"), text)
 
 
@@ -305,7 +305,7 @@ def _rivals(evidence: ReportedRows) -> str:
     text = page.paragraph(
         f"Held out: {len(test)} rows of one split; the others get mean imputation, unless they take NaN.", True
     )
-    return page.section("Beside other classifiers", page.table(["method", "log-loss", "error"], rows), text)
+    return page.section("Comparison with other classifiers", page.table(["method", "log-loss", "error"], rows), text)
 
 
 def _learning_curve(evidence: ReportedRows) -> str:
@@ -331,7 +331,7 @@ def _learning_curve(evidence: ReportedRows) -> str:
     axes.line(sizes, losses, colour=page.COLOURS[0])
     for size, loss in zip(sizes, losses, strict=True):
         axes.point(size, loss, 0)
-    text = page.paragraph("Where the curve still falls, more rows would help.", True)
+    text = page.paragraph("If the curve still falls at its end, more rows would help.", True)
     return page.section("Learning curve", axes.picture("learning curve"), text)
 
 
@@ -374,7 +374,7 @@ def _importances(evidence: ReportedRows) -> str:
         "most frequent category.",
         True,
     )
-    return page.section("Features that matter", page.table(heads, lines), text)
+    return page.section("Feature importances", page.table(heads, lines), text)
 
 
 def _typical(values: Any) -> str:
@@ -414,9 +414,9 @@ def _doubtful(evidence: ReportedRows) -> str:
     limit = threshold_of(evidence.outlier_scores if reference is None else reference, 0.01)
     odd = [j for j in np.argsort(-evidence.outlier_scores)[:MOST_LISTED] if evidence.outlier_scores[j] > limit]
     lines = [[f"row {j}", evidence.names[evidence.numbers[j]], f"{evidence.outlier_scores[j]:.1f}"] for j in odd]
-    text = f"Unlike the rest (outlier score above {limit:.1f}, which 1 % of ordinary rows exceed):"
+    text = f"Outliers (score above {limit:.1f}, which 1 % of ordinary rows exceed):"
     second = page.table(["", "class", "outlier score"], lines) if lines else page.paragraph("None.")
-    return page.section("Doubtful rows", page.paragraph("Labels that look wrong:"), first, page.paragraph(text), second)
+    return page.section("Doubtful rows", page.paragraph("Suspicious labels:"), first, page.paragraph(text), second)
 
 
 def _code(evidence: ReportedRows, data_name: str) -> str:
@@ -436,4 +436,4 @@ def _code(evidence: ReportedRows, data_name: str) -> str:
         f"columns = [{columns}{more}]\nestimator = {estimator!r}\n"
         f"model = TableClassifier(estimator, columns).fit(table, table[{target!r}])\n"
     )
-    return page.section("The code that reproduces it", f"<pre>{page.escaped(code)}</pre>")
+    return page.section("Code to reproduce the model", f"<pre>{page.escaped(code)}</pre>")

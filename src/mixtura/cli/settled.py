@@ -1,4 +1,4 @@
-"""A model with the settings that an automatic choice has found, to be fitted again without choosing."""
+"""Refitting of a model with the settings that an automatic choice selected, without another selection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settled(model: MixtureClassifier, labels: np.ndarray) -> MixtureClassifier:
 
 
 def fit_settled(model: MixtureClassifier, X: Any, labels: np.ndarray) -> MixtureClassifier:
-    """Fit such a classifier; what is to be said about the settings, the model itself has said."""
+    """Fit a classifier with these settings, without the warnings that the model itself has given."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return settled(model, labels).fit(X, labels)

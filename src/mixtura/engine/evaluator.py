@@ -447,7 +447,7 @@ def frame_of(mixture: Mixture) -> Frame:
 
 
 def move_for_passes(mixture: Mixture, source: Source, few: int = FEW_PARAMETERS) -> Mixture:
-    """The mixture where passes over a source want it: with the rows, or on the host if it has few parameters."""
+    """Move a mixture to where passes use it: to the rows, or to the host if it has few parameters."""
     if source.device.type == "cuda" and mixture.n_parameters <= few:
         return mixture.on_host
     return mixture.to(source.device)

@@ -58,7 +58,7 @@ class FusedPass:
 
 
 def _by_labels(log_sums: tuple[float, float], needs_denominator: bool, block: Block, group: Group) -> bool:
-    """Whether labels, if any, tell all that an objective asks of the classes of the rows of a group."""
+    """Whether an objective needs nothing but the labels of the rows of a group, if they have any."""
     own_weight, _ = log_sums
     apart = own_weight != 0 and group.label is None  # numerator and denominator
     if needs_denominator:

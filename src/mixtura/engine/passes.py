@@ -79,7 +79,7 @@ class Chunk:
         )
 
     def labels(self, chunk: LoadedChunk) -> Tensor | None:
-        """The labels of its rows, unless all of them meet the components of their class only."""
+        """The labels of its rows; None if they are evaluated with the components of their own class only."""
         labels = self.block.labels if self.group.label is None else None
         return None if labels is None else labels[chunk.index]
 

@@ -45,7 +45,7 @@ def _get(queue: Queue[Any], reader: threading.Thread) -> Any:
         try:
             return queue.get(timeout=WAIT)
         except Empty:
-            assert reader.is_alive() or not queue.empty(), "the reader ended without a word"
+            assert reader.is_alive() or not queue.empty(), "the reader ended without a result or an error"
 
 
 def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> None:

@@ -44,7 +44,7 @@ def mixture_from_sklearn(cls: Any, model: Any) -> Any:
 
 
 def mixture_to_sklearn(model: Any) -> SklearnMixture:
-    """A fitted GaussianMixture of scikit-learn with the parameters of ours; other covariances become full."""
+    """A fitted GaussianMixture of scikit-learn with the parameters of this one; other covariances become full."""
     check_is_fitted(model)
     kind = model.covariance_type if model.covariance_type in SHAPES else "full"
     names = set(SklearnMixture().get_params()) & set(model.get_params())

@@ -1,4 +1,4 @@
-"""EM with extrapolation (squared-em): two EM steps predict where the next ones lead; EM itself is the safeguard."""
+"""EM with extrapolation (squared-em): a step in the direction of two EM steps, unless it lowers the objective."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class AcceleratedEM:
 
 
 def extrapolated(first: Mixture, second: Mixture, third: Mixture, longest: float) -> Mixture | None:
-    """Extrapolate three successive mixtures of EM (squared-em); None where a step of EM leads as far.
+    """Extrapolate three successive mixtures of EM (squared-em); None if it is no longer than a step of EM.
 
     Log weights, means and the free parameters of the covariances are extrapolated in units of the model itself, so that
     the units of the features do not matter.

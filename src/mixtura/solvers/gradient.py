@@ -169,7 +169,7 @@ class Training:
     # ---- epochs ------------------------------------------------------------------------------------------------
 
     def run_epoch(self, epoch: int) -> float:
-        """Go through all samples once; return the objective per unit of weight."""
+        """Make one pass over all samples; return the objective per unit of weight."""
         self._set_rate(epoch)
         with threads_for(self.rows.shape[1] * self._batch_size * self.free.leaves["logits"].numel() * 50):
             total = self._whole() if self.lbfgs else self._minibatches()
