@@ -67,12 +67,10 @@ def bench_iterations(rounds: int, scale: float) -> list[dict]:
     for n_rows, size, n_components, kind, target in ITERATIONS:
         problem = make_problem(int(n_rows * scale), size, n_components, kind)
         times = iteration_times(["mixtura", "scikit-learn"], problem, rounds)
-        if (size, kind) in ((16, "full"), (16, "diag")):
-            times |= slow_rivals(problem)
         scores = {name: RIVALS[name](problem)(5)(problem.rows[:2000]) for name in ("mixtura", "scikit-learn")}
         table.append(
             {
-                "problem": f"{kind}, N={len(problem.rows):,} D={size} K={n_components}",
+                "problem": title(problem, n_components),
                 "milliseconds": {name: 1e3 * t for name, t in times.items()},
                 "ratios": {name: t / times["mixtura"] for name, t in times.items() if name != "mixtura"},
                 "target": target,
@@ -83,14 +81,25 @@ def bench_iterations(rounds: int, scale: float) -> list[dict]:
     return table
 
 
-def slow_rivals(problem) -> dict[str, float]:
-    times = {}
-    for name in SLOW_RIVALS:
-        try:
-            times |= iteration_times([name], problem, rounds=1, many=3)
-        except ImportError:
-            print(f"{name} is not installed; left out")
-    return times
+def bench_slow_rivals(scale: float) -> dict[str, dict[str, float]]:
+    """Seconds of one iteration relative to ours, on one full and one diagonal problem."""
+    ratios = {}
+    for n_rows, size, n_components, kind, _ in (ITERATIONS[0], ITERATIONS[3]):
+        problem = make_problem(int(n_rows * scale), size, n_components, kind)
+        ours = iteration_times(["mixtura"], problem, rounds=3)["mixtura"]
+        times = {}
+        for name in SLOW_RIVALS:
+            try:
+                times |= iteration_times([name], problem, rounds=1, many=3)
+            except ImportError:
+                print(f"{name} is not installed; left out")
+        ratios[title(problem, n_components)] = {name: value / ours for name, value in times.items()}
+    return ratios
+
+
+def title(problem: Any, n_components: int) -> str:
+    n_rows, size = problem.rows.shape
+    return f"{problem.kind}, N={n_rows:,} D={size} K={n_components}"
 
 
 def bench_predictions(rounds: int, scale: float) -> list[dict]:
@@ -113,7 +122,7 @@ def bench_predictions(rounds: int, scale: float) -> list[dict]:
         ours, theirs = (statistics.median(times) for times in zip(*pairs, strict=True))
         table.append(
             {
-                "problem": f"{kind}, N={len(problem.rows):,} D={size} K={n_components}",
+                "problem": title(problem, n_components),
                 "milliseconds": {"mixtura": 1e3 * ours, "scikit-learn": 1e3 * theirs},
                 "ratios": {"scikit-learn": theirs / ours},
             }
@@ -187,7 +196,9 @@ def in_a_new_process(function: str, *arguments: object, environment: dict[str, s
     """Peak memory needs a process of its own, and so does another environment."""
     code = f"import json; from benchmarks.__main__ import {function}; print(json.dumps({function}(*{arguments!r})))"
     call = [sys.executable, "-W", "ignore", "-c", code]
+    began = time.perf_counter()
     done = subprocess.run(call, check=True, capture_output=True, text=True, env=environment)
+    print(f"{function}{arguments} {time.perf_counter() - began:.0f} s", flush=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -314,7 +325,8 @@ def as_markdown(results: dict) -> str:
     for rows in zip(*results["iterations"].values(), strict=True):
         row = rows[0]
         ratios = " | ".join(f"{each['ratios']['scikit-learn']:.1f} x" for each in rows)
-        others = " | ".join(f"{row['ratios'][name]:.1f} x" if name in row["ratios"] else "" for name in SLOW_RIVALS)
+        rivals = results["slow rivals"].get(row["problem"], {})
+        others = " | ".join(f"{rivals[name]:.1f} x" if name in rivals else "" for name in SLOW_RIVALS)
         target = "" if row["target"] is None else f"{row['target']} x"
         lines.append(
             f"| {row['problem']} | {ratios} | {target} | {row['milliseconds']['mixtura']:.1f} | {others} "
@@ -367,6 +379,7 @@ def main() -> None:
     results = {
         "machine": machine(),
         "iterations": under_conditions("bench_iterations", rounds, scale),
+        "slow rivals": in_a_new_process("bench_slow_rivals", scale),
         "predictions": under_conditions("bench_predictions", rounds, scale),
         "small": under_conditions("bench_small_fits", rounds),
         "missing": bench_missing(rounds),
