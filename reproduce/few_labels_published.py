@@ -2,14 +2,19 @@
 
 SSL: EM on the labeled samples of each digit, then Adam on the hybrid objective over all samples; the settings are those
 of the authors' program. SV: the same on the labeled samples alone, whose settings are not published; the validation
-samples choose among SUPERVISED, as many for LM as for CLL. The error is that of the epoch with the best validation
-error (10000 labeled samples), as in the paper.
+samples choose among those of `supervised_settings`, as many for LM as for CLL. Minibatches have the published sizes.
+The error is that of the epoch with the best validation error (10000 labeled samples), as in the paper.
 
-The start decides. A covariance of few samples has few directions beyond epsilon I. A column of the low-rank factor that
-starts at zero has a gradient of zero and is never learned. The authors' program starts with the leading eigenvectors of
-the whole covariance, epsilon I included, so that all columns learn (`leading`).
+Three ingredients are not in the paper and are taken from the authors' program:
 
-    python -m reproduce.few_labels_published 100,1000 --rows "SSL (LM)" --subset 0 --part _0 --out parts
+- The labeled samples: the first of a permutation by NumPy's generator with seed 1 (subset "paper"). Other subsets are
+  drawn by torch.
+- The start (`reproduce.hybrid.plain`): the leading eigenvectors of the whole covariance, epsilon I included. A
+  covariance of few samples has few directions beyond epsilon I, and a column of the low-rank factor that starts at zero
+  has a gradient of zero and is never learned.
+- The coordinates (`reproduce.hybrid.PlainColumns`): Adam steps along the entries of the columns as they are.
+
+    python -m reproduce.few_labels_published 100,1000 --rows "SSL (LM)" --subsets paper --part _0 --out parts
 """
 
 from __future__ import annotations
@@ -20,10 +25,11 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from mixtura import GaussianMixture
-from mixtura.covariances import FullCovariance, LowRankCovariance
+from mixtura.covariances import LowRankCovariance
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
@@ -33,7 +39,10 @@ from reproduce import hybrid as base
 from reproduce.hybrid import RUN
 
 N_CLASSES = 10
-N_STARTS = 10  # of EM for each digit; 40 in the authors' program
+N_STARTS = 40  # of EM for each digit
+PAPER = "paper"  # the labeled subset of the paper; other subsets have numbers
+TRIANGULAR = " with triangular columns"  # rows with the parameters of mixtura instead of those of the authors' program
+BATCHES = {100: 1, 250: 2, 500: 5, 1000: 10, 2500: 25, 5000: 50, 10_000: 100, 25_000: 100}  # of the supervised rows
 SHOWN_EVERY = 2  # epochs between validations
 
 
@@ -72,23 +81,16 @@ SETTINGS = {
         25_000: Published(5, 0.1, 4.02e-4, None, 9.3e-4, 0.9991),
     },
 }
-# Components per digit and epsilon of the supervised rows; trade-off 0.1, step size 1e-3, margin of LM 10.
-SUPERVISED = [(k, epsilon) for k in (1, 3) for epsilon in (0.1, 0.3, 1.0)]
-# Step sizes among which the validation samples choose in the rows "step by validation", beside the published one.
-STEPS = (1e-3,)
 ROWS = ("SV (LM)", "SSL (LM)", "SV (CLL)", "SSL (CLL)")
-BY_VALIDATION = "step by validation"
 
 
-def leading(covariance: FullCovariance, rank: int, epsilon: float) -> LowRankCovariance:
-    """Leading eigenvectors of the covariances; what is left of the diagonal beyond epsilon."""
-    values, vectors = torch.linalg.eigh(covariance.dense())
-    columns = vectors[:, :, -rank:] * values[:, -rank:].clamp_min(0).sqrt().unsqueeze(1)  # (K, D, R)
-    rest = covariance.dense().diagonal(dim1=1, dim2=2) - columns.square().sum(2) - epsilon
-    return LowRankCovariance(rest.clamp_min(1e-8) + epsilon, columns)
+def supervised_settings(n_labels: int, margin: float | None) -> list[Published]:
+    """Components per digit and epsilon of the supervised rows; trade-off 0.1, step size 1e-4, margin of LM 10."""
+    counts = (1, 3) if n_labels <= 250 else (1, 5)
+    return [Published(k, epsilon, 1e-4, margin, 0.1, 1.0) for k in counts for epsilon in (0.1, 0.3)]
 
 
-def start_of(x: torch.Tensor, labels: torch.Tensor, own: Published, seed: int) -> Mixture:
+def start_of(x: torch.Tensor, labels: torch.Tensor, own: Published, seed: int, plain: bool = True) -> Mixture:
     """EM on the labeled samples of each digit."""
     parts = []
     for c in range(N_CLASSES):
@@ -100,11 +102,14 @@ def start_of(x: torch.Tensor, labels: torch.Tensor, own: Published, seed: int) -
             warnings.simplefilter("ignore")
             parts.append(model.fit(rows).mixture_)
     mixture = base.joined(parts)
-    assert isinstance(mixture.covariance, FullCovariance)
-    return replace(mixture, covariance=leading(mixture.covariance, own.rank, own.epsilon))
+    start = base.plain(mixture, own.rank, own.epsilon)
+    covariance = start.covariance
+    return start if plain else replace(start, covariance=LowRankCovariance(covariance.diagonals, covariance.columns))  # pyright: ignore
 
 
-def trained(data: dict[str, Any], labels: torch.Tensor, own: Published, seed: int, start: Mixture) -> dict[str, Any]:
+def trained(
+    data: dict[str, Any], labels: torch.Tensor, own: Published, seed: int, start: Mixture, batch_size: int = 100
+) -> dict[str, Any]:
     """Adam on lambda (kappa log p(x, c) + (1 - kappa) log p(x)) + (1 - lambda) discriminative, errors in per cent."""
     x = data["train"][0]
     rows = slice(None) if own.kappa < 1 else labels >= 0
@@ -114,6 +119,7 @@ def trained(data: dict[str, Any], labels: torch.Tensor, own: Published, seed: in
     solver = Gradient(
         optimiser="adam",
         learning_rate=own.step,
+        batch_size=batch_size,
         units=Units(torch.zeros_like(x[0]), torch.ones_like(x[0])),
         floor=own.epsilon,
     )
@@ -128,13 +134,20 @@ def trained(data: dict[str, Any], labels: torch.Tensor, own: Published, seed: in
     return {**errors, "epoch": result.best_iteration, "epochs": RUN.epochs, "seconds": seconds, "curve": curve}
 
 
-def subset_of(data: dict[str, Any], n_labels: int, subset: int) -> torch.Tensor:
-    """Labels of a random subset, -1 elsewhere; the same subsets as in reproduce.few_labels."""
+def subset_of(data: dict[str, Any], n_labels: int, subset: str) -> torch.Tensor:
+    """Labels of a random subset, -1 elsewhere: that of the paper, or the same subsets as in reproduce.few_labels."""
     y = data["train"][1]
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1 + subset)).to(y.device)
+    if subset == PAPER:
+        order = torch.from_numpy(np.random.RandomState(1).permutation(len(y))).to(y.device)
+    else:
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1 + int(subset))).to(y.device)
     labels = torch.full_like(y, -1)
     labels[order[:n_labels]] = y[order[:n_labels]]
     return labels
+
+
+def seed_of(subset: str) -> int:
+    return 0 if subset == PAPER else int(subset)
 
 
 def settings_of(row: str, n_labels: int) -> Published:
@@ -142,76 +155,52 @@ def settings_of(row: str, n_labels: int) -> Published:
     return SETTINGS[row][min(n for n in SETTINGS[row] if n >= n_labels)]
 
 
-def keep(n_labels: int, row: str, subset: int, record: dict[str, Any]) -> None:
+def keep(n_labels: int, row: str, subset: str, record: dict[str, Any]) -> None:
     base.keep("few labels", f"{n_labels}: {row}", subset, record)
 
 
-def unknown(n_labels: int, row: str, subset: int) -> bool:
+def unknown(n_labels: int, row: str, subset: str) -> bool:
     return base.missing_run("few labels", f"{n_labels}: {row}", subset)
 
 
-def semi_supervised(data: dict[str, Any], row: str, n_labels: int, subset: int) -> None:
+def semi_supervised(data: dict[str, Any], row: str, n_labels: int, subset: str) -> None:
     """With the published settings."""
-    if unknown(n_labels, row, subset):
-        own, labels = settings_of(row, n_labels), subset_of(data, n_labels, subset)
-        own = replace(own, k=RUN.counts((own.k,))[0])
-        keep(n_labels, row, subset, trained(data, labels, own, subset, start_of(data["train"][0], labels, own, subset)))
+    plain = not row.endswith(TRIANGULAR)
+    own, labels = settings_of(row.removesuffix(TRIANGULAR), n_labels), subset_of(data, n_labels, subset)
+    own = replace(own, k=RUN.counts((own.k,))[0])
+    start = start_of(data["train"][0], labels, own, seed_of(subset), plain)
+    keep(n_labels, row, subset, trained(data, labels, own, seed_of(subset), start))
 
 
-def trial(data: dict[str, Any], row: str, n_labels: int, subset: int, step: float) -> None:
-    """With another step size."""
-    name = f"{row}, step {step:g}"
-    if unknown(n_labels, name, subset):
-        own, labels = replace(settings_of(row, n_labels), step=step), subset_of(data, n_labels, subset)
-        record = trained(data, labels, own, subset, start_of(data["train"][0], labels, own, subset))
-        keep(n_labels, name, subset, record)
-
-
-def supervised(data: dict[str, Any], row: str, n_labels: int, subset: int) -> None:
+def supervised(data: dict[str, Any], row: str, n_labels: int, subset: str) -> None:
     """Labeled samples alone; validation samples choose components, epsilon and epoch."""
-    if not unknown(n_labels, row, subset):
-        return
-    own = replace(
-        settings_of(row.replace("SV", "SSL"), n_labels),
-        margin=10.0 if row == "SV (LM)" else None,
-        kappa=1.0,
-        tradeoff=0.1,
-        step=1e-3,
-    )
+    settings = supervised_settings(n_labels, 10.0 if row == "SV (LM)" else None)
     labels, trials = subset_of(data, n_labels, subset), []
-    for k, epsilon in SUPERVISED[:1] if RUN.quick else SUPERVISED:
-        setting = replace(own, k=k, epsilon=epsilon)
-        record = trained(data, labels, setting, subset, start_of(data["train"][0], labels, setting, subset))
-        trials.append({**record, "setting": [k, epsilon]})
+    batch_size = BATCHES[min(n for n in BATCHES if n >= n_labels)]
+    for own in settings[:1] if RUN.quick else settings:
+        start = start_of(data["train"][0], labels, own, seed_of(subset))
+        record = trained(data, labels, own, seed_of(subset), start, batch_size)
+        trials.append({**record, "setting": [own.k, own.epsilon]})
     best = min(trials, key=lambda record: record["validation"])
-    keep(n_labels, row, subset, {**best, "trials": len(trials)})
+    keep(n_labels, row, subset, {**best, "trials": len(trials), "batch": batch_size})
 
 
-def run_all(n_labels: list[int], rows: tuple[str, ...], subsets: list[int], data: dict[str, Any] | None = None) -> None:
+def run_all(n_labels: list[int], rows: tuple[str, ...], subsets: list[str], data: dict[str, Any] | None = None) -> None:
     data = data or base.projected(base.pixels())
     for count in n_labels:
         for subset in subsets:
             for row in rows:
-                if time.time() < RUN.end:
+                if time.time() < RUN.end and unknown(count, row, subset):
                     (supervised if row.startswith("SV") else semi_supervised)(data, row, count, subset)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("labels", help="numbers of labels, with commas between")
-    parser.add_argument("--subsets", default="0,1,2", help="with commas between")
-    parser.add_argument("--step", type=float, help="another step size than the published one, for SSL rows")
+    parser.add_argument("--subsets", default=PAPER, help='"paper" or numbers, with commas between')
     options = base.read_arguments(parser)
-    counts, subsets = [int(n) for n in options.labels.split(",")], [int(n) for n in options.subsets.split(",")]
     rows = RUN.rows if RUN.rows != base.ROWS else ROWS
-    if options.step is None:
-        run_all(counts, rows, subsets)
-        return
-    data = base.projected(base.pixels())
-    for count in counts:
-        for subset in subsets:
-            for row in rows:
-                trial(data, row, count, subset, options.step)
+    run_all([int(n) for n in options.labels.split(",")], rows, options.subsets.split(","))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from reproduce.heads import COLUMNS, METHODS, RESULTS, Column, chosen
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON files, if any is there."""
     files = [folder / f"heads{stem}_{name}.json" for name in COLUMNS for stem in ("", "_published")]
+    files.append(folder / "heads_small_weights.json")
     return {"heads.md": report(folder)} if any(file.exists() for file in files) else {}
 
 
@@ -58,26 +59,36 @@ def report(results: Path = RESULTS) -> str:
 def published_lines(results: Path) -> list[str]:
     """The recipe of the paper, and errors at equal numbers of weights."""
     files = {name: results / f"heads_published_{name}.json" for name in COLUMNS}
-    files = {name: json.loads(path.read_text()) for name, path in files.items() if path.is_file()}
-    if not files:
+    parts = [(column.title, column.paper, files[name]) for name, column in COLUMNS.items()]
+    parts.append((SMALL_TITLE, None, results / "heads_small_weights.json"))
+    parts = [(title, paper, json.loads(file.read_text())) for title, paper, file in parts if file.is_file()]
+    if not parts:
         return []
     lines = ["## The paper's recipe", "", " ".join((heads_published.__doc__ or "").split("\n\n")[1].split()), ""]
-    for name, record in files.items():
-        column, runs = COLUMNS[name], record["runs"]
-        epochs = sorted({run["epochs"] for run in runs})
-        lines += [f"### {column.title}, the paper's recipe", ""]
-        lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
-        lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
-        for method, paper in zip(METHODS, column.paper, strict=True):
-            own = [run for run in runs if run["method"] == method]
-            cells = [METHODS[method], f"{paper:.2f}"]
-            cells += [
-                spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))
-            ]
-            cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", *equal_weights(runs)]
+    for title, paper, record in parts:
+        lines += recipe_lines(title, paper, record)
     return [*lines, "![Error against the number of weights left](heads_weights.png)", ""]
+
+
+SMALL_TITLE = "MNIST, D = 2, small: 5000 training images, 8 channels"
+
+
+def recipe_lines(title: str, paper: tuple[float, ...] | None, record: dict[str, Any]) -> list[str]:
+    """One column; without published figures it is the small version."""
+    runs = record["runs"]
+    epochs = sorted({run["epochs"] for run in runs})
+    lines = [f"### {title}, the paper's recipe", ""]
+    lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
+    if paper is None:
+        lines += ["Not comparable with the figures of the paper: fewer images, channels and epochs.", ""]
+    lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
+    for method, figure in zip(METHODS, paper or (None,) * len(METHODS), strict=True):
+        own = [run for run in runs if run["method"] == method]
+        cells = [METHODS[method], "" if figure is None else f"{figure:.2f}"]
+        cells += [spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))]
+        cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", *equal_weights(runs)]
 
 
 def equal_weights(runs: list[dict[str, Any]]) -> list[str]:

@@ -9,6 +9,8 @@ from reproduce.hybrid_tables import plot_missing
 from reproduce.options import Options
 
 LABELS = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000)
+STAGES = ("pca50", "authors", "diagonal", "pixels", "diagonal_pixels", "variants", "diagonal_variants",
+          "pixel_variants", "grid", "diagonal_grid", "generative")  # fmt: skip
 N_TRIALS = 8  # drawn trials of each row of a search, beside those that are listed
 
 
@@ -18,7 +20,7 @@ def table_one(options: Options) -> None:
     if options.quick:
         hybrid.pca50()
         return
-    for stage in ("pca50", "diagonal", "pixels", "variants", "grid", "diagonal_grid", "generative"):
+    for stage in STAGES:
         hybrid.STAGES[stage]()
     for space in hybrid_search.SPACES:
         rows = list(hybrid_search.ROWS)
@@ -38,7 +40,8 @@ def table_one(options: Options) -> None:
 def table_two(options: Options) -> None:
     hybrid.configure(options)
     counts = [200] if options.quick else list(LABELS)
-    few_labels_published.run_all(counts, few_labels_published.ROWS, list(range(options.n_seeds(3))))
+    subsets = [few_labels_published.PAPER, *map(str, range(options.n_seeds(3) - 1))]
+    few_labels_published.run_all(counts, few_labels_published.ROWS, subsets)
     few_labels.run_all(counts, options.n_seeds(5))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from reproduce.comparison import BLOCKS, VERDICTS, Block, Cell, compared, published, sentences
+from reproduce.comparison import BLOCKS, VERDICTS, Block, Cell, compared, counted, published, sentences
 from reproduce.registry import PAPERS
 from reproduce.stamps import RESULTS, ROOT
 
@@ -80,7 +80,7 @@ def grid(name: str, folder: Path) -> list[str]:
 
 
 def bar(block: Block, folder: Path) -> str:
-    cells = [cell for cell in compared(block, folder) if cell.published is not None]
+    cells = counted(block, folder)
     parts = []
     for verdict in VERDICTS:
         count = sum(cell.verdict == verdict for cell in cells)
@@ -98,7 +98,7 @@ def summary(folder: Path) -> list[str]:
     heads = ["table", "ours", *(f"{SIGNS[verdict]} {verdict}" for verdict in VERDICTS), ""]
     lines.append("<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
     for block in BLOCKS:
-        cells = [cell for cell in compared(block, folder) if cell.published is not None]
+        cells = counted(block, folder)
         totals = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
         counts = "".join(
             f'<td class="{verdict.replace(" ", "-")}">{count}</td>' if count else "<td></td>"

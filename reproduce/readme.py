@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reproduce import stamps
+from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
 from reproduce.stamps import RESULTS
 
@@ -45,11 +46,16 @@ all environment variables of earlier versions:
     python -m reproduce.hybrid_tables parts/hybrid_*.json        # add their results to results/hybrid.json
 """
 
+WORDS = """Published figures that can be computed with the data at hand and that no run has computed so far. Figures
+whose data are licensed or not published are not listed; the [page of all tables](../docs/reproductions.md) names them.
+"""
+
 
 def entry(name: str, table: Table) -> list[str]:
     """One row: command, results, data, device, minutes, deviations."""
     pages = sorted({f"{file.removesuffix('.json')}.md" for file in table.results if (RESULTS / file).exists()})
-    links = ", ".join(f"[{page}](results/{page})" for page in pages if (RESULTS / page).exists())
+    pages = [page for page in pages if (RESULTS / page).exists()] or sorted(table.pages(RESULTS))
+    links = ", ".join(f"[{page}](results/{page})" for page in pages)
     data = ", ".join(SOURCES[key].file for key in table.data)
     cells = [f"`{name}`", table.title, links, data, table.device, table.minutes, table.deviations]
     return ["| " + " | ".join(cells) + " |"]
@@ -64,6 +70,46 @@ def older(table: Table) -> list[str]:
     return lines
 
 
+# Commands that compute what a published table lacks, and their minutes on an H200 (estimated from runs of like size).
+COMMANDS = {
+    "RPTP18 table 1": (
+        ("hybrid diagonal_pixels pixel_variants diagonal_variants variants diagonal pixels --device cuda", "40"),
+        ('hybrid_search listed "CIFAR-10 (pca50)" --device cuda', "5"),
+    ),
+    "RPTP18 table 2": (("few_labels_published 100,250,500,1000,2500,5000,10000,25000 --device cuda", "20"),),
+    "HU21 table 2": ((" hu21-table2-published --device cuda", "15"),),
+}
+
+
+def not_computed() -> list[str]:
+    """Published figures that could be computed with the data at hand and were not, for each block."""
+    lines = []
+    for block in BLOCKS:
+        absent = [cell for cell in counted(block) if cell.reason == NOT_COMPUTED]
+        columns: dict[str, list[str]] = {}
+        for cell in absent:
+            columns.setdefault(cell.row, []).append(cell.column)
+        if absent:
+            every = [cell.column for cell in counted(block) if cell.row == absent[0].row]
+            groups: dict[str, list[str]] = {}  # columns -> rows that lack just these
+            for row, own in columns.items():
+                groups.setdefault("all" if own == every else ", ".join(own), []).append(row)
+            cells = "; ".join(f"{', '.join(rows)}: {own}" for own, rows in groups.items())
+            lines.append(f"| {block.table} | {block.name} | {len(absent)} | {cells} |")
+    return lines
+
+
+def commands() -> list[str]:
+    """Commands for tables that lack figures."""
+    tables = {block.table for block in BLOCKS if any(cell.reason == NOT_COMPUTED for cell in counted(block))}
+    return [
+        f"    python -m reproduce{'' if command.startswith(' ') else '.'}{command}    # {minutes} minutes on an H200"
+        for table, own in COMMANDS.items()
+        if table in tables
+        for command, minutes in own
+    ]
+
+
 def text() -> str:
     lines = [HEAD]
     for key, paper in PAPERS.items():
@@ -73,7 +119,11 @@ def text() -> str:
         lines += [line for name, table in own.items() for line in entry(name, table)] + [""]
     lines += ["## Data", "", "| file | source | licence |", "|---|---|---|"]
     lines += [f"| {source.file} | {source.source} | {source.licence} |" for source in SOURCES.values()]
-    lines += ["", FOOT, "## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
+    lines += ["", FOOT]
+    if not_computed():
+        lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
+        lines += [*not_computed(), "", "These commands compute them:", "", *commands(), ""]
+    lines += ["## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
     lines += list(dict.fromkeys(line for table in TABLES.values() for line in older(table)))
     return "\n".join(lines) + "\n"
 

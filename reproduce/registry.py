@@ -143,6 +143,11 @@ TABLES = {
         "RPTP18", "Figure 3, missing values", "hybrid_plan:figure_three", "hybrid_tables:pages", ("hybrid.json",),
         HYBRID, ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.",
     ),
+    "rptp18-figures": Table(
+        "RPTP18", "Figures 1, 2 and 3c", "hybrid_figures:compute", "hybrid_figures:pages", ("hybrid_figures.json",),
+        HYBRID, ("mnist",), "GPU", "10",
+        "Figure 2 draws samples of 50 principal components, mapped back to pixels. Figure 3b needs TIMIT.",
+    ),
     "hu21-table1": Table(
         "HU21", "Table 1, errors and numbers of weights", "sparse_table:compute", "sparse_table:pages",
         ("sparse_table.json",), SPARSE, ("ripley", "ratsch"), "CPU", "30",
@@ -167,6 +172,11 @@ TABLES = {
         ("nn",), ("mnist", "fashion"), "GPU", "15",
         "Strength of L1 (1e-3) and the margin (2) are not published; three poolings as in the authors' program; "
         "CIFAR-10, CIFAR-100 and ImageNet are absent.",
+    ),
+    "hu21-weights": Table(
+        "HU21", "errors at equal numbers of weights, small version for a CPU", "heads_published:compute_small",
+        "head_report:pages", ("heads_small_weights.json",), ("nn",), ("mnist",), "CPU", "15",
+        "Not in the paper, which has no sparsity figures for its heads. 5000 training images, 8 channels, 30 epochs.",
     ),
     "sparse-settings": Table(
         "HU21", "settings of sparse learning, by folds of training rows", "sparse_settings:compute",

@@ -4,13 +4,16 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 from conftest import ROOT
+from mixtura.covariances import FullCovariance, LowRankCovariance
+from mixtura.model.mixture import Mixture
 
 sys.path.insert(0, str(ROOT))
 
-from reproduce import comparison, discriminative, overview, readme, stamps
+from reproduce import comparison, discriminative, few_labels_published, hybrid, hybrid_tables, overview, readme, stamps
 from reproduce.__main__ import main
 from reproduce.registry import TABLES
 
@@ -158,8 +161,20 @@ def test_published_errors_are_printed_or_binomial():
 
 def test_a_sentence_counts_every_published_figure(tmp_path):
     for block in comparison.BLOCKS:
-        cells = [cell for cell in comparison.compared(block, tmp_path) if cell.published is not None]
-        assert comparison.sentence(block, tmp_path) == f"Of {len(cells)} published figures {len(cells)} absent."
+        cells = comparison.counted(block, tmp_path)
+        text = comparison.sentence(block, tmp_path)
+        assert text.startswith(f"Of {len(cells)} published figures {len(cells)} absent ("), text
+        assert cells
+
+
+def test_absent_figures_have_a_reason(tmp_path):
+    blocks = {block.name: block for block in comparison.BLOCKS}
+    reasons = {(cell.row, cell.column): cell.reason for cell in comparison.compared(blocks["our recipe"], tmp_path)}
+    assert reasons["SDGM", "MNIST, D = 2"] == comparison.NOT_COMPUTED
+    assert reasons["SDGM", "ImageNet"] == "the images are not at hand"
+    cells = comparison.compared(blocks["label spreading (ours)"], tmp_path)
+    assert {cell.reason for cell in cells if cell.row == "SV (LM)"} == {comparison.NOT_HERE}
+    assert len(comparison.counted(blocks["label spreading (ours)"], tmp_path)) == 8
 
 
 @with_results
@@ -185,3 +200,40 @@ def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
     assert "bupa: there already" in lines
     assert "mnist: not fetched: no network" in lines
     assert "ratsch_banana: not fetched: no network" in lines
+
+
+# ---- ingredients of RPTP18 -------------------------------------------------------------------------------------------
+
+
+def test_plain_columns_are_the_same_model_with_a_parameter_for_every_entry():
+    torch.manual_seed(0)
+    covariance = hybrid.PlainColumns(torch.rand(3, 6).double() + 0.2, torch.randn(3, 6, 2).double(), smallest=0.1)
+    free = covariance.unconstrained()
+    assert free["columns"].shape == (3, 2, 6)
+    torch.testing.assert_close(covariance.constrained(free).dense(), covariance.dense())
+    rotated = LowRankCovariance(covariance.diagonals, covariance.columns, smallest=0.1)
+    quadratics = covariance.quadratic(free), rotated.quadratic(rotated.unconstrained())
+    torch.testing.assert_close(quadratics[0].log_determinants, quadratics[1].log_determinants)
+
+
+def test_a_plain_start_has_no_column_of_zeros():
+    """Covariances of few samples have few directions beyond epsilon I; a column of zeros would never be learned."""
+    torch.manual_seed(0)
+    spread = torch.randn(2, 8, 2).double()
+    full = FullCovariance(spread @ spread.mT + 0.1 * torch.eye(8).double())
+    mixture = Mixture(torch.full((2,), 0.5).double().log(), torch.zeros(2, 8).double(), full, torch.arange(2))
+    start = hybrid.plain(mixture, rank=5, epsilon=0.1).covariance
+    assert (start.columns.square().sum(1) > 0.05).all()
+    assert (start.diagonals >= 0.1).all()
+
+
+def test_the_labeled_samples_of_the_paper_are_those_of_its_program():
+    labels = torch.arange(1000)
+    actual = few_labels_published.subset_of({"train": (None, labels)}, 50, few_labels_published.PAPER)
+    expected = np.random.RandomState(1).permutation(np.arange(1000))[:50]
+    assert sorted(actual[actual >= 0].tolist()) == sorted(expected.tolist())
+
+
+def test_rows_are_compared_by_as_many_trials():
+    runs = {"2001": {"validation": 1.0}, "0": {"validation": 3.0}, "7": {"validation": 2.0}, "7/5": {"validation": 0.5}}
+    assert hybrid_tables.first_trials(runs, 2) == 2.0
