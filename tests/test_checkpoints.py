@@ -1,6 +1,7 @@
 """Fits that are killed, interrupted and continued."""
 
 import contextlib
+import copy
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import KFold
 
 from mixtura import (
     AveragedMixture,
@@ -165,6 +167,37 @@ def test_a_file_of_another_fit_is_refused_and_kept(what, tmp_path):
     assert path.read_bytes() == before
 
 
+def one_kernel(rows, others):
+    return rows @ others.T
+
+
+def another_kernel(rows, others):
+    return (rows @ others.T) ** 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (KFold(2), KFold(3)),
+        (KFold(2, shuffle=True, random_state=0), KFold(2, shuffle=True, random_state=1)),
+        ([KFold(2), 1], [KFold(3), 1]),
+        ({"a": one_kernel}, {"a": another_kernel}),
+        (one_kernel, another_kernel),
+    ],
+)
+def test_objects_that_files_cannot_hold_are_told_apart(first, second):
+    assert checkpoints.digest(first) == checkpoints.digest(copy.deepcopy(first))
+    assert checkpoints.digest(first) != checkpoints.digest(second)
+
+
+def test_a_file_of_a_fit_with_another_splitter_is_refused(tmp_path):
+    model = DiscriminativeMixtureClassifier(1, cv=KFold(2), max_iter=2, random_state=0, checkpoint=tmp_path / "fit")
+    model.fit(ROWS, LABELS)
+    clone(model).fit(ROWS, LABELS)
+    with pytest.raises(ValueError, match="belongs to another fit \\(other cv\\)"):
+        clone(model).set_params(cv=KFold(3)).fit(ROWS, LABELS)
+
+
 def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "fit"
     path.write_bytes(b"nothing of the kind")
@@ -202,7 +235,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
 
 
 @every_model
-def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
+def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch, tmp_path):
     for step in (1, 3, 10, 40):
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -215,6 +248,7 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch):
         except NotFittedError:
             continue
         assert np.isfinite(actual).all()
+        model.save(tmp_path / "model")  # checks that it is complete
 
 
 SEARCHES = {

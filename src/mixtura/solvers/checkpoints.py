@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -143,12 +144,30 @@ def _add(total: Any, value: Any) -> None:
         encoder = Encoder()
         try:
             code = encoder.encode(value, "value")
-        except ValueError:  # a function, or an object that files cannot hold
-            total.update(repr(type(value)).encode())
+        except ValueError:
+            _add_object(total, value)
             return
         total.update(json.dumps(code, sort_keys=True).encode())
         for name in sorted(encoder.tensors):
             _add(total, encoder.tensors[name])
+
+
+def _add_object(total: Any, value: Any) -> None:
+    """Add an object that files cannot hold by its class and its attributes, such as a splitter or a function."""
+    total.update(repr(type(value)).encode())
+    if isinstance(value, types.FunctionType):
+        _add(total, (value.__qualname__, value.__code__.co_code.hex(), repr(value.__code__.co_consts)))
+    if isinstance(value, Mapping):
+        parts: Any = [part for pair in value.items() for part in pair]
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:
+        try:
+            parts = [part for pair in sorted(vars(value).items()) for part in pair]
+        except TypeError:  # without attributes
+            parts = ()
+    for part in parts:
+        _add(total, part)
 
 
 def samples_digests(source: Source | None, which: str = "") -> dict[str, str]:
