@@ -271,6 +271,7 @@ def test_transformers_and_reject_options_are_kept_in_files(tmp_path):
     X, y = named_samples(2)
     models = [
         MixtureImputer(add_indicator=True).fit(X),
+        MixtureImputer().fit(X.fillna(0.0)),  # no indicator
         RejectOption(MixtureClassifier(1, random_state=0)).fit(X, y),
         MarginalFeatureSelector(MixtureClassifier(1, random_state=0), n_features_to_select=2).fit(X, y),
     ]

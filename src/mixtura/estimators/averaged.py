@@ -27,6 +27,7 @@ from mixtura.estimators.input import Rows, adopt_features, is_batches
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import recorded
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
@@ -113,7 +114,7 @@ class _Averaged(MixtureEstimator):
         groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
         return [max(group, key=lambda result: result.objective) for group in groups]
 
-    def _keep(self, results: Sequence[FitResult], structure: Structure, max_iter: int, tol: float) -> None:
+    def _keep(self, results: Sequence[FitResult], structure: Structure) -> None:
         self.mixtures_ = [self._at_home(result.mixture) for result in results]
         stack = Stack.of(structure, self.mixtures_)
         self.member_of_ = stack.member_of
@@ -122,6 +123,9 @@ class _Averaged(MixtureEstimator):
         self.n_iter_ = max(len(result.history) for result in results)
         self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
         self.history_ = _mean_history([result.history for result in results])
+
+    def _judge(self, results: Sequence[FitResult], max_iter: int, tol: float) -> None:
+        """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
         warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)), stacklevel=4)
         if any(result.outcome is Outcome.INTERRUPTED for result in results):
             raise KeyboardInterrupt
@@ -268,45 +272,47 @@ class AveragedMixture(DensityMixin, _Averaged):
         -------
         self : AveragedMixture
         """
-        base = self._checked_base(X, GaussianMixture)
-        base._check_arguments()
-        rows, source = base._read_source(X, sample_weight)
-        self._home = rows.home
-        adopt_features(self, base)
-        random_state = check_random_state(self.random_state)
-        weights = checks.sample_weight(sample_weight, len(rows))
-        counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
-        with computing(), recorded(self, training=source):
-            description = describe(source, 1, torch.Generator().manual_seed(0))
-            check_described(self, description)
-            if is_auto(base.n_components) or is_auto(base.prior):
-                base, selection = base._chosen(source, description, random_state)
-                if selection.interrupted:
-                    raise KeyboardInterrupt
-                self.search_ = selection.table
-            problem = base._problem(source, description)
-            tasks = []
-            for b in range(self.n_estimators):
-                seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
-                if len(seen) < base.n_components:
-                    raise ValueError(
-                        f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
-                        f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
-                    )
-                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
-                for _ in range(base.n_init):
-                    start = base._start(seen, replace(problem, source=seen_source), about, random_state)
-                    tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
-            structure = base._structure(source.n_features)
-            all_rows = rows.source(weights=weights, counts=counts)
-            results = self._train(structure, tasks, all_rows, base, base._em(problem))
-        keep_unobserved(self, description, stacklevel=3)
-        self._keep(results, structure, base.max_iter, base.tol)
-        if counts is not None:
-            with computing():
-                unseen = self._unseen(rows, counts, _mean_density)
-            self.oob_log_density_ = unseen.cpu().numpy()
-            self.oob_score_ = _mean(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
+        with whole_fit(self):
+            base = self._checked_base(X, GaussianMixture)
+            base._check_arguments()
+            rows, source = base._read_source(X, sample_weight)
+            self._home = rows.home
+            adopt_features(self, base)
+            random_state = check_random_state(self.random_state)
+            weights = checks.sample_weight(sample_weight, len(rows))
+            counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
+            with computing(), recorded(self, training=source):
+                description = describe(source, 1, torch.Generator().manual_seed(0))
+                check_described(self, description)
+                if is_auto(base.n_components) or is_auto(base.prior):
+                    base, selection = base._chosen(source, description, random_state)
+                    if selection.interrupted:
+                        raise KeyboardInterrupt
+                    self.search_ = selection.table
+                problem = base._problem(source, description)
+                tasks = []
+                for b in range(self.n_estimators):
+                    seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
+                    if len(seen) < base.n_components:
+                        raise ValueError(
+                            f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
+                            f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
+                        )
+                    about = describe(seen_source, 1, torch.Generator().manual_seed(0))
+                    for _ in range(base.n_init):
+                        start = base._start(seen, replace(problem, source=seen_source), about, random_state)
+                        tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
+                structure = base._structure(source.n_features)
+                all_rows = rows.source(weights=weights, counts=counts)
+                results = self._train(structure, tasks, all_rows, base, base._em(problem))
+            keep_unobserved(self, description, stacklevel=3)
+            self._keep(results, structure)
+            self._judge(results, base.max_iter, base.tol)
+            if counts is not None:
+                with computing():
+                    unseen = self._unseen(rows, counts, _mean_density)
+                self.oob_log_density_ = unseen.cpu().numpy()
+                self.oob_score_ = _mean(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -479,40 +485,44 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
         -------
         self : AveragedMixtureClassifier
         """
-        base = self._checked_base(X, MixtureClassifier)
-        checks.one_of("combine", self.combine, ("posterior", "density"))
-        objective = base._objective()
-        rows, labels, weights = self._known(base, X, y, sample_weight)
-        self._home = rows.home
-        adopt_features(self, base)
-        self.encoding_ = base.encoding_
-        random_state = check_random_state(self.random_state)
-        counts = self._draws(_strata(labels), weights, random_state)
-        source = rows.source(labels.numbers, labels.shares, weights)
-        with computing(), recorded(self, training=source):
-            base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-            plan = base._plan(source, labels.classes, objective)
-            if plan.interrupted is not None:
-                raise KeyboardInterrupt
-            self._check_solver(base, plan)
-            rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
-            tasks = []
-            for b in range(self.n_estimators):
-                _, seen = _seen(rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b])
-                for _ in range(base._n_starts()):
-                    base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                    tasks.append(base._task(plan, seen, b))
-            all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(plan.em_structure, tasks, all_rows, base, EM())
-            results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
-        self.classes_ = labels.classes
-        if plan.selection is not None:
-            self.search_ = plan.selection.table
-        keep_unobserved(self, plan.description, stacklevel=3)
-        self._keep(results, plan.structure, base.max_iter, base.tol)
-        self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-        if counts is not None:
-            self._keep_unseen(rows, labels, counts, weights)
+        with whole_fit(self):
+            base = self._checked_base(X, MixtureClassifier)
+            checks.one_of("combine", self.combine, ("posterior", "density"))
+            objective = base._objective()
+            rows, labels, weights = self._known(base, X, y, sample_weight)
+            self._home = rows.home
+            adopt_features(self, base)
+            self.encoding_ = base.encoding_
+            random_state = check_random_state(self.random_state)
+            counts = self._draws(_strata(labels), weights, random_state)
+            source = rows.source(labels.numbers, labels.shares, weights)
+            with computing(), recorded(self, training=source):
+                base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                plan = base._plan(source, labels.classes, objective)
+                if plan.interrupted is not None:
+                    raise KeyboardInterrupt
+                self._check_solver(base, plan)
+                rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
+                tasks = []
+                for b in range(self.n_estimators):
+                    _, seen = _seen(
+                        rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
+                    )
+                    for _ in range(base._n_starts()):
+                        base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                        tasks.append(base._task(plan, seen, b))
+                all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
+                results = self._train(plan.em_structure, tasks, all_rows, base, EM())
+                results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
+            self.classes_ = labels.classes
+            if plan.selection is not None:
+                self.search_ = plan.selection.table
+            keep_unobserved(self, plan.description, stacklevel=3)
+            self._keep(results, plan.structure)
+            self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+            self._judge(results, base.max_iter, base.tol)
+            if counts is not None:
+                self._keep_unseen(rows, labels, counts, weights)
         return self
 
     @property

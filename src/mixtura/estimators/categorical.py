@@ -154,7 +154,7 @@ def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> l
     wrong = [v for v in positions if not isinstance(v, int) or not 0 <= v < n_features]
     if wrong:
         raise ValueError(f"categorical_features names {wrong[0]!r}, which is not a feature of X.")
-    return sorted(positions)
+    return sorted(set(positions))
 
 
 def is_pandas(X: Any) -> bool:

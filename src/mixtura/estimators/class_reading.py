@@ -122,8 +122,9 @@ class ClassReading:
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         numbers = checks.known_labels(y, self.classes_)
-        probabilities = np.zeros((len(numbers), len(self.classes_)))
+        probabilities = np.eye(len(self.classes_))[numbers]  # samples that are not held out are not suspicious
         for train, test in folds(self, X, y, cv):
+            probabilities[test] = 0.0
             part = fitted_clone(self, X, y, train)
             known = np.searchsorted(self.classes_, part.classes_)
             probabilities[np.ix_(test, known)] = as_array(part.predict_proba(_safe_indexing(X, test)))

@@ -39,6 +39,7 @@ from mixtura.estimators.online import OnlineClassifier
 from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.streamed import read_stream
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
@@ -241,20 +242,21 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         -------
         self : MixtureClassifier
         """
-        checks.switch("warm_start", self.warm_start)
-        self._check_choice()
-        checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
-        objective = self._objective()
-        self._requested_solver()
-        source, classes = self._read_problem(X, y, sample_weight, objective)
-        self.running_ = None
-        n_starts = self._n_starts()
-        with computing(), recorded(self, training=source):
-            plan = self._settled(self._plan(source, classes, objective))
-            best = self._interrupted_fit(plan)
-            if best is None:
-                best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
-        self._keep(best, plan)
+        with whole_fit(self):
+            checks.switch("warm_start", self.warm_start)
+            self._check_choice()
+            checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+            objective = self._objective()
+            self._requested_solver()
+            source, classes = self._read_problem(X, y, sample_weight, objective)
+            self.running_ = None
+            n_starts = self._n_starts()
+            with computing(), recorded(self, training=source):
+                plan = self._settled(self._plan(source, classes, objective))
+                best = self._interrupted_fit(plan)
+                if best is None:
+                    best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
+            self._keep(best, plan)
         return self
 
     def _problem_of(self, source: Source, objective: Objective) -> Problem:

@@ -42,6 +42,7 @@ from mixtura.estimators.online import OnlineFit, learns_online
 from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.streamed import is_streamed, read_stream
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
 from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
@@ -232,16 +233,17 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        self._check_arguments()
-        rows, source = self._read_source(X, sample_weight)
-        self.running_ = None
-        searches = is_auto(self.n_components) or is_auto(self.prior)
-        # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
-        with computing(), recorded(self, bar=searches or rows is None, training=source):
-            best, problem, description = self._best_fit(rows, source)
-        keep_unobserved(self, description, stacklevel=3)
-        self._keep(best)
-        warn_of_prior(self.prior, problem.prior, best.mixture, description)
+        with whole_fit(self):
+            self._check_arguments()
+            rows, source = self._read_source(X, sample_weight)
+            self.running_ = None
+            searches = is_auto(self.n_components) or is_auto(self.prior)
+            # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
+            with computing(), recorded(self, bar=searches or rows is None, training=source):
+                best, problem, description = self._best_fit(rows, source)
+            keep_unobserved(self, description, stacklevel=3)
+            self._keep(best)
+            warn_of_prior(self.prior, problem.prior, best.mixture, description)
         return self
 
     @available_if(learns_online)

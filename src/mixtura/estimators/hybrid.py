@@ -13,9 +13,10 @@ from mixtura import checks
 from mixtura.engine.sources import Block, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.input import read_labels, read_rows
+from mixtura.estimators.input import read_labels
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import recorded, trial_watcher
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.roles import Objective
@@ -201,22 +202,23 @@ class HybridMixtureClassifier(MixtureClassifier):
         -------
         self : HybridMixtureClassifier
         """
-        self._check_arguments()
-        source, classes = self._read_problem(X, y, sample_weight, self._objective())
-        kept, held_out = self._split(together(source), classes, X_val, y_val)
-        with computing(), recorded(self, training=kept, held_out=held_out):
-            plan = self._plan(kept, classes, self._objective())
-            start = self._generative(plan)
-            search = self._search(plan, start.mixture)
-            with trial_watcher(self.verbose, type(self).__name__) as watch:
-                best, table = search.choose(plan, start, held_out, watch)
-            if held_out is not None and X_val is None and not best.interrupted:
-                plan = self._plan(source, classes, self._objective())
-                best = search.again(plan, self._generative(plan), best)
-        self.search_ = table
-        self.margin_, self.tradeoff_, self.n_epochs_ = search.margin, best.tradeoff, best.epoch
-        self.validation_scores_ = list(best.result.scores)
-        self._keep(replace(best.result, outcome=_outcome(best)), plan)
+        with whole_fit(self):
+            self._check_arguments()
+            source, classes = self._read_problem(X, y, sample_weight, self._objective())
+            kept, held_out = self._split(together(source), classes, X_val, y_val)
+            with computing(), recorded(self, training=kept, held_out=held_out):
+                plan = self._plan(kept, classes, self._objective())
+                start = self._generative(plan)
+                search = self._search(plan, start.mixture)
+                with trial_watcher(self.verbose, type(self).__name__) as watch:
+                    best, table = search.choose(plan, start, held_out, watch)
+                if held_out is not None and X_val is None and not best.interrupted:
+                    plan = self._plan(source, classes, self._objective())
+                    best = search.again(plan, self._generative(plan), best)
+            self.search_ = table
+            self.margin_, self.tradeoff_, self.n_epochs_ = search.margin, best.tradeoff, best.epoch
+            self.validation_scores_ = list(best.result.scores)
+            self._keep(replace(best.result, outcome=_outcome(best)), plan)
         return self
 
     def _check_arguments(self) -> None:
@@ -273,7 +275,7 @@ class HybridMixtureClassifier(MixtureClassifier):
         return part_of(block, parts[0].kept), part_of(block, parts[0].held_out)
 
     def _given_validation(self, X_val: Any, y_val: Any, classes: np.ndarray, block: Block) -> TensorSource:
-        rows = read_rows(self, X_val, reset=False)
+        rows = self._read_rows(X_val, reset=False)
         labels = read_labels(y_val, len(rows), None, type(self).__name__)
         strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
         if labels.numbers is None or strangers:

@@ -9,16 +9,18 @@ import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
+from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.base import MixtureEstimator
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.explained import ExplainedClassifier
-from mixtura.estimators.input import adopt_features
+from mixtura.estimators.input import adopt_features, read_array, with_nan
 from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import as_array
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.reading.importances import forward_selection
 from mixtura.values.storable import storable
 
@@ -79,14 +81,18 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         -------
         self : MixtureImputer
         """
-        checks.one_of("method", self.method, ("mean", "draw"))
-        checks.switch("add_indicator", self.add_indicator)
-        base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
-        values: Any = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan")  # pyright: ignore[reportArgumentType]
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        density: Any = clone(base)
-        self.estimator_: Any = density.fit(values, **known)
-        self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
+        with whole_fit(self):
+            checks.one_of("method", self.method, ("mean", "draw"))
+            checks.switch("add_indicator", self.add_indicator)
+            base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
+            if not isinstance(base, GaussianMixture | AveragedMixture):
+                raise TypeError(f"estimator must be a GaussianMixture or an AveragedMixture; got {base!r}.")
+            values = read_array(self, X, reset=True)
+            known = {} if sample_weight is None else {"sample_weight": sample_weight}
+            density: Any = clone(base)
+            density.fit(values, **known)
+            self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
+            self.estimator_: Any = density
         return self
 
     def _check_fitted(self) -> None:
@@ -107,7 +113,7 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         completed : ndarray of shape (n_samples, n_features + n_indicators)
         """
         check_is_fitted(self)
-        values: Any = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")  # pyright: ignore[reportArgumentType]
+        values = read_array(self, X, reset=False)
         random = None if self.method == "mean" else check_random_state(self.random_state)
         completed = as_array(self.estimator_.impute(values, self.method, random))
         if not self.add_indicator:
@@ -189,22 +195,40 @@ class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEs
         -------
         self : MarginalFeatureSelector
         """
-        base = MixtureClassifier(1) if self.estimator is None else self.estimator
-        if not isinstance(base, ExplainedClassifier):
-            raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
-        self.estimator_: Any = model.fit(X, y, **known)
-        adopt_features(self, self.estimator_)
-        count = min(checks.count("n_features_to_select", self.n_features_to_select), self.n_features_in_)
-        loss = self.estimator_._marginal_loss(X, y, sample_weight)
-        self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
+        with whole_fit(self):
+            base = MixtureClassifier(1) if self.estimator is None else self.estimator
+            if not isinstance(base, ExplainedClassifier):
+                raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
+            known = {} if sample_weight is None else {"sample_weight": sample_weight}
+            count = checks.count("n_features_to_select", self.n_features_to_select)
+            model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+            model.fit(X, y, **known)
+            adopt_features(self, model)
+            loss = model._marginal_loss(X, y, sample_weight)
+            count = min(count, self.n_features_in_)
+            self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
+            self.estimator_: Any = model
         return self
 
     def _check_fitted(self) -> None:
         checks.is_kind("estimator_", self.estimator_, ExplainedClassifier)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.positions("ranking_", torch.tensor(self.ranking_), self.n_features_in_)
+
+    def transform(self, X: Any) -> Any:
+        """Select features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing.
+
+        Returns
+        -------
+        selected : ndarray of shape (n_samples, n_selected)
+        """
+        check_is_fitted(self)
+        return super().transform(as_array(X) if isinstance(X, torch.Tensor) else with_nan(X))
 
     def _get_support_mask(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         check_is_fitted(self)

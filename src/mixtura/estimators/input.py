@@ -110,7 +110,7 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         if not extents.within(values.dtype):
             checks.no_infinity(values, takes_nan)
         return Rows(values, wanted_device or values.device, values.dtype, as_tensor=True, extents=extents)
-    array = _checked_array(estimator, _with_nan(X), reset, smallest)
+    array = _checked_array(estimator, with_nan(X), reset, smallest)
     dtype = torch.float32 if array.dtype == np.float32 else torch.float64
     device = wanted_device or torch.device("cpu")
     values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
@@ -118,6 +118,14 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if not extents.within(dtype):
         raise ValueError(checks.too_large(dtype, takes_nan))
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
+
+
+def read_array(estimator: Any, X: Any, reset: bool) -> np.ndarray:
+    """Check X and return an array of float64, for estimators around another; NaN means missing."""
+    checks.rows_of_something(X)
+    if isinstance(X, Tensor):
+        X = checks.rows(X.detach(), None, type(estimator).__name__).cpu().double().numpy()
+    return _checked_array(estimator, with_nan(X), reset, 1).astype(np.float64, copy=False)
 
 
 @runtime_checkable
@@ -168,7 +176,7 @@ def framed_like(X: Any, values: Any) -> Any:
     return make(values, schema=list(X.columns))
 
 
-def _with_nan(X: Any) -> Any:
+def with_nan(X: Any) -> Any:
     """X with NaN where values are masked, or where they are None or pd.NA among objects."""
     if isinstance(X, np.ma.MaskedArray):
         return np.ma.filled(X.astype(X.dtype if X.dtype.kind == "f" else float), np.nan)
@@ -222,7 +230,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
     except TypeError as error:
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
-        return _checked_array(estimator, _with_nan(np.array(X, dtype=object)), reset, smallest)
+        return _checked_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)
 
 
 def _refuse_categories(X: Any) -> None:

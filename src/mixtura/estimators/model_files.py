@@ -19,6 +19,7 @@ from mixtura.values.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
+MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
 
 
@@ -52,7 +53,7 @@ class Savable:
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a model; an interrupted first fit may leave none."""
-        return not {"mixture_", "model_", "estimator_"}.isdisjoint(vars(self))
+        return not MODELS.isdisjoint(vars(self))
 
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
@@ -96,7 +97,7 @@ def load(path: Any) -> Any:
     Returns
     -------
     estimator : estimator
-        The fitted estimator, on the CPU. Its numbers are bit for bit the same, its predictions up to 1e-12.
+        The fitted estimator, on the CPU. Its numbers and predictions are bitwise identical.
 
     Raises
     ------
@@ -145,5 +146,6 @@ def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+        if tensors[name].numel():  # an empty tensor may have no strides to view it with
+            digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

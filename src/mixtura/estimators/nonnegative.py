@@ -24,6 +24,7 @@ from mixtura.estimators.input import ArrayLike, FrameLike, Rows, is_batches, rea
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import recorded
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
     LabeledRows,
@@ -209,27 +210,28 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         self : NonnegativeMixtureClassifier
         """
-        checks.count("n_components", self.n_components)
-        checks.switch("shared", self.shared)
-        solver = self._solver()
-        features, rows = self._read(X, reset=True)
-        weights = checks.sample_weight(sample_weight, len(rows))
-        labels = read_labels(y, len(rows), weights, type(self).__name__)
-        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
-        weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
-        checks.total_weight(float(weights.sum()))
-        present = (weights > 0).nonzero()[:, 0]
-        with computing(), recorded(self, training=TensorSource(features, numbers, weights=weights)):
-            features = pick(features, present.to(features.device))
-            largest = largest_values(features)
-            checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
-            problem = self._problem(features, numbers[present], weights[present], labels.classes)
-            best = max(self._fit_all(solver, problem), key=lambda result: result.score)
-            if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
-                best = with_all_rows(solver, best, problem.rows)
-            mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
-        self._keep(best, mixture, problem)
-        self.mixture_ = self.mixture_.to(rows.home or rows.device)
+        with whole_fit(self):
+            checks.count("n_components", self.n_components)
+            checks.switch("shared", self.shared)
+            solver = self._solver()
+            features, rows = self._read(X, reset=True)
+            weights = checks.sample_weight(sample_weight, len(rows))
+            labels = read_labels(y, len(rows), weights, type(self).__name__)
+            numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
+            weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+            checks.total_weight(float(weights.sum()))
+            present = (weights > 0).nonzero()[:, 0]
+            with computing(), recorded(self, training=TensorSource(features, numbers, weights=weights)):
+                features = pick(features, present.to(features.device))
+                largest = largest_values(features)
+                checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
+                problem = self._problem(features, numbers[present], weights[present], labels.classes)
+                best = max(self._fit_all(solver, problem), key=lambda result: result.score)
+                if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
+                    best = with_all_rows(solver, best, problem.rows)
+                mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
+            self._keep(best, mixture, problem)
+            self.mixture_ = self.mixture_.to(rows.home or rows.device)
         return self
 
     def _solver(self) -> Any:

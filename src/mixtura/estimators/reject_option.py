@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import adopt_features
 from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import OutlierDetection, as_array
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.reading.outliers import CoverageCurve
 from mixtura.values.storable import storable
 
@@ -93,32 +95,37 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self : RejectOption
         """
-        checks.share("confidence", self.confidence)
-        base = self._base
-        if not isinstance(base, ClassReading):
-            raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
-        if self.false_alarm is not None and not isinstance(base, OutlierDetection):
-            raise ValueError(
-                f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
-                "MixtureClassifier."
-            )
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
-        self.estimator_: Any = model.fit(X, y, **known)
-        if self.false_alarm is not None:
-            checks.part("false_alarm", self.false_alarm)
-            self.estimator_.calibrate_outliers(X, y, **known)
-        self.classes_ = self.estimator_.classes_
-        adopt_features(self, self.estimator_)
-        self.reject_label_ = self._label()
+        with whole_fit(self):
+            checks.share("confidence", self.confidence)
+            base = self._base
+            if not isinstance(base, ClassReading):
+                raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
+            if self.false_alarm is not None and not isinstance(base, OutlierDetection):
+                raise ValueError(
+                    f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
+                    "MixtureClassifier."
+                )
+            known = {} if sample_weight is None else {"sample_weight": sample_weight}
+            if self.false_alarm is not None:
+                checks.part("false_alarm", self.false_alarm)
+            model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+            model.fit(X, y, **known)
+            label = self._label(model.classes_)
+            if self.false_alarm is not None:
+                model.calibrate_outliers(X, y, **known)
+            self.estimator_: Any = model
+            self.classes_, self.reject_label_ = model.classes_, label
+            adopt_features(self, model)
         return self
 
-    def _label(self) -> Any:
+    def _label(self, classes: np.ndarray) -> Any:
         label = self.reject_label
         if isinstance(label, str) and label == "auto":
-            numbers = self.classes_.dtype.kind in "iufb"
-            label = int(min(-1, np.min(self.classes_) - 1)) if numbers else "rejected"
-        if label in self.classes_.tolist():
+            numbers, texts = classes.dtype.kind in "iufb", {"S": b"rejected"}
+            label = min(-1, math.floor(classes.min()) - 1) if numbers else texts.get(classes.dtype.kind, "rejected")
+        if np.ndim(label):
+            raise ValueError(f"reject_label must be a single label; got {label!r}.")
+        if label in classes.tolist():
             raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
         return label
 
@@ -159,8 +166,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         labels = as_array(self.estimator_.predict(X))
-        kind = np.result_type(labels.dtype, np.asarray(self.reject_label_).dtype)
-        return np.where(self.abstains(X), np.asarray(self.reject_label_, kind), labels.astype(kind))
+        return np.where(self.abstains(X), *_of_one_type(self.reject_label_, labels))
 
     def predict_proba(self, X: Any) -> Any:
         """Predict the class probabilities of the estimator, for rejected samples too.
@@ -226,8 +232,8 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         accuracy : float
         """
-        predicted, truth = self.predict(X), as_array(y)
-        answered = predicted != self.reject_label_
+        check_is_fitted(self)
+        predicted, truth, answered = as_array(self.estimator_.predict(X)), as_array(y), ~self.abstains(X)
         weights = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, float)
         weights = weights * answered
         return float(weights @ (predicted == truth) / weights.sum()) if weights.sum() else float("nan")
@@ -236,3 +242,13 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = get_tags(self._base).input_tags.allow_nan
         return tags
+
+
+def _of_one_type(label: Any, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A label and labels as arrays of one type that changes neither: numbers do not become text."""
+    other = np.asarray(label)
+    kind = np.result_type(other.dtype, labels.dtype)
+    kinds = {"f" if dtype.kind in "biuf" else dtype.kind for dtype in (other.dtype, labels.dtype)}
+    if len(kinds) > 1 or (kind.kind == "f" and labels.dtype.kind != "f" and other.dtype.kind != "f"):
+        kind = np.dtype(object)
+    return other.astype(kind), labels.astype(kind)

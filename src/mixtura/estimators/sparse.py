@@ -24,6 +24,7 @@ from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import recorded
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.objectives import class_log_joint
 from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, best_of, run
@@ -296,36 +297,37 @@ class SparseMixtureClassifier(ConditionalClassifier):
         -------
         self : SparseMixtureClassifier
         """
-        solver = self._solver()
-        kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
-        rows = self._read_rows(X, reset=True).nearby()
-        weights = checks.sample_weight(sample_weight, len(rows))
-        if weights is not None:
-            checks.total_weight(float(weights.sum()))
-        labels = read_labels(y, len(rows), weights, type(self).__name__)
-        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
-        values = _tensor(rows).to(rows.device)
-        if self.kernel == "precomputed":
-            checks.square_kernel(tuple(values.shape))
-        with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
-            if self.kernel != "precomputed":
-                present = values if weights is None else values[weights.to(values.device) > 0]
-                extents = extents_of(present)
-                frame = framed(extents.low, extents.high)
-                checks.squareable(self, frame.centre, frame.radii)
-            scaling = self._scaling(values, weights)
-            n_components = self._n_components(labels.classes, numbers, weights)
-            limit = checks.memory_limit(self.memory_limit)
-            problem = make_problem(
-                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                n_components, self._uses_working_set(), limit,
-            )  # fmt: skip
-            problem = replace(problem, start_variance=self.start_variance)
-            try:
-                self._keep(self._fit_all(problem, solver), problem, solver)
-                self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
-            except FloatingPointError as error:
-                raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
+        with whole_fit(self):
+            solver = self._solver()
+            kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
+            rows = self._read_rows(X, reset=True).nearby()
+            weights = checks.sample_weight(sample_weight, len(rows))
+            if weights is not None:
+                checks.total_weight(float(weights.sum()))
+            labels = read_labels(y, len(rows), weights, type(self).__name__)
+            numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
+            values = _tensor(rows).to(rows.device)
+            if self.kernel == "precomputed":
+                checks.square_kernel(tuple(values.shape))
+            with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
+                if self.kernel != "precomputed":
+                    present = values if weights is None else values[weights.to(values.device) > 0]
+                    extents = extents_of(present)
+                    frame = framed(extents.low, extents.high)
+                    checks.squareable(self, frame.centre, frame.radii)
+                scaling = self._scaling(values, weights)
+                n_components = self._n_components(labels.classes, numbers, weights)
+                limit = checks.memory_limit(self.memory_limit)
+                problem = make_problem(
+                    values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
+                    n_components, self._uses_working_set(), limit,
+                )  # fmt: skip
+                problem = replace(problem, start_variance=self.start_variance)
+                try:
+                    self._keep(self._fit_all(problem, solver), problem, solver)
+                    self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
+                except FloatingPointError as error:
+                    raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
     def _solver(self) -> SparseNewton:

@@ -12,8 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.input import PandasLike
 from mixtura.estimators.model_files import Savable, check_fitted
 from mixtura.estimators.trust import as_array
+from mixtura.estimators.whole_fits import whole_fit
 from mixtura.reading.tables import data_frame
 from mixtura.values.storable import storable
 
@@ -116,13 +118,16 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         -------
         table : pandas data frame of shape (n_samples, n_columns)
         """
+        if not isinstance(X, PandasLike):
+            raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
         absent = [column.name for column in self.columns if column.name not in X.columns]
         if absent:
             raise ValueError(f"The table lacks the columns {absent}; it has {[str(name) for name in X.columns]}.")
-        values = {column.name: column.read(X[column.name]) for column in self.columns}
+        table: Any = X
+        values = {column.name: column.read(table[column.name]) for column in self.columns}
         if all(column.categories is not None for column in self.columns):
-            values[CONSTANT] = np.zeros(len(X))
-        return data_frame(values, X.index)
+            values[CONSTANT] = np.zeros(len(table))
+        return data_frame(values, table.index)
 
     def fit(self, X: Any, y: Any) -> TableClassifier:
         """Fit the estimator to the columns of a data frame.
@@ -136,11 +141,12 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         -------
         self
         """
-        if not self.columns:
-            raise ValueError("columns must have at least one TableColumn; got none.")
-        model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
-        self.estimator_ = model.fit(self.read(X), y)
-        self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
+        with whole_fit(self):
+            if not self.columns:
+                raise ValueError("columns must have at least one TableColumn; got none.")
+            model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
+            self.estimator_ = model.fit(self.read(X), y)
+            self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
         return self
 
     def predict(self, X: Any) -> np.ndarray:

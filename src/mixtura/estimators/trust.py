@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
@@ -16,8 +16,10 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.conditionals import map_distances
 from mixtura.engine.threads import computing
+from mixtura.estimators.input import read_labels
 from mixtura.model.mixture import Mixture
 from mixtura.reading.outliers import outlier_scores, reference_of, threshold_of
+from mixtura.selection.folds import checked_cv, hold_outs
 
 
 class OutlierDetection:
@@ -71,9 +73,9 @@ class OutlierDetection:
         self : estimator
         """
         self._fitted("outlier_reference_")  # pyright: ignore[reportAttributeAccessIssue]
-        weights = None if sample_weight is None else np.asarray(sample_weight)
+        weights = None if sample_weight is None else as_array(sample_weight)
         scores = []
-        for train, test in folds(self, X, y, cv):
+        for train, test in folds(self, X, y, cv, weights):
             known = {} if weights is None else {"sample_weight": weights[train]}
             scores.append(as_array(fitted_clone(self, X, y, train, **known).outlier_score(_safe_indexing(X, test))))
         self.outlier_reference_ = reference_of(np.concatenate(scores))
@@ -111,13 +113,23 @@ class OutlierDetection:
         return self.outlier_score(X) > threshold_of(self.outlier_reference_, share)
 
 
-def folds(model: Any, X: Any, y: Any, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Positions of training and test samples; stratified for classifiers, shuffled for a number of folds."""
-    splitter: Any = check_cv(cv, y, classifier=is_classifier(model))
-    if isinstance(cv, int):
-        splitter = type(splitter)(cv, shuffle=True, random_state=0)
-    positions = np.zeros((_num_samples(X), 1))
-    return list(splitter.split(positions, None if y is None else as_array(y)))
+def folds(model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Positions of training and held-out samples, stratified by class.
+
+    Unlabeled samples, samples of weight zero and the only sample of a class are in every training set.
+    """
+    n_samples, shares = _num_samples(X), None
+    weights = checks.sample_weight(sample_weight, n_samples)
+    weights = torch.ones(n_samples, dtype=torch.float64) if weights is None else weights.cpu()
+    numbers = torch.zeros(n_samples, dtype=torch.int64)
+    if is_classifier(model):
+        labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
+        numbers, shares = labels.numbers, labels.shares
+    generator = torch.Generator().manual_seed(0)
+    parts = hold_outs(checked_cv(cv), numbers, generator, shares=shares, weights=weights, every=True)
+    if not parts:
+        raise ValueError("No sample can be held out: every class has a single sample. Pass more samples.")
+    return [(part.kept.nonzero()[:, 0].numpy(), part.held_out.nonzero()[:, 0].numpy()) for part in parts]
 
 
 def fitted_clone(model: Any, X: Any, y: Any, train: np.ndarray, **known: Any) -> Any:

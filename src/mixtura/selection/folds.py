@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Number, Real
@@ -37,6 +37,7 @@ def hold_outs(
     shares: Tensor | None = None,
     weights: Tensor | None = None,
     smallest: int = 1,
+    every: bool = False,
 ) -> list[HoldOut]:
     """Split samples into training and held-out parts, stratified by class.
 
@@ -59,6 +60,8 @@ def hold_outs(
         Sample weights.
     smallest : int, default 1
         Splits with fewer held-out samples are dropped.
+    every : bool, default False
+        Whether to return all folds, however many samples there are.
 
     Returns
     -------
@@ -69,7 +72,7 @@ def hold_outs(
     if strata is None:
         raise ValueError("hold_outs needs labels, shares or weights to know the number of samples.")
     if isinstance(cv, Integral):
-        parts = _folds(strata, int(cv), generator)
+        parts = _folds(strata, int(cv), generator, every)
     elif isinstance(cv, Real):
         parts = [_fraction(strata, float(cv), generator)]
     else:
@@ -118,6 +121,8 @@ def checked_cv(cv: Any) -> Any:
     """Check the argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
     if isinstance(cv, Number | str) or cv is None:
         return checks.count("cv", cv, 2)
+    if isinstance(cv, Iterator):
+        raise ValueError(f"cv is a {type(cv).__name__}, which can be iterated only once; pass a list of splits.")
     return check_cv(cv) if not isinstance(cv, Iterable) else cv
 
 
@@ -126,10 +131,32 @@ def renumbered(cv: Any, present: np.ndarray) -> Any:
     if not isinstance(cv, list | tuple) or bool(present.all()):
         return cv
     numbers = np.cumsum(present) - 1
-    return [tuple(numbers[np.asarray(part)[present[part]]] for part in split) for split in cv]
+    splits = [[positions_of(part, len(present)) for part in split] for split in _pairs(cv)]
+    return [tuple(numbers[part[present[part]]] for part in split) for split in splits]
 
 
-def _folds(strata: Tensor, n_folds: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+def positions_of(part: Any, n_samples: int) -> np.ndarray:
+    """The positions of samples given by numbers or by a mask."""
+    values = np.asarray(part)
+    if values.dtype == bool and values.shape == (n_samples,):
+        return np.flatnonzero(values)
+    whole = values.ndim == 1 and (values.dtype.kind in "iu" or not values.size)
+    if not whole or (values.size and not (-n_samples <= values.min() and values.max() < n_samples)):
+        raise ValueError(
+            f"A split of cv must be two arrays of sample indices below {n_samples}, or two masks of that length; got "
+            f"{part!r}."
+        )
+    return values.astype(np.int64)
+
+
+def _pairs(splits: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    for split in splits:
+        if not isinstance(split, list | tuple | np.ndarray) or len(split) != 2:
+            raise ValueError(f"cv must hold pairs of index arrays, (training, held out); got {split!r}.")
+        yield split[0], split[1]
+
+
+def _folds(strata: Tensor, n_folds: int, generator: torch.Generator, every: bool) -> list[tuple[Tensor, Tensor]]:
     numbers, first = torch.full_like(strata, -1), 0
     for stratum in strata[strata >= 0].unique().tolist():
         own = (strata == stratum).nonzero()[:, 0]
@@ -139,7 +166,7 @@ def _folds(strata: Tensor, n_folds: int, generator: torch.Generator) -> list[tup
             # sizes.
             numbers[own[order]] = (torch.arange(len(own)) + first) % n_folds
             first += len(own)
-    n_parts = n_folds if int((strata >= 0).sum()) < MANY_SAMPLES else 1
+    n_parts = n_folds if every or int((strata >= 0).sum()) < MANY_SAMPLES else 1
     return [(numbers != part, numbers == part) for part in range(n_parts)]
 
 
@@ -159,11 +186,11 @@ def _given(strata: Tensor, cv: Any) -> list[tuple[Tensor, Tensor]]:
         pairs = cv.split(np.zeros((len(known), 1)), strata.numpy()[known])
         splits = ((known[kept], known[part]) for kept, part in pairs)
     parts = []
-    for kept, part in splits:
+    for kept, part in _pairs(splits):
         held_out = torch.zeros(len(strata), dtype=torch.bool)
-        held_out[torch.from_numpy(np.asarray(part))] = True
+        held_out[torch.from_numpy(positions_of(part, len(strata)))] = True
         held_out &= strata >= 0
         trained = torch.zeros(len(strata), dtype=torch.bool)
-        trained[torch.from_numpy(np.asarray(kept))] = True
+        trained[torch.from_numpy(positions_of(kept, len(strata)))] = True
         parts.append((trained | ((strata < 0) & ~held_out), held_out))
     return parts
