@@ -3,7 +3,7 @@
 A case is a number: `python tests/fuzz.py --first 1234 --cases 1 --verbose` repeats one. Laws:
 
 - a fit ends in a model, or in a ValueError or TypeError that this package (or scikit-learn's validation) raised;
-- probabilities are finite and sum to one; so are densities finite, for rows like those of the fit;
+- probabilities are finite and sum to one; densities and outlier scores are finite, for rows like those of the fit;
 - rows that are unlike them get finite answers or are refused with a ValueError;
 - the same seed and number of threads give the same bits;
 - cutting the rows into batches changes no probability by more than 1e-9, or the rounding of its log density;
@@ -13,6 +13,7 @@ A case is a number: `python tests/fuzz.py --first 1234 --cases 1 --verbose` repe
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import tempfile
 import time
@@ -38,8 +39,11 @@ from mixtura import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
+    MarginalFeatureSelector,
     MixtureClassifier,
+    MixtureImputer,
     NonnegativeMixtureClassifier,
+    RejectOption,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
 )
@@ -65,6 +69,7 @@ class Case:
     strange_rows: Any
     n_threads: int
     is_single: bool  # float32
+    by: str = "fit"  # or "batches", "partial_fit"
 
 
 # ---- making cases ---------------------------------------------------------------------------------------------------
@@ -86,11 +91,32 @@ def make_case(number: int) -> Case:
         X, test_rows = remove(rng, X), remove(rng, test_rows)
     y = make_labels(rng, labels, n_classes, takes_unlabeled, takes_soft, model)
     is_single = bool(rng.random() < 0.15)
-    kind = str(rng.choice(["array", "array", "frame", "tensor", "fortran", "list"]))
+    form = str(rng.choice(["array", "array", "frame", "tensor", "fortran", "list"]))
+    form = "frame" if kind == "categorical" else "array" if kind in BY else form
     rows, tests, strange = (
-        as_input(kind, part, is_single) for part in (X, test_rows, test_rows * 10.0 ** rng.uniform(-30, 30))
+        as_input(form, part, is_single) for part in (X, test_rows, test_rows * 10.0 ** rng.uniform(-30, 30))
     )
-    return Case(model, rows, y, make_weights(rng, n_rows), tests, strange, int(rng.integers(1, 3)), is_single)
+    if kind == "categorical":
+        n_columns = int(rng.integers(1, 3))
+        rows = with_categories(rng, rows, n_columns, labels)
+        tests, strange = (with_categories(rng, part, n_columns) for part in (tests, strange))
+    weights, n_threads = make_weights(rng, n_rows), int(rng.integers(1, 3))
+    return Case(model, rows, y, weights, tests, strange, n_threads, is_single, BY.get(kind, "fit"))
+
+
+def with_categories(rng, frame, n_columns, labels=None):
+    """A frame with categorical features: some tell the class, and rows to predict have unknown categories."""
+    names = np.array(["red", "green", "blue", "grey"], dtype=object)
+    for column in range(n_columns):
+        numbers = rng.integers(len(names) - (labels is not None), size=len(frame))
+        if labels is not None and rng.random() < 0.5:
+            numbers = np.where(rng.random(len(frame)) < 0.7, labels, numbers)
+        values = names[numbers]
+        values[rng.random(len(frame)) < 0.2] = None
+        if values[0] is None and pd.isna(values).all():
+            values[0] = "red"
+        frame[f"category {column}"] = values
+    return frame
 
 
 def make_rows(rng, n_rows, n_features, labels, non_negative):
@@ -218,6 +244,41 @@ def make_automatic(rng):
     return MixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
 
 
+def make_categorical(rng):
+    options = classifier(rng) | {"covariance_type": str(rng.choice(COVARIANCES[:4]))}
+    if rng.random() < 0.3:
+        options |= {"n_components": "auto", "covariance_type": "auto", "prior": "auto", "init": "kmeans", "max_iter": 5}
+    return MixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
+
+
+def make_transformed(rng):
+    options = classifier(rng) | {"warp": "johnson", "temperature": float(rng.choice([0.5, 1.0, 3.0]))}
+    return MixtureClassifier(random_state=0, **options), True, "unlabeled", True, None
+
+
+def make_streamed(rng):
+    options = classifier(rng) | {"covariance_type": str(rng.choice(COVARIANCES[:4])), "class_weight": None}
+    return MixtureClassifier(random_state=0, **options), True, "unlabeled", False, None
+
+
+def make_reject(rng):
+    options = classifier(rng) | {"max_iter": 5, "n_init": 1}
+    confidence, false_alarm = float(rng.choice([0.0, 0.8, 1.0])), [None, 0.1][rng.integers(2)]
+    model = RejectOption(MixtureClassifier(random_state=0, **options), confidence=confidence, false_alarm=false_alarm)
+    return model, True, "", False, None
+
+
+def make_selector(rng):
+    options = classifier(rng) | {"max_iter": 5, "n_init": 1}
+    base = MixtureClassifier(random_state=0, **options)
+    return MarginalFeatureSelector(base, n_features_to_select=int(rng.integers(1, 4))), True, "", False, None
+
+
+def make_imputer(rng):
+    base = None if rng.random() < 0.3 else make_density(rng)[0].set_params(prior="default")
+    return MixtureImputer(base, add_indicator=bool(rng.random() < 0.3), random_state=0), True, "", False, None
+
+
 def make_discriminative(rng):
     options = classifier(rng) | {"max_iter": 5, "covariance_type": str(rng.choice(COVARIANCES[:4]))}
     if rng.random() < 0.3:
@@ -294,8 +355,16 @@ MAKERS = {
     "sparse": make_sparse,
     "relevance": make_relevance,
     "nonnegative": make_nonnegative,
+    "categorical": make_categorical,
+    "transformed": make_transformed,
+    "batches": make_streamed,
+    "online": make_streamed,
+    "reject": make_reject,
+    "selector": make_selector,
+    "imputer": make_imputer,
 }
 KINDS = list(MAKERS)
+BY = {"batches": "batches", "online": "partial_fit"}  # kinds whose samples come in parts
 
 
 # ---- laws -----------------------------------------------------------------------------------------------------------
@@ -345,12 +414,25 @@ def attempt(work: Any) -> Any:
 
 
 def fit(case: Case) -> Any:
-    return clone(case.model).fit(case.X, case.y, sample_weight=case.weights)
+    model: Any = clone(case.model)
+    if case.by == "fit":
+        return model.fit(case.X, case.y, sample_weight=case.weights)
+    weights = np.ones(len(case.X)) if case.weights is None else case.weights
+    edges = [0, len(case.X) // 2, 3 * len(case.X) // 4, len(case.X)]
+    batches = [tuple(part[i:j] for part in (case.X, case.y, weights)) for i, j in itertools.pairwise(edges)]
+    if case.by == "batches":
+        return model.fit(batches)
+    classes = np.unique(case.y[~pd.isna(case.y)])
+    for rows, labels, own_weights in batches:
+        model.partial_fit(rows, labels, classes=classes, sample_weight=own_weights)
+    return model
+
+
+ANSWERS = ("predict_proba", "score_samples", "responsibilities", "outlier_score", "transform")
 
 
 def answers_of(model: Any, rows: Any) -> dict[str, np.ndarray]:
-    names = [name for name in ("predict_proba", "score_samples", "responsibilities") if hasattr(model, name)]
-    return {name: np.asarray(getattr(model, name)(rows)) for name in names}
+    return {name: np.asarray(getattr(model, name)(rows)) for name in ANSWERS if hasattr(model, name)}
 
 
 def in_batches(model: Any, rows: Any) -> dict[str, np.ndarray]:
@@ -368,8 +450,10 @@ def reloaded(model: Any) -> Any:
 
 
 def bad_answers(answers: dict[str, np.ndarray], tolerance: float) -> list[str]:
-    actual = [f"{name} is not finite" for name, values in answers.items() if not np.isfinite(values).all()]
-    sums = {name: values.sum(1) for name, values in answers.items() if values.ndim == 2}
+    # A selected feature may be missing, and one without a training value stays so.
+    known = {name: values for name, values in answers.items() if name != "transform"}
+    actual = [f"{name} is not finite" for name, values in known.items() if not np.isfinite(values).all()]
+    sums = {name: values.sum(1) for name, values in known.items() if values.ndim == 2}
     return actual + [
         f"{name} sums to one but for {np.abs(total - 1).max():.1e}"
         for name, total in sums.items()
@@ -388,9 +472,12 @@ def unequal(what: str, other: Any, answers: dict[str, np.ndarray], tolerance: fl
             if not np.array_equal(values, other[name], equal_nan=True):
                 actual.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name])):.1e}")
         else:
-            size = np.maximum(1.0, np.abs(values)) if name == "score_samples" else 1.0
+            size = np.maximum(1.0, np.abs(values)) if values.ndim == 1 else 1.0
+            if name == "transform":
+                size = np.nanmax(np.abs(values), 0, initial=1e-300)
             allowed = np.reshape(rounding, (-1, *[1] * (values.ndim - 1))) + tolerance * size
-            if not np.all(np.abs(values - other[name]) <= allowed):
+            same = (np.abs(values - other[name]) <= allowed) | (np.isnan(values) & np.isnan(other[name]))
+            if not np.all(same):
                 actual.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name]) / size):.1e}")
     return actual
 

@@ -8,6 +8,7 @@ import time
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save as to_bytes
@@ -17,13 +18,17 @@ from mixtura import (
     AveragedMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
+    MarginalFeatureSelector,
     MixtureClassifier,
+    MixtureImputer,
     NonnegativeMixtureClassifier,
+    RejectOption,
     SparseMixtureClassifier,
 )
 from mixtura.covariances import Diagonal, Spherical, Tied
 from mixtura.datasets import make_ripley
 from mixtura.estimators.model_files import METADATA, _checksum
+from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.values.tensor_files import read_tensors
 
@@ -43,7 +48,13 @@ MODELS = [
     SparseMixtureClassifier(2, kernel=None, **QUICK),
     NonnegativeMixtureClassifier(2, **QUICK),
     AveragedMixtureClassifier(MixtureClassifier(2, max_iter=5), 2, random_state=0),
+    RejectOption(MixtureClassifier(1)),
+    MarginalFeatureSelector(MixtureClassifier(1)),
+    MixtureImputer(add_indicator=True),
 ]
+FRAME = pd.DataFrame({"x": ROWS[:, 0], "y": ROWS[:, 1], "kind": np.array(["red", "blue", None])[np.arange(80) % 3]})
+COLUMNS = [TableColumn("x"), TableColumn("kind", ("red", "blue"))]
+OF_FRAMES = [MixtureClassifier(1), TableClassifier(MixtureClassifier(1), COLUMNS)]
 STRANGE = [
     None, True, -1, 0, 1, 3, 2**31, 10**18, -(10**30), 0.5, 1e308, -1e-300, "", "x", "full", "mixture",
     "MixtureClassifier", "mixture_.means", [], {}, [[]], [0] * 5, {"float": "nan"}, {"tuple": []}, {"dict": []},
@@ -109,24 +120,28 @@ def forge(header, tensors, rng, path):
     path.write_bytes(to_bytes(tensors, {METADATA: json.dumps(header)}))
 
 
-def assert_predicts(model):
+def assert_predicts(model, rows):
     """Probabilities, or a word about an argument."""
     try:
-        actual = model.predict_proba(ROWS)
+        if hasattr(model, "transform"):
+            model.transform(rows)
+            return
+        actual = model.predict_proba(rows)
+        model.predict(rows)
     except ValueError:
         return
     assert actual.ndim == 2
     np.testing.assert_allclose(actual.sum(1), 1.0, atol=1e-6)
 
 
-def look_at(path):
+def look_at(path, rows=ROWS):
     """Whether the file is loaded; a refusal is one sentence that names it."""
     try:
         model = mixtura.load(path)
     except ValueError as error:
         message = str(error)
     else:
-        assert_predicts(model)
+        assert_predicts(model, rows)
         return True
     assert str(path) in message
     assert "\n" not in message
@@ -136,23 +151,26 @@ def look_at(path):
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
     path, actual = tmp_path_factory.mktemp("forged") / "model", []
-    for model in MODELS:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model.fit(ROWS, Y).save(path)
-        actual.append(read_tensors(path, METADATA))
+    streamed = MixtureClassifier(1).partial_fit(ROWS, Y, classes=[0, 1]).calibrate_outliers(ROWS, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = [model.fit(ROWS, Y) for model in MODELS] + [streamed, *(model.fit(FRAME, Y) for model in OF_FRAMES)]
+    for model in models:
+        model.save(path)
+        actual.append((*read_tensors(path, METADATA), FRAME if model in OF_FRAMES else ROWS))
     return actual
 
 
-@pytest.mark.parametrize("n_files", [200, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_files", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore")
 def test_forged_files_are_refused_or_predict(originals, tmp_path, rng, n_files):
     path, n_loaded = tmp_path / "model", 0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     for i in range(n_files):
-        forge(*originals[i % len(originals)], rng, path)
+        header, tensors, rows = originals[i % len(originals)]
+        forge(header, tensors, rng, path)
         start = time.process_time()
-        n_loaded += look_at(path)
+        n_loaded += look_at(path, rows)
         assert time.process_time() - start < LONGEST_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < LARGEST_BYTES
     assert 0 < n_loaded < n_files / 2
@@ -161,7 +179,7 @@ def test_forged_files_are_refused_or_predict(originals, tmp_path, rng, n_files):
 @pytest.mark.parametrize("n_files", [100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_files_with_changed_bytes_are_refused(originals, tmp_path, rng, n_files):
     path = tmp_path / "model"
-    header, tensors = originals[1]
+    header, tensors, _ = originals[1]
     content = to_bytes(tensors, {METADATA: json.dumps(header)})
     path.write_bytes(content)
     assert look_at(path)
