@@ -148,7 +148,7 @@ def test_columns_are_found_by_name_and_unknown_categories_are_missing(capsys):
     other.to_csv("other.csv", index=False)
     code, out, _ = run(capsys, "predict", "model.mixtura", "other.csv")
     assert code == 0
-    assert "Column 'sex' has unknown categories ('unknown'); they count as missing." in out
+    assert "Column 'sex' has unknown categories in 1 of 3 rows, such as 'unknown'; they count as missing." in out
     other.drop(columns="age").to_csv("other.csv", index=False)
     code, _, err = run(capsys, "predict", "model.mixtura", "other.csv")
     assert (code, err) == (
@@ -232,6 +232,23 @@ def test_encoding_delimiter_and_decimal_comma_are_detected(encoding, delimiter, 
     frame = pd.DataFrame({"größe": [1.5, 2.25, None], "name, full": ["ä", "b", "c"], "label": ["x", "y", "x"]})
     frame.to_csv("t.csv", index=False, encoding=encoding, sep=delimiter, decimal=decimal)
     pd.testing.assert_frame_equal(read_table(folder / "t.csv"), frame)
+
+
+def test_names_with_line_breaks_and_long_headers(folder):
+    name = 'weight\n"in kg", net'
+    frame = pd.DataFrame({name: [1.0, 2.0], "x" * 100_000: [3.0, 4.0], "label": ["two\nlines", "y"]})
+    frame.to_csv("t.csv", index=False)
+    pd.testing.assert_frame_equal(read_table(folder / "t.csv"), frame)
+
+
+def test_parquet_files_are_known_by_their_content(folder):
+    frame = pd.DataFrame({"a": [1.0, 2.0], "nested": [[1], [2, 3]], "label": ["x", "y"]}, index=[7, 9])
+    frame.to_parquet("t.csv")
+    pd.testing.assert_frame_equal(read_table(folder / "t.csv"), frame.reset_index(drop=True))
+    frame = pd.concat([frame] * 5, ignore_index=True)
+    problem = read_problem(frame, "label")
+    assert [column.name for column in problem.columns] == ["a"]
+    assert problem.notes == ["Column 'nested' holds lists or records, not values, and was left out."]
 
 
 def test_kinds_of_columns():
@@ -348,6 +365,10 @@ WRONG = {
         "No column besides the target 't' can be used. Column 'a' always has the same value and was left out.",
     ),
     "binary": ("a,t\n\0\0\0", "'t.csv' is not a text file; pass a CSV or Parquet file."),
+    "quote without end": (
+        '"a,t\n' + "1,x\n" * 50_000,
+        "The header of 't.csv' cannot be read: field larger than field limit (131072).",
+    ),
 }
 
 
@@ -360,12 +381,15 @@ def test_wrong_tables_get_one_sentence(case, capsys, folder):
     assert os.listdir(folder) == ["t.csv"]  # noqa: PTH208
 
 
-def test_ragged_rows_are_named(capsys):
-    write("a,t\n1,x\n2,y,3,4\n")
+@pytest.mark.parametrize(
+    ("text", "place"), [("a,t\n1,x\n2,y,3,4\n", "line 3"), ("a,t\n1,x,5\n2,y,6\n", "Length of header")]
+)
+def test_ragged_rows_are_named(text, place, capsys):
+    write(text)
     code, out, err = run(capsys, "fit", "t.csv", "--target", "t")
     assert (code, out) == (2, "")
     assert "is not a table of 2 columns" in err
-    assert "line 3" in err
+    assert place in err
     assert err.count("\n") == 1
 
 

@@ -16,6 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:  # while torch is imported
+        print("mixtura: Interrupted; no file was written.", file=sys.stderr)
+        return 130
     return run(sys.argv[1:] if arguments is None else list(arguments))
 
 

@@ -23,7 +23,7 @@ class Answer:
     Parameters
     ----------
     parts : list
-        For people: text, and tables of rich.
+        For people: sentences (str), lines that are not wrapped (Text), and tables of rich.
     facts : dict
         For ``--json``.
     """

@@ -25,7 +25,19 @@ DATE = re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\
 
 @dataclass(frozen=True)
 class TableProblem:
-    """A table that is ready for a classifier: its rows with a label, their labels, and the columns to use."""
+    """A table that is ready for a classifier.
+
+    Parameters
+    ----------
+    frame : pandas data frame
+        The rows with a label, without the target.
+    labels : ndarray of shape (n_rows,)
+        Their classes.
+    columns : list of TableColumn
+        The columns to use.
+    notes : list of str
+        Sentences about rows and columns that were left out, and values that count as missing.
+    """
 
     frame: pd.DataFrame
     labels: np.ndarray
@@ -35,6 +47,19 @@ class TableProblem:
 
 def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProblem:
     """Find the classes and the kinds of all columns of a table.
+
+    Parameters
+    ----------
+    frame : pandas data frame
+        As `read_table` returns it.
+    target : str
+        Name of the column with the classes.
+    drop : sequence of str, default=()
+        Names of columns to leave out.
+
+    Returns
+    -------
+    problem : TableProblem
 
     Raises
     ------
@@ -105,6 +130,8 @@ def _column(values: Any, name: str, most_are_integers: bool) -> tuple[TableColum
     known = values.dropna()
     if len(known) < FEWEST_VALUES and len(known) < len(values):
         return None, f"Column {name!r} has {len(known) or 'no'} values and was left out."
+    if known.dtype == object and isinstance(known.iloc[0], dict | list | np.ndarray):
+        return None, f"Column {name!r} holds lists or records, not values, and was left out."
     entries = known.to_numpy()
     if (entries == entries[0]).all():
         return None, f"Column {name!r} always has the same value and was left out."

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from mixtura import __version__
 from mixtura.cli.answers import Answer
@@ -42,7 +43,7 @@ def run(arguments: list[str]) -> int:
         if error.format_message():  # none where the help was shown
             print(f"mixtura: {' '.join(error.format_message().split())}", file=sys.stderr)
         return WRONG_INPUT
-    except typer.Abort:
+    except typer.Abort:  # between two commands; inside of one `_answer` says so
         return INTERRUPTED
     return code if isinstance(code, int) else 0
 
@@ -202,11 +203,17 @@ def demo(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="Use a small subset of the digits (three classes).")] = False,
     seed: Seed = 0,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
 ) -> None:
     """Compare mixtures with other classifiers on two data sets and draw a figure."""
-    from mixtura.cli.demo import run_demo
 
-    run_demo(output, quick, seed)
+    def command() -> Answer:
+        from mixtura.cli.demo import run_demo
+
+        return run_demo(output, quick, seed)
+
+    _answer(command, as_json, traceback)
 
 
 # ---- Running a command -----------------------------------------------------------------------------------------------
@@ -239,7 +246,7 @@ def _answer(command: Callable[[], Answer], as_json: bool, traceback: bool) -> No
             return
         console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
         for part in answer.parts:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, Text))  # the lines of a Text stay as they are
 
 
 def _concerns_user(warning: warnings.WarningMessage) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import platform
-import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import sklearn
 import torch
+from rich.text import Text
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
@@ -28,9 +29,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mixtura import __version__
+from mixtura.cli.answers import Answer, progress
+from mixtura.cli.files import check_place
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators import MixtureClassifier
 from mixtura.priors import Conjugate
+from mixtura.values.whole_files import written_whole
 
 FRACTIONS = (0.0, 0.3, 0.6)  # of the values of the digits that are removed
 
@@ -196,24 +200,34 @@ def score(method: Method, problem: DemoData, seed: int) -> Score:
 Scores = Mapping[tuple[str, str], Score]  # by names of method and problem
 
 
-def run_demo(output: Path, quick: bool, seed: int) -> None:
-    """Print the tables and write the figure."""
+def run_demo(output: Path, quick: bool, seed: int) -> Answer:
+    """Compare the methods and write the figure."""
+    check_place(output, option="--output")
     start = time.perf_counter()
     problems = [ripley(seed)]
     problems += [digits(fraction, quick, seed) for fraction in FRACTIONS]
-    print(_heading(problems, seed))
     scores = {}
-    for problem in problems:
-        print(f"... {problem.name}", file=sys.stderr, flush=True)
-        for method in METHODS:
-            scores[method.name, problem.name] = score(method, problem, seed)
+    with progress(len(problems) * len(METHODS)) as say:
+        for problem in problems:
+            for method in METHODS:
+                say(f"{problem.name}: {method.name}")
+                scores[method.name, problem.name] = score(method, problem, seed)
     columns = [problem.name for problem in problems]
-    print(table("Error, %", scores, columns, lambda result: 100 * result.error, "{:.1f}"))
-    print(table("Log-loss", scores, columns, lambda result: result.log_loss, "{:.3f}"))
-    print(table("Seconds", scores, columns, lambda result: result.seconds, "{:.2f}"))
-    print(_notes())
-    print(_draw(problems, scores, output))
-    print(f"Total time: {time.perf_counter() - start:.0f} seconds.")
+    texts = [
+        _heading(problems, seed),
+        table("Error, %", scores, columns, lambda result: 100 * result.error, "{:.1f}"),
+        table("Log-loss", scores, columns, lambda result: result.log_loss, "{:.3f}"),
+        table("Seconds", scores, columns, lambda result: result.seconds, "{:.2f}"),
+        _notes(),
+        _draw(problems, scores, output),
+        f"Total time: {time.perf_counter() - start:.0f} seconds.",
+    ]
+    results = [
+        {"method": method, "data": data, "error": s.error, "log_loss": s.log_loss, "seconds": s.seconds}
+        for (method, data), s in scores.items()
+    ]
+    facts = {"results": results, "figure": str(output), "seconds": time.perf_counter() - start}
+    return Answer([Text(text) for text in texts], facts)
 
 
 def _heading(problems: Sequence[DemoData], seed: int) -> str:
@@ -271,5 +285,8 @@ def _draw(problems: Sequence[DemoData], scores: Scores, output: Path) -> str:
         for method in METHODS
     ]
     figure = demo_picture(scores[TWO, first.name].model, first.X_train, first.y_train, FRACTIONS, curves)
-    figure.savefig(output)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=output.suffix[1:].lower())
+    with written_whole(output.resolve()) as file:
+        file.write(picture.getvalue())
     return f"Figure: {output}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pandas as pd
 
 DELIMITERS = ",;\t|"
 PARQUET = (".parquet", ".pq")
-BYTES_LOOKED_AT = 1 << 16
+BYTES_LOOKED_AT = 1 << 20  # a header of 10 000 columns with long names
 # Besides what pandas takes for missing: what spreadsheets and statistics packages write.
 MISSING = ["?", "-", "."]
 DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*")
@@ -21,6 +23,16 @@ DECIMAL_COMMA = re.compile(r"\s*[-+]?\d*,\d+\s*")
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a CSV or Parquet file; delimiter, encoding and decimal comma are detected.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    table : pandas data frame
+        Rows are numbered from 0, names of columns are text without spaces around it.
 
     Raises
     ------
@@ -33,7 +45,8 @@ def read_table(path: Path) -> pd.DataFrame:
         raise ValueError(f"{str(path)!r} is a folder; pass a CSV or Parquet file.")
     if path.stat().st_size == 0:
         raise ValueError(f"The file {str(path)!r} is empty.")
-    frame = _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+    frame = _read_parquet(path) if _is_parquet(path) else _read_csv(path)
+    frame = frame.reset_index(drop=True)
     frame.columns = [str(name).strip() for name in frame.columns]
     repeated = [name for name, count in Counter(frame.columns).items() if count > 1]
     if repeated:
@@ -43,24 +56,35 @@ def read_table(path: Path) -> pd.DataFrame:
     return frame
 
 
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1" or path.suffix.lower() in PARQUET
+
+
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
-    except (ImportError, OSError):
+    except (ImportError, PermissionError):
         raise
     except Exception as error:  # of pyarrow, whatever it is
-        raise ValueError(f"{str(path)!r} is not a Parquet file that can be read ({error}).") from error
+        text = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"{str(path)!r} is not a Parquet file that can be read ({text}).") from error
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     encoding = _encoding(path)
-    with path.open(encoding=encoding, newline="") as file:
-        beginning = file.read(BYTES_LOOKED_AT)
+    try:
+        with path.open(encoding=encoding, newline="") as file:
+            beginning = file.read(BYTES_LOOKED_AT)
+    except UnicodeError:  # a code page has no such character
+        beginning = "\0"
     if "\0" in beginning:
         raise ValueError(f"{str(path)!r} is not a text file; pass a CSV or Parquet file.")
-    header = beginning.splitlines()[0] if beginning.strip() else ""
-    delimiter = _delimiter(header)
-    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+    delimiter = _delimiter(beginning)
+    try:
+        names = [name.strip() for name in next(csv.reader(io.StringIO(beginning, newline=""), delimiter=delimiter), [])]
+    except csv.Error as error:
+        raise ValueError(f"The header of {str(path)!r} cannot be read: {error}.") from error
     if not any(names):
         raise ValueError(f"The file {str(path)!r} has no header: its first line is empty.")
     settings: dict[str, Any] = {
@@ -75,13 +99,15 @@ def _read_csv(path: Path) -> pd.DataFrame:
         "low_memory": False,
     }
     try:
-        frame = pd.read_csv(path, **settings)
-        if delimiter != "," and _has_decimal_comma(frame):
-            frame = pd.read_csv(path, decimal=",", **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # more values than names
+            frame = pd.read_csv(path, **settings)
+            if delimiter != "," and _has_decimal_comma(frame):
+                frame = pd.read_csv(path, decimal=",", **settings)
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame(columns=range(len(names)))
     except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeError) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"The file {str(path)!r} is not a table of {len(names)} columns: {text}.") from error
     return frame.set_axis(names, axis=1)
 
@@ -101,10 +127,10 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig"
 
 
-def _delimiter(header: str) -> str:
-    """The character that separates most names in the header; quoted parts do not count."""
-    bare = re.sub(r'"[^"]*"', "", header)
-    return max(DELIMITERS, key=bare.count)
+def _delimiter(beginning: str) -> str:
+    """The character that separates most names in the header; quoted parts, line breaks among them, do not count."""
+    header = re.split(r"[\r\n]", re.sub(r'"[^"]*"', "", beginning), maxsplit=1)[0]
+    return max(DELIMITERS, key=header.count)
 
 
 def _has_decimal_comma(frame: pd.DataFrame) -> bool:
@@ -116,7 +142,7 @@ def _has_decimal_comma(frame: pd.DataFrame) -> bool:
     return False
 
 
-def check_place(path: Path, ending: str | None = None) -> Path:
+def check_place(path: Path, ending: str | None = None, option: str = "--out") -> Path:
     """Check that a file can be written, before any work is done.
 
     Raises
@@ -125,12 +151,12 @@ def check_place(path: Path, ending: str | None = None) -> Path:
         The place is a folder, in no existing folder, or may not be written to.
     """
     if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder; pass the name of a file with --out.")
+        raise ValueError(f"{str(path)!r} is a folder; pass the name of a file with {option}.")
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(f"There is no folder {str(folder)!r} to write {path.name!r} to; create it first.")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise ValueError(f"There is no permission to write {str(path)!r}; choose another place with --out.")
+        raise ValueError(f"There is no permission to write {str(path)!r}; choose another place with {option}.")
     if ending is not None and path.suffix.lower() != ending:
         raise ValueError(f"The name of the file must end in {ending}; got {str(path)!r}.")
     return path

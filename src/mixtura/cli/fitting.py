@@ -17,7 +17,7 @@ from mixtura.cli.columns import TableProblem, read_problem
 from mixtura.cli.files import check_place, read_table
 from mixtura.cli.settled import held_out, log_loss_of, sampled
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.table_classifier import TableClassifier, category_of
+from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.reading.outliers import reference_of
 from mixtura.reading.tables import text_of
 from mixtura.values.whole_files import written_whole
@@ -46,7 +46,8 @@ def run_fit(data: Path, target: str, out: Path, budget: float, drop: Sequence[st
     seconds = time.perf_counter() - began
     if seconds > OVERRUN * budget:
         notes = [*notes, f"Reading the table and fitting {_tried(model)} took longer than the budget of {budget:g} s."]
-    model.about_ |= {"target": target, "file": data.name, "version": __version__, "notes": notes, "seconds": seconds}
+    model.about_ |= {"target": target, "file": data.name, "drop": list(drop), "version": __version__}
+    model.about_ |= {"notes": notes, "seconds": seconds}
     model.about_ |= scores
     model.save(out)
     facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
@@ -121,7 +122,7 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         ("Classes", shown),
         (
             "Model",
-            f"{choice['covariance']} covariances, {_components_text(choice['components_per_class'])} per class"
+            f"{choice['covariance']} covariances, {components_text(choice['components_per_class'])} per class"
             f"{transform}, temperature {choice['temperature']:.2f} ({facts['candidates']} candidates compared)",
         ),
         (
@@ -139,7 +140,7 @@ def _tried(model: TableClassifier) -> str:
     return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 
 
-def _components_text(counts: Any) -> str:
+def components_text(counts: Any) -> str:
     return f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
 
 
@@ -159,7 +160,7 @@ def run_predict(path: Path, data: Path, out: Path, confidence: float, false_alar
     check_place(out)
     model = load_table_model(path)
     frame = read_table(data)
-    notes = _unknown_categories(model, frame)
+    notes = _unknown_values(model, frame)
     result = predictions(model, frame, confidence, false_alarm)
     text = io.StringIO()
     result.to_csv(text, index=False, lineterminator="\n", float_format="%.6g")
@@ -187,12 +188,19 @@ def predictions(model: TableClassifier, frame: pd.DataFrame, confidence: float, 
     return pd.DataFrame(columns)
 
 
-def _unknown_categories(model: TableClassifier, frame: pd.DataFrame) -> list[str]:
+def _unknown_values(model: TableClassifier, frame: pd.DataFrame) -> list[str]:
+    """Notes on values that count as missing because the model does not know them."""
     notes = []
     for column in model.columns:
-        if column.categories is not None and column.name in frame.columns:
-            present = {category_of(value) for value in frame[column.name].unique().tolist()} - {None}
-            unknown = sorted(name for name in present - set(column.categories) if name is not None)
-            if unknown:
-                notes.append(f"Column {column.name!r} has unknown categories ({unknown[0]!r}); they count as missing.")
+        if column.name not in frame.columns:
+            continue
+        known: Any = frame[column.name].dropna()
+        unknown = known[pd.isna(column.read(known))]
+        if not len(unknown):
+            continue
+        kind = "other values than numbers" if column.categories is None else "unknown categories"
+        notes.append(
+            f"Column {column.name!r} has {kind} in {len(unknown)} of {len(frame)} rows, such as "
+            f"{str(unknown.iloc[0])!r}; they count as missing."
+        )
     return notes
