@@ -30,9 +30,9 @@ import mixtura
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
 from mixtura.datasets import load_cbcl_faces, load_usps
 from mixtura.estimators.nonnegative import QuietNMF
-from mixtura.nonnegative.updates import Multiplicative
 from reproduce.options import Options
 from reproduce.stamps import write_json
+from reproduce.sum_penalty import SumPenalised
 
 # What cross-validation chooses from, for each number of bases.
 CHOICES = {"shared": (True, False), "sparsity": (0.0, 0.3, 1.0, 3.0)}
@@ -120,8 +120,8 @@ def measured(make: Callable[[int], Any], data: dict[str, np.ndarray], start: int
 class Published(NonnegativeMixtureClassifier):
     """The rule of eq. 16, whose penalty acts on the sum of the weights (weight-scale)."""
 
-    def _solver(self) -> Multiplicative:
-        return Multiplicative(sum_penalty=self.sparsity)
+    def _solver(self) -> SumPenalised:
+        return SumPenalised(sum_penalty=self.sparsity)
 
 
 def published(n_bases: int, penalty: float, shared: bool) -> Callable[[int], Any]:

@@ -25,6 +25,7 @@ from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
+from reproduce.sum_penalty import SumPenalised
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -323,7 +324,7 @@ def test_more_sparsity_leaves_fewer_weights(rng, data, make_solver, sharing):
 
 @every_sharing
 def test_the_published_rule_equals_the_twin(rng, data, sharing):
-    mixture, solver = random_mixture(rng, sharing), Multiplicative(sum_penalty=0.7)
+    mixture, solver = random_mixture(rng, sharing), SumPenalised(sum_penalty=0.7)
     rows = data.labeled()
     state, info = solver.step(rows, solver.init(rows, mixture))
     known = data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
@@ -338,7 +339,7 @@ def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
     """Any penalty: the same probabilities, no weight at zero, and a sum of weights that only falls (LZZ06, eq. 15)."""
     rows, actual, totals = data.labeled(), [], []
     for strength in (0.0, 0.3, 5.0):
-        solver = Multiplicative(sum_penalty=strength)
+        solver = SumPenalised(sum_penalty=strength)
         progress = solver.init(rows, random_mixture(np.random.default_rng(3), sharing="private", n_bases=1))
         values, sums = [], []
         for _ in range(700):

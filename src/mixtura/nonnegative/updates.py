@@ -75,15 +75,11 @@ class Multiplicative(_Updates):
     ----------
     penalty : SparseShares, default=SparseShares(0)
         Penalty on the class shares of bases; strength 0 is Saul and Lee's rule.
-    sum_penalty : float, default=0.0
-        Penalty of LZZ06 on the sum of the weights (eq. 16), for reproduction only: it changes only the scale of the
-        weights (weight-scale).
     first_removal : int, default=50
         First iteration at which weights are removed.
     """
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
-    sum_penalty: float = 0.0
     first_removal: int = FIRST_REMOVAL
     name = "multiplicative"
 
@@ -102,21 +98,17 @@ class Multiplicative(_Updates):
         return replace(state, mixture=after, iteration=state.iteration + 1), Info(value / rows.weight)
 
     def cost(self, mixture: LogLinearMixture) -> float:
-        """The sum of the penalties."""
-        total = self.sum_penalty * float(mixture.log_weights.exp().sum()) if self.sum_penalty else 0.0
-        return total + (self.penalty.value(mixture.shares) if self.penalty.strength else 0.0)
+        """The penalty of a mixture."""
+        return self.penalty.value(mixture.shares) if self.penalty.strength else 0.0
 
     def with_weights(self, mixture: LogLinearMixture, counts: Counts) -> LogLinearMixture:
         """The first half of an iteration."""
         log_ratios = counts.numerators.sum(0).clamp_min(SMALLEST_COUNT).log()
         log_divisors = counts.denominators.clamp_min(SMALLEST_COUNT).log() - mixture.log_totals  # (J,), of dL-/dW
-        if self.sum_penalty:  # eq. 16 of LZZ06
-            log_divisors = (log_divisors.exp() + self.sum_penalty).log()
         shares = self.penalty.maximised(counts.numerators, mixture.shares)[mixture.class_of, mixture.basis_of]
         log_weights = (log_ratios - log_divisors)[mixture.basis_of] + shares.clamp_min(SMALLEST_COUNT).log()
-        if not self.sum_penalty:  # the scale is free: weights on the simplex
-            log_weights = log_weights - log_weights.logsumexp(0)
-        return replace(mixture, log_weights=log_weights)
+        # The scale of the weights is free (weight-scale): they sum to one.
+        return replace(mixture, log_weights=log_weights - log_weights.logsumexp(0))
 
 
 def sum_counts(mixture: LogLinearMixture, rows: LabeledRows) -> Counts:
