@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -21,6 +23,17 @@ class RepairWarning(UserWarning):
 
 class PriorWarning(UserWarning):
     """Warning that a prior is so strong or so weak that the model cannot learn from the data."""
+
+
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn at the line outside of this package that called it, however deep the call is."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def one_of(name: str, value: object, table: Iterable[str], also: str = "") -> str:

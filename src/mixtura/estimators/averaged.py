@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -126,16 +125,15 @@ class _Averaged(MixtureEstimator):
 
     def _judge(self, results: Sequence[FitResult], max_iter: int, tol: float) -> None:
         """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
-        warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)), stacklevel=4)
+        warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
         if any(result.outcome is Outcome.INTERRUPTED for result in results):
             raise KeyboardInterrupt
         slow = sum(result.outcome is Outcome.LIMIT for result in results)
         if slow and self.n_iter_ > 0:
-            warnings.warn(
+            checks.warn(
                 f"{slow} of the {len(results)} members of {type(self).__name__} {Outcome.LIMIT.value} "
                 f"(max_iter={max_iter}, tol={tol}); increase max_iter or tol of the estimator.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _reduced(self, n_components: Any, n_classes: int) -> tuple[Mixture, list[tuple[int, float]]]:
@@ -305,7 +303,7 @@ class AveragedMixture(DensityMixin, _Averaged):
                 structure = base._structure(source.n_features)
                 all_rows = rows.source(weights=weights, counts=counts)
                 results = self._train(structure, tasks, all_rows, base, base._em(problem))
-            keep_unobserved(self, description, stacklevel=3)
+            keep_unobserved(self, description)
             self._keep(results, structure)
             self._judge(results, base.max_iter, base.tol)
             if counts is not None:
@@ -517,7 +515,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             self.classes_ = labels.classes
             if plan.selection is not None:
                 self.search_ = plan.selection.table
-            keep_unobserved(self, plan.description, stacklevel=3)
+            keep_unobserved(self, plan.description)
             self._keep(results, plan.structure)
             self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
             self._judge(results, base.max_iter, base.tol)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -280,21 +279,19 @@ def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, descriptio
     strengths = {"covariances": pseudo.covariance_count, "means": pseudo.mean_count}
     for name, strength in strengths.items():
         if float(torch.as_tensor(strength).min()) > OVERWHELMING * rows:
-            _warn_of_penalty(
+            checks.warn(
                 f"The prior overrides the data: it has {float(torch.as_tensor(strength).min()):.3g} "
                 f"pseudo-observations of the {name}, but no component has more than {rows:.3g} samples. Lower its "
-                "strength."
+                "strength.",
+                checks.PriorWarning,
             )
     lowest = mixture.covariance.variances() / description.within
     if bool((lowest[:, description.varies] < COLLAPSED).any()):
-        _warn_of_penalty(
+        checks.warn(
             f"The prior is too weak: a variance fell to {float(lowest[:, description.varies].min()):.1g} of the "
-            "pooled one, since a component collapsed onto a few samples. Raise its strength, or use prior='default'."
+            "pooled one, since a component collapsed onto a few samples. Raise its strength, or use prior='default'.",
+            checks.PriorWarning,
         )
-
-
-def _warn_of_penalty(text: str) -> None:
-    warnings.warn(text, checks.PriorWarning, stacklevel=5)
 
 
 def check_described(estimator: Any, description: Description) -> None:
@@ -304,18 +301,17 @@ def check_described(estimator: Any, description: Description) -> None:
     checks.squareable(estimator, description.frame.centre, description.frame.radii, description.weight)
 
 
-def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -> None:
+def keep_unobserved(estimator: Any, description: Description) -> None:
     """Store the weight of the samples and the columns without an observed value; warn of these columns."""
     estimator.training_weight_ = description.weight
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
     if estimator.unobserved_:
         names = checks.feature_names(estimator)
         columns = [column if names is None else names[column] for column in estimator.unobserved_]
-        warnings.warn(
+        checks.warn(
             f"X has no observed value in columns {columns}: they have no effect, and impute leaves NaN there. "
             "Remove these columns.",
             checks.RepairWarning,
-            stacklevel=stacklevel,
         )
 
 
@@ -324,36 +320,33 @@ def keep_unobserved(estimator: Any, description: Description, stacklevel: int) -
 WIDE = 500
 
 
-def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int], stacklevel: int) -> None:
+def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int]) -> None:
     """Warn of classes with fewer samples than components, which get one component per sample."""
     counts = zip(classes, wanted, available, strict=True)
     short = [f"class {c!r} has {m} samples for {n} components" for c, n, m in counts if m < n]
     if short:
-        warnings.warn(
+        checks.warn(
             f"There are fewer samples than components: {', '.join(short)}; such a class gets one component per sample. "
             "Lower n_components for it, for example with a dict.",
             checks.RepairWarning,
-            stacklevel=stacklevel,
         )
 
 
-def warn_of_wide_samples(structure: Structure, n_samples: int | None, n_features: int, stacklevel: int) -> None:
+def warn_of_wide_samples(structure: Structure, n_samples: int | None, n_features: int) -> None:
     """Warn of covariance matrices that are large, and that the samples determine poorly."""
     if structure.is_unrestricted and n_features >= WIDE and n_samples is not None and n_samples < n_features:
-        warnings.warn(
+        checks.warn(
             f"{n_samples} samples are few for covariance matrices of {n_features} x {n_features} numbers, which take "
             "much time and memory. covariance_type='low_rank' needs a fraction of both, and is often more accurate.",
             checks.RepairWarning,
-            stacklevel=stacklevel,
         )
 
 
-def warn_of_repairs(repairs: tuple[str, ...], stacklevel: int) -> None:
+def warn_of_repairs(repairs: tuple[str, ...]) -> None:
     """Warn of repaired covariances."""
     if repairs:
         text = repairs[0][0].upper() + repairs[0][1:]
-        warnings.warn(
+        checks.warn(
             f"{text}. Use prior='default', fewer components, or a simpler covariance_type.",
             checks.RepairWarning,
-            stacklevel=stacklevel,
         )

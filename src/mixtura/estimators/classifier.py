@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -386,7 +385,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if not self._goes_on:
             self.search_ = None
         counts = self._n_components(wanted, classes, description)
-        warn_of_wide_samples(structure, source.n_rows, source.n_features, stacklevel=4)
+        warn_of_wide_samples(structure, source.n_rows, source.n_features)
         chosen = make_prior("default" if is_auto(prior) else prior, plan.description, counts)
         return replace(plan, n_components=counts, prior=chosen)
 
@@ -471,7 +470,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if isinstance(self.init, str) and self.init == "spread":
             available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may belong to any class
         available = available[: len(wanted)]
-        warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=5)
+        warn_of_few_rows(classes.tolist(), wanted, available)
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
     def _fit_once(self, plan: Plan) -> FitResult:
@@ -571,22 +570,20 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         self.converged_ = result.outcome is Outcome.CONVERGED
         self.history_ = list(result.history)
         self._keep_choice(plan)
-        keep_unobserved(self, plan.description, stacklevel=4)
-        warn_of_repairs((*result.repairs, *plan.collapsed(result.mixture)), stacklevel=4)
+        keep_unobserved(self, plan.description)
+        warn_of_repairs((*result.repairs, *plan.collapsed(result.mixture)))
         warn_of_prior(self.prior, plan.prior, result.mixture, plan.description)
         if result.outcome is Outcome.INTERRUPTED:
             raise result.cause or KeyboardInterrupt
         if plan.prior is None and plan.objective.name == "conditional" and result.objective > SEPARATED:
-            warnings.warn(
+            checks.warn(
                 "The classes are perfectly separable, so the conditional likelihood has no maximum; the fit was "
                 f"stopped after {self.n_iter_} iterations. Use prior='default'.",
                 checks.RepairWarning,
-                stacklevel=3,
             )
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0:
-            warnings.warn(
+            checks.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); "
                 f"increase max_iter or tol.",
                 ConvergenceWarning,
-                stacklevel=3,
             )

@@ -241,7 +241,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
             # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
             with computing(), recorded(self, bar=searches or rows is None, training=source):
                 best, problem, description = self._best_fit(rows, source)
-            keep_unobserved(self, description, stacklevel=3)
+            keep_unobserved(self, description)
             self._keep(best)
             warn_of_prior(self.prior, problem.prior, best.mixture, description)
         return self
@@ -498,11 +498,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
                 labels = _cluster_like_scikit_learn(filled, weights, self.n_components, random_state)
             n_clusters = len(labels.unique())
             if n_clusters < self.n_components:
-                warnings.warn(
+                checks.warn(
                     f"X has {n_clusters} distinct samples for {self.n_components} components: some components start "
                     f"without samples. Lower n_components to {n_clusters}.",
                     ConvergenceWarning,  # as scikit-learn's own
-                    stacklevel=7,
                 )
             return _Start(every, labels, None, total)
         if self.init_params == "k-means++" and filled.is_cuda:
@@ -526,15 +525,14 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         self.lower_bound_ = result.objective
         self.lower_bounds_ = [record.objective for record in result.history]
         self.history_ = list(result.history)
-        warn_of_repairs(result.repairs, stacklevel=4)
+        warn_of_repairs(result.repairs)
         if result.outcome is Outcome.INTERRUPTED:
             raise result.cause or KeyboardInterrupt
         if not self.converged_ and self.max_iter > 0:
-            warnings.warn(
+            checks.warn(
                 "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
                 "tol, or check for degenerate data.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _check_fitted(self) -> None:

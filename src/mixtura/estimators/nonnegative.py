@@ -312,11 +312,10 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT and self.n_iter_ > 0 and problem.held_out is None:
-            warnings.warn(
+            checks.warn(
                 f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase "
                 f"max_iter or tol, or use early_stopping=True or solver='accelerated'.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _describe(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from math import comb
 from typing import Any
@@ -357,7 +356,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         wanted = checks.components_per_class(self.n_components, classes.tolist())
         present = numbers if weights is None else numbers[weights.cpu() > 0]
         available = torch.bincount(present[present >= 0], minlength=len(classes)).tolist()
-        warn_of_few_rows(classes.tolist(), wanted, available, stacklevel=4)
+        warn_of_few_rows(classes.tolist(), wanted, available)
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
     def _generator(self) -> torch.Generator:
@@ -419,22 +418,20 @@ class SparseMixtureClassifier(ConditionalClassifier):
         if result.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         if result.outcome is Outcome.LIMIT:
-            warnings.warn(
+            checks.warn(
                 f"{type(self).__name__} did not converge: the precisions still change by more than tol={self.tol} "
                 f"after max_iter={self.max_iter} iterations. Increase max_iter or tol.",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _with_class_prior_alone(self, state: State, problem: SparseProblem) -> State:
         """Put the class prior into the mixture weights if no weight is left, the constant included."""
         if state.mixture.n_pairs:
             return state
-        warnings.warn(
+        checks.warn(
             f"All weights of the {type(self).__name__} were pruned: it predicts the class prior for every sample. The "
             f"features may be independent of the classes; otherwise change gamma, or use scaling=True.",
             checks.RepairWarning,
-            stacklevel=4,
         )
         prior = problem.class_weights / problem.class_weights.sum()
         mixture = state.mixture
