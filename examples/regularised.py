@@ -17,7 +17,7 @@ import numpy as np
 
 from mixtura import AveragedMixture, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_rings
-from mixtura.plotting import MixtureDisplay, plot_classifier, plot_density, plot_search
+from mixtura.plotting import MixtureDisplay, SearchDisplay, plot_classifier, plot_density
 from mixtura.priors import Conjugate
 
 N_COMPONENTS = 20
@@ -63,7 +63,7 @@ def draw_classes(X: np.ndarray, y: np.ndarray) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     plot_classifier(model, X, y, left)
     left.set_title(f"automatic: {model.n_components_.tolist()} components")
-    plot_search(model, right)
+    SearchDisplay.from_estimator(model, ax=right)
     right.set_title("candidates, by samples held out")
     save(figure, "regularised_choice.png", 68)
 

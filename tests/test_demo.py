@@ -172,23 +172,23 @@ def test_plot_classifier_names_what_it_needs(ripley):
         plot_classifier(model, X, y[:-1])
 
 
-def test_plot_history_draws_every_iteration(pyplot, ripley):
-    from mixtura.plotting import plot_history
+def test_histories_show_every_iteration(pyplot, ripley):
+    from mixtura.plotting import HistoryDisplay
 
     model, X, _ = ripley
     for fitted in (model, GaussianMixture(2, random_state=0).fit(X)):
-        (line,) = plot_history(fitted).lines
+        (line,) = HistoryDisplay.from_estimator(fitted).ax_.lines
         np.testing.assert_array_equal(line.get_ydata(), [record.objective for record in fitted.history_])
         assert len(line.get_xdata()) == fitted.n_iter_
 
 
-def test_plot_history_of_no_iterations_says_so(ripley):
+def test_a_history_without_iterations_is_refused(ripley):
     pytest.importorskip("matplotlib", reason=no_matplotlib)
-    from mixtura.plotting import plot_history
+    from mixtura.plotting import HistoryDisplay
 
     _, X, y = ripley
     with pytest.raises(ValueError, match=r"this MixtureClassifier has none\. Fit it with max_iter=1 or more"):
-        plot_history(MixtureClassifier(1, max_iter=0, random_state=0).fit(X, y))
+        HistoryDisplay.from_estimator(MixtureClassifier(1, max_iter=0, random_state=0).fit(X, y))
 
 
 def test_names_beside_curves_do_not_overlap():

@@ -104,14 +104,15 @@ def test_tables_are_storable(table):
 def test_a_search_is_drawn(table):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
-    from mixtura.plotting import plot_search
+    from mixtura.plotting import SearchDisplay
 
     model = MixtureClassifier(1).fit([[0.0], [1.0], [3.0], [4.0]], [0, 0, 1, 1])
     refused(
-        lambda: plot_search(model), "plot_search draws the candidates of a search; this MixtureClassifier compared..."
+        lambda: SearchDisplay.from_estimator(model),
+        "SearchDisplay draws the candidates of a search; this MixtureClassifier compared...",
     )
     model.search_ = table
-    ax = plot_search(model)
+    ax = SearchDisplay.from_estimator(model).ax_
     assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2", "3"]
     assert ax.get_xlabel() == "log loss of held-out samples"
     pyplot.close("all")

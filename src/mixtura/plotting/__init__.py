@@ -21,8 +21,6 @@ from mixtura.plotting.figures import (
     plot_classifier,
     plot_density,
     plot_features,
-    plot_history,
-    plot_search,
     save_moving_features,
 )
 from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay
@@ -42,7 +40,5 @@ __all__ = [
     "plot_classifier",
     "plot_density",
     "plot_features",
-    "plot_history",
-    "plot_search",
     "save_moving_features",
 ]

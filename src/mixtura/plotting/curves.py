@@ -1,13 +1,14 @@
-"""Displays of curves: coverage and error, reliability, the history of a fit, confusion of classes."""
+"""Displays of curves: coverage, reliability, confusion of classes, the history of a fit, the candidates of a search."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
-from mixtura.plotting.figures import plot_search
 from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
+from mixtura.selection.table import SearchTable
 
 
 class CoverageDisplay:
@@ -334,8 +335,8 @@ class SearchDisplay:
 
     Parameters
     ----------
-    model : estimator
-        Fitted estimator with a `search_`.
+    table : SearchTable
+        The `search_` of a fitted estimator.
     n_shown : int, default=20
         Number of candidates to draw.
 
@@ -350,8 +351,8 @@ class SearchDisplay:
     ax_: Any
     figure_: Any
 
-    def __init__(self, model: Any, n_shown: int = 20):
-        self.model, self.n_shown = model, n_shown
+    def __init__(self, table: SearchTable, n_shown: int = 20):
+        self.table, self.n_shown = table, n_shown
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, n_shown: int = 20, ax: Any = None) -> SearchDisplay:
@@ -370,7 +371,14 @@ class SearchDisplay:
         -------
         display : SearchDisplay
         """
-        return cls(last_step(estimator), n_shown).plot(ax)
+        final = last_step(estimator)
+        table = vars(final).get("search_")
+        if not table:
+            raise ValueError(
+                f"SearchDisplay draws the candidates of a search; this {type(final).__name__} compared none. Fit it "
+                'with an argument that is "auto", such as n_components.'
+            )
+        return cls(table, n_shown).plot(ax)
 
     def plot(self, ax: Any = None) -> SearchDisplay:
         """Draw the plot.
@@ -384,8 +392,19 @@ class SearchDisplay:
         -------
         display : SearchDisplay
         """
-        self.ax_ = plot_search(self.model, ax, self.n_shown)
-        self.figure_ = self.ax_.figure
+        table, shown = self.table, self.table.ranked()[: self.n_shown][::-1]  # the best one is drawn last, at the top
+        if ax is None:
+            ax = plt.subplots(figsize=(8, 1.2 + 0.27 * len(shown)), layout="constrained")[1]
+        self.ax_, self.figure_ = ax, ax.figure
+        for height, number in enumerate(shown):
+            candidate, tint = table.candidates[number], colour(0 if number == table.chosen else 1)
+            error = 0.0 if np.isnan(candidate.standard_error) else candidate.standard_error
+            ax.errorbar(candidate.score, height, xerr=error, color=tint, marker="o", markersize=5, capsize=2)
+        labels = [", ".join(str(v) for v in table.candidates[number].what.values()) for number in shown]
+        ax.set_yticks(range(len(shown)), labels, fontsize=8)
+        ax.get_yticklabels()[-1].set_fontweight("bold")
+        ax.set(xlabel=table.criterion.replace("_", " ") + " of held-out samples")
+        ax.grid(axis="x", alpha=0.3)
         return self
 
 

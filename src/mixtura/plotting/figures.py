@@ -1,4 +1,4 @@
-"""Plots of mixtures with two features, of the history of a fit, and of the features of a network."""
+"""Plots of mixtures with two features, of bases, and of the features of a network."""
 
 from __future__ import annotations
 
@@ -62,73 +62,6 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     names = fitted_of(model).get("feature_names_in_", ("feature 0", "feature 1"))
     ax.set(xlim=box[0], ylim=box[1], xlabel=str(names[0]), ylabel=str(names[1]))
     ax.legend(title="class", fontsize=8, framealpha=0.9)
-    return ax
-
-
-def plot_history(model: Any, ax: Axes | None = None) -> Axes:
-    """Plot the objective per sample against the iteration of the last fit.
-
-    Parameters
-    ----------
-    model : estimator
-        A fitted estimator with a `history_`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; a new figure if None.
-
-    Returns
-    -------
-    ax : matplotlib.axes.Axes
-    """
-    check_is_fitted(model)
-    if not fitted_of(model).get("history_"):
-        raise ValueError(
-            f"plot_history needs at least one iteration in history_; this {type(model).__name__} has none. Fit it with "
-            f"max_iter=1 or more."
-        )
-    ax = plt.subplots()[1] if ax is None else ax
-    iterations = [record.iteration for record in model.history_]
-    ax.plot(iterations, [record.objective for record in model.history_], color=COLOURS[0], marker="o", markersize=3)
-    ax.set(xlabel="iteration", ylabel="objective per sample")
-    ax.locator_params(axis="x", integer=True)
-    return ax
-
-
-def plot_search(model: Any, ax: Axes | None = None, n_shown: int = 20) -> Axes:
-    """Plot the candidates of a search with their standard errors, the best at the top.
-
-    Parameters
-    ----------
-    model : fitted estimator
-        With a `search_` table.
-    ax : Axes, default=None
-        Axes to draw on; None creates a figure.
-    n_shown : int, default=20
-        Number of candidates to show.
-
-    Returns
-    -------
-    ax : Axes
-    """
-    check_is_fitted(model)
-    table = vars(model).get("search_")
-    if not table:
-        raise ValueError(
-            f"plot_search draws the candidates of a search; this {type(model).__name__} compared none. Fit it with an "
-            'argument that is "auto", such as n_components.'
-        )
-    shown = table.ranked()[:n_shown]
-    ax = plt.subplots(figsize=(8, 1.2 + 0.27 * len(shown)), layout="constrained")[1] if ax is None else ax
-    for height, number in enumerate(reversed(shown)):
-        candidate, chosen = table.candidates[number], number == table.chosen
-        error = 0.0 if np.isnan(candidate.standard_error) else candidate.standard_error
-        ax.errorbar(
-            candidate.score, height, xerr=error, color=COLOURS[0 if chosen else 1], marker="o", markersize=5, capsize=2
-        )
-    labels = [", ".join(str(v) for v in table.candidates[number].what.values()) for number in reversed(shown)]
-    ax.set_yticks(range(len(shown)), labels, fontsize=8)
-    ax.get_yticklabels()[-1].set_fontweight("bold")
-    ax.set(xlabel=table.criterion.replace("_", " ") + " of held-out samples")
-    ax.grid(axis="x", alpha=0.3)
     return ax
 
 
