@@ -497,7 +497,7 @@ class AveragedMixtureClassifier(DensityClassifier, _Averaged):
             with computing(), recorded(self, training=source):
                 base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
                 plan = base._plan(source, labels.classes, objective)
-                if plan.interrupted is not None:
+                if plan.selection is not None and plan.selection.interrupted:
                     raise KeyboardInterrupt
                 self._check_solver(base, plan)
                 rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, Full
-from mixtura.engine.sources import Source
+from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import (
     MixtureEstimator,
@@ -49,7 +49,7 @@ from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import MixtureSolver, Objective, Prior, Structure
 from mixtura.selection.automatic import LARGEST_DENSE, SearchSpace, choose_automatically
 from mixtura.selection.folds import checked_cv, renumbered
-from mixtura.selection.plan import OTHER_PRIORS, Plan, is_auto, make_prior
+from mixtura.selection.plan import OTHER_PRIORS, Plan, PresetSearch, Trained, is_auto, make_prior
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
 from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import storable
@@ -241,22 +241,38 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         -------
         self : MixtureClassifier
         """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any] | None = None) -> Any:
+        """Fit the classifier; `validation` are samples and labels for a preset that selects settings on them."""
         with whole_fit(self):
             checks.switch("warm_start", self.warm_start)
             self._check_choice()
             checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+            self._n_starts()
             objective = self._objective()
             self._requested_solver()
             source, classes = self._read_problem(X, y, sample_weight, objective)
+            held_out = None if validation is None else self._read_validation(*validation, classes)
             self.running_ = None
-            n_starts = self._n_starts()
-            with computing(), recorded(self, training=source):
-                plan = self._settled(self._plan(source, classes, objective))
-                best = self._interrupted_fit(plan)
-                if best is None:
-                    best = best_of(n_starts if plan.selection is None else 1, lambda: self._fit_once(plan))
-            self._keep(best, plan)
+            with computing(), recorded(self, training=source, held_out=held_out):
+                trained = self._train(replace(self._plan(source, classes, objective), held_out=held_out))
+            vars(self).update(trained.attributes)
+            self._keep(trained.result, trained.plan)
         return self
+
+    def _search(self, plan: Plan) -> PresetSearch | None:
+        """The search of a preset, which also trains; None: the solver trains."""
+        return None
+
+    def _train(self, plan: Plan) -> Trained:
+        search, selection = self._search(plan), plan.selection
+        if search is not None:
+            with trial_watcher(self.verbose, type(self).__name__) as watch:
+                return search.fit(plan, self._given_start(plan), watch)
+        if selection is not None and selection.interrupted:
+            return Trained(plan.interrupted(selection.start), plan)
+        return Trained(best_of(self._n_starts() if selection is None else 1, lambda: self._fit_once(plan)), plan)
 
     def _problem_of(self, source: Source, objective: Objective) -> Problem:
         """The problem of the fitted model for other samples, with the selected prior."""
@@ -275,10 +291,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             generator,
             checks.memory_limit(self.memory_limit),
         ).problem
-
-    def _settled(self, plan: Plan) -> Plan:
-        """Complete the plan with choices that depend on the data; presets override this."""
-        return plan
 
     def _n_starts(self) -> int:
         n_init = checks.count("n_init", self.n_init)
@@ -333,6 +345,19 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
+
+    def _read_validation(self, X: Any, y: Any, classes: np.ndarray) -> TensorSource:
+        """Validation samples and their labels, which must be classes of the training set."""
+        rows = self._read_rows(X, reset=False)
+        labels = read_labels(y, len(rows), None, type(self).__name__)
+        strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
+        if labels.numbers is None or strangers:
+            raise ValueError(
+                f"y_val must hold one label per row, each of them a class of y; got {strangers or 'soft labels'}."
+            )
+        numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
+        values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
+        return TensorSource(values, numbers.to(values.device))
 
     def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
         if self.class_weight is None:
@@ -448,8 +473,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
             counts = [1] * len(plan.classes)
             return replace(plan, prior=make_prior("default" if is_auto(prior) else prior, plan.description, counts))
         plan = replace(plan.with_warp(choice.warp), n_components=choice.n_components, selection=choice)
-        if choice.interrupted:
-            plan = replace(plan, interrupted=choice.start)
         structure = choice.structure if is_auto(self.covariance_type) else plan.structure
         chosen = make_prior(choice.prior, plan.description, choice.n_components)
         return replace(plan, structure=structure, prior=chosen)
@@ -474,33 +497,24 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
     def _fit_once(self, plan: Plan) -> FitResult:
-        solver = self._solver(plan)
+        solver, limits = self._solver(plan), self._limits(plan)
         start = self._given_start(plan)
         if start is None:
             start = self._new_start(plan)
             if solver.needs_fit:
-                result = self._run(EM(), plan.generative, start)
+                result = run(EM(), plan.generative, start, *limits)
                 start = plan.converted(result.mixture)
                 if result.outcome is Outcome.INTERRUPTED:
                     return replace(result, mixture=start)
         elif not solver.needs_fit:
             checks.has_update(plan.structure)
         seed = int(torch.randint(2**31 - 1, (), generator=plan.generator))
-        result = self._run(solver, replace(plan.problem, seed=seed), start)
+        result = run(solver, replace(plan.problem, seed=seed), start, *limits)
         return result if solver.needs_fit else replace(result, mixture=plan.converted(result.mixture))
 
-    def _run(self, solver: MixtureSolver, problem: Problem, start: Mixture) -> FitResult:
-        max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        return run(solver, problem, start, max_iter, tol)
-
-    def _interrupted_fit(self, plan: Plan) -> FitResult | None:
-        """The best model of a selection interrupted by Ctrl-C; None without an interruption."""
-        mixture = plan.interrupted
-        if mixture is None:
-            return None
-        if plan.class_prior is not None:
-            mixture = mixture.with_class_prior(plan.class_prior)
-        return FitResult(plan.converted(mixture), Outcome.INTERRUPTED, ())
+    def _limits(self, plan: Plan) -> tuple[int, float]:
+        """max_iter and tol."""
+        return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
 
     def _task(self, plan: Plan, seen: Source, column: int) -> Task:
         """Return the same plan for a part of its samples, or with other weights, to be fitted together with others."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,11 @@ import numpy as np
 from mixtura import checks
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.progress import trial_watcher
-from mixtura.objectives import Conditional, Hybrid
 from mixtura.roles import Objective
-from mixtura.selection.penalties import Growth, PenaltySearch, Setting, SettingChoice
+from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
+from mixtura.selection.penalties import PenaltySearch
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
-from mixtura.solvers import FitResult
 from mixtura.values.storable import storable
 
 
@@ -162,7 +159,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         share = 0.0 if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
         checks.switch("early_stopping", self.early_stopping)
         checks.fraction("validation_fraction", self.validation_fraction)
-        return Hybrid(share, Conditional()) if share > 0 else Conditional()
+        return make_objective(share)
 
     def _limits(self, plan: Plan) -> tuple[int, float]:
         """max_iter and tol; by default tol changes the log posterior of all labels by less than 0.4."""
@@ -181,28 +178,13 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return PenaltySearch(
             prior=self.prior,
             tradeoff=self.tradeoff,
+            known=Setting(self.prior_, self.tradeoff_) if self._goes_on else None,
             cv=self._cv,
             early_stopping=bool(self.early_stopping),
             validation_fraction=self.validation_fraction,
             grows=is_auto(self.n_components),
             limits=self._limits(plan),
+            n_init=self._n_starts(),
             new_start=lambda part, problem: self._new_start(part, self.init, problem),
             first_start=lambda part, problem: self._new_start(part, "kmeans", problem),
         )
-
-    def _settled(self, plan: Plan) -> Plan:
-        """Return the plan with the settings selected on held-out samples for arguments "auto"."""
-        checks.has_update(plan.structure)
-        if not self._goes_on:
-            with trial_watcher(self.verbose, type(self).__name__) as watch:
-                choice = self._search(plan).choose(plan, watch)
-            self.growth_, self.search_, self.validation_scores_ = choice.growth, choice.table, []
-            self.prior_, self.tradeoff_ = choice.setting.prior, choice.setting.tradeoff
-            plan = replace(plan, interrupted=choice.mixture)
-        return Setting(self.prior_, self.tradeoff_).of(plan, plan.n_components)
-
-    def _fit_once(self, plan: Plan) -> FitResult:
-        choice = SettingChoice(Setting(self.prior_, self.tradeoff_), () if self._goes_on else self.growth_)
-        result = self._search(plan).fit(plan, choice, self._given_start(plan))
-        self.validation_scores_ = list(result.scores)
-        return result

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from mixtura import checks
-from mixtura.engine.sources import Block, TensorSource
-from mixtura.engine.threads import computing
 from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.input import read_labels
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.whole_fits import whole_fit
-from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.roles import Objective
-from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
-from mixtura.selection.tradeoffs import PATH, TradeoffFit, TradeoffSearch, typical_margin
-from mixtura.solvers import EM, FitResult, Gradient, Outcome, run
-from mixtura.solvers.gradient import together
+from mixtura.selection.tradeoffs import PATH, TradeoffSearch
+from mixtura.solvers import Gradient
 from mixtura.values.storable import storable
 
-SMALLEST_HELD_OUT = 20  # with fewer samples trade-offs cannot be compared
 DISCRIMINATIVE = ("margin", "conditional")
 
 
@@ -202,108 +187,33 @@ class HybridMixtureClassifier(MixtureClassifier):
         -------
         self : HybridMixtureClassifier
         """
-        with whole_fit(self):
-            self._check_arguments()
-            source, classes = self._read_problem(X, y, sample_weight, self._objective())
-            kept, held_out = self._split(together(source), classes, X_val, y_val)
-            with computing(), recorded(self, training=kept, held_out=held_out):
-                plan = self._plan(kept, classes, self._objective())
-                start = self._generative(plan)
-                search = self._search(plan, start.mixture)
-                with trial_watcher(self.verbose, type(self).__name__) as watch:
-                    best, table = search.choose(plan, start, held_out, watch)
-                if held_out is not None and X_val is None and not best.interrupted:
-                    plan = self._plan(source, classes, self._objective())
-                    best = search.again(plan, self._generative(plan), best)
-            self.search_ = table
-            self.margin_, self.tradeoff_, self.n_epochs_ = search.margin, best.tradeoff, best.epoch
-            self.validation_scores_ = list(best.result.scores)
-            self._keep(replace(best.result, outcome=_outcome(best)), plan)
-        return self
+        return self._fit(X, y, sample_weight, None if X_val is None else (X_val, y_val))
 
-    def _check_arguments(self) -> None:
-        checks.switch("warm_start", self.warm_start)
-        checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+    def _objective(self) -> Hybrid:
+        """The objective, with placeholders for a trade-off and a margin that are selected later."""
         checks.count("n_epochs", self.n_epochs, 0)
         checks.count("batch_size", self.batch_size)
         checks.positive("learning_rate", self.learning_rate)
         if self.validation_fraction is not None:
             checks.fraction("validation_fraction", self.validation_fraction)
-        if not is_auto(self.margin):
-            checks.positive("margin", self.margin, ' or "auto"')
-
-    def _objective(self) -> Hybrid:
-        """Return the kind of objective; trade-off and margin may be selected later."""
+        margin = 1.0 if is_auto(self.margin) else checks.positive("margin", self.margin, ' or "auto"')
         tradeoff = PATH[0] if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
-        checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
-        weight = checks.non_negative("unlabeled_weight", self.unlabeled_weight)
-        other: Objective = Conditional()
-        if self.discriminative == "margin":
-            other = Margin(1.0 if is_auto(self.margin) else float(self.margin))
-        return Hybrid(tradeoff, other, weight)
+        kind = checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
+        other = Margin(float(margin)) if kind == "margin" else Conditional()
+        return Hybrid(tradeoff, other, float(checks.non_negative("unlabeled_weight", self.unlabeled_weight)))
 
-    def _search(self, plan: Plan, start: Mixture) -> TradeoffSearch:
-        margin = None
-        if self.discriminative == "margin":
-            margin = typical_margin(start, plan) if is_auto(self.margin) else float(self.margin)
+    def _search(self, plan: Plan) -> TradeoffSearch:
+        random_state, _ = self._generator()
+        prior = self.prior if plan.selection is None else plan.selection.prior
         return TradeoffSearch(
-            tradeoff=None if is_auto(self.tradeoff) else float(self.tradeoff),
-            margin=margin,
-            unlabeled_weight=float(self.unlabeled_weight),
+            objective=self._objective(),
+            selects_tradeoff=is_auto(self.tradeoff),
+            selects_margin=self.discriminative == "margin" and is_auto(self.margin),
+            prior="default" if is_auto(prior) else prior,
             solver=Gradient("adam", float(self.learning_rate), batch_size=self.batch_size),
             n_epochs=self.n_epochs,
-            seed=self._seed(),
+            limits=self._limits(plan),
+            validation_fraction=None if self.validation_fraction is None else float(self.validation_fraction),
+            seed=int(random_state.randint(2**31 - 1)),
+            new_start=lambda part, problem: self._new_start(part, problem=problem),
         )
-
-    def _seed(self) -> int:
-        random_state, _ = self._generator()
-        return int(random_state.randint(2**31 - 1))
-
-    def _split(
-        self, block: Block, classes: np.ndarray, X_val: Any, y_val: Any
-    ) -> tuple[TensorSource, TensorSource | None]:
-        """Return the training and the held-out samples."""
-        whole = TensorSource(block.rows, block.labels, block.shares, block.weights)
-        if X_val is not None:
-            return whole, self._given_validation(X_val, y_val, classes, block)
-        if self.validation_fraction is None or block.labels is None:
-            return whole, None
-        fraction, generator = float(self.validation_fraction), torch.Generator().manual_seed(self._seed())
-        parts = hold_outs(fraction, block.labels, generator, weights=block.weights, smallest=SMALLEST_HELD_OUT)
-        if not parts:
-            return whole, None
-        return part_of(block, parts[0].kept), part_of(block, parts[0].held_out)
-
-    def _given_validation(self, X_val: Any, y_val: Any, classes: np.ndarray, block: Block) -> TensorSource:
-        rows = self._read_rows(X_val, reset=False)
-        labels = read_labels(y_val, len(rows), None, type(self).__name__)
-        strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
-        if labels.numbers is None or strangers:
-            raise ValueError(
-                f"y_val must hold one label per row, each of them a class of y; got {strangers or 'soft labels'}."
-            )
-        numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
-        values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
-        return TensorSource(values.to(block.rows), numbers.to(block.rows.device))
-
-    def _generative(self, plan: Plan) -> FitResult:
-        """Return the initial mixture: fitted by EM, or given."""
-        given = self._given_start(plan)
-        if given is not None:
-            return FitResult(given, Outcome.CONVERGED, ())
-        problem = replace(plan.problem, objective=replace(self._objective(), tradeoff=1.0))
-        max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
-        result = run(EM(), problem, self._new_start(plan, problem=problem), max_iter, tol)
-        return replace(result, mixture=plan.converted(result.mixture))
-
-
-def _outcome(best: TradeoffFit) -> Outcome:
-    """Return the outcome of a fit; reaching the number of epochs is not a failure to converge."""
-    limit = best.result.outcome is Outcome.LIMIT
-    return Outcome.HELD_OUT if limit else best.result.outcome
-
-
-def part_of(block: Block, chosen: Tensor) -> TensorSource:
-    """Return some samples of a block, with their labels and weights."""
-    known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
-    return TensorSource(block.rows[chosen], *known)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from mixtura import checks
-from mixtura.engine.passes import summarise
-from mixtura.engine.sources import Source, TensorSource, locate
-from mixtura.init.description import describe
-from mixtura.init.splitting import split, unexplained
+from mixtura.init.splitting import unexplained
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
-from mixtura.roles import Objective
-from mixtura.selection.folds import hold_outs
-from mixtura.selection.plan import Plan, is_auto, make_prior
+from mixtura.selection.discriminative_fits import (
+    Fold,
+    Growth,
+    Limits,
+    Setting,
+    adapt_to_prior,
+    add_components,
+    fit_discriminative,
+    fit_generative,
+    fit_until_best,
+    make_folds,
+    repeat_growth,
+    weight_of,
+    with_prior,
+)
+from mixtura.selection.plan import Plan, Trained, is_auto
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.table import SearchTable
-from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, Problem, run
-from mixtura.values.storable import storable
+from mixtura.solvers import BaumWelch, FitResult, Outcome, Problem, best_of, run
 
 # The two penalties: the target of the variances, in units of those that (default-prior) expects, and the number of
 # pseudo-samples at the class mean for the mean of every component.
@@ -41,43 +45,6 @@ SMALLEST_GAIN = 2.0  # in the summed log posterior of held-out labels, for one m
 PATIENCE = 2  # consecutive splits without a gain after which growing ends
 SMALLEST_HELD_OUT = 20  # samples for early stopping
 
-# max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
-Limits = tuple[int, float]
-
-
-@storable("setting")
-@dataclass(frozen=True)
-class Setting:
-    """A prior, as `MixtureClassifier` takes it, and the weight of the generative likelihood in the objective."""
-
-    prior: Any
-    tradeoff: float
-
-    @property
-    def what(self) -> dict[str, Any]:
-        """The setting as a table shows it."""
-        penalties = {"prior": self.prior}
-        if isinstance(self.prior, Shrinkage):
-            penalties = {"scale": self.prior.scale, "mean_strength": self.prior.mean_strength}
-        return penalties | {"tradeoff": self.tradeoff}
-
-    def of(self, plan: Plan, n_components: list[int]) -> Plan:
-        """The plan with this setting and these numbers of components."""
-        return replace(with_prior(plan, self.prior, n_components), objective=separating(self.tradeoff))
-
-
-@storable("growth")
-@dataclass(frozen=True)
-class Growth:
-    """A step that adds components: which classes, whether all of their components are split, and under which setting.
-
-    If not all are split, the component that explains its samples worst is, in each of these classes.
-    """
-
-    classes: tuple[int, ...]
-    every: bool
-    setting: Setting
-
 
 @dataclass(frozen=True)
 class SettingChoice:
@@ -90,129 +57,6 @@ class SettingChoice:
     growth: tuple[Growth, ...] = ()
     table: SearchTable | None = None
     mixture: Mixture | None = None
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A plan without the held-out samples, those samples, and a generative start."""
-
-    plan: Plan
-    held_out: TensorSource
-    start: Mixture
-
-    @property
-    def n_held_out(self) -> int:
-        """Number of held-out samples."""
-        return sum(len(block.rows) for block in self.held_out.blocks())
-
-    def score(self, mixture: Mixture) -> tuple[float, float]:
-        """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
-        summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
-        return summary.value, summary.weight
-
-
-def with_prior(plan: Plan, prior: Any, n_components: list[int]) -> Plan:
-    """The plan for these numbers of components, under a prior as `MixtureClassifier` takes it."""
-    chosen = make_prior(prior, plan.description, n_components)
-    return replace(plan, n_components=n_components, prior=chosen)
-
-
-def counts_of(mixture: Mixture) -> list[int]:
-    """Components per class."""
-    return [part.stop - part.start for part in mixture.class_slices]
-
-
-def separating(tradeoff: float) -> Objective:
-    """The objective with this weight of the generative likelihood."""
-    return Hybrid(tradeoff, Conditional()) if tradeoff > 0 else Conditional()
-
-
-def generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
-    """EM with the default prior. Under strong penalties all components of a class would coincide."""
-    return complete(run(EM(), with_prior(plan, "default", counts_of(start)).generative, start, *limits)).mixture
-
-
-def described(plan: Plan, setting: Setting, start: Mixture) -> Mixture:
-    """A generative start after one step of EM under a prior.
-
-    It moves the variances to the range of the prior. Baum-Welch alone would need many short steps for that.
-    """
-    return EM().step(setting.of(plan, counts_of(start)).generative, start)[0]
-
-
-def refitted(plan: Plan, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
-    """A fit by Baum-Welch from a start."""
-    return complete(run(BaumWelch(), setting.of(plan, counts_of(start)).problem, start, *limits)).mixture
-
-
-def stopped(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> FitResult:
-    """A fit by Baum-Welch, stopped at the step that predicts the held-out samples best."""
-    problem = setting.of(fold.plan, counts_of(start)).problem
-    return complete(run(BaumWelch(), problem, start, *limits, held_out=HeldOut(lambda mixture: fold.score(mixture)[0])))
-
-
-def complete(result: FitResult) -> FitResult:
-    """A fit, unless Ctrl-C broke it off: half a fit is no candidate."""
-    if result.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
-    return result
-
-
-def cut(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
-    """A generative start with more components: those that a fit explains worst are split (growing)."""
-    about = plan.description
-    for own_class in step.classes:
-        counts = unexplained(fit, about, own_class)
-        numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
-        for number in numbers:  # from the last one, so that the others keep their numbers
-            start = split(start, about, own_class, number)
-    return generative(plan, start, limits)
-
-
-def grow(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
-    """A generative start with the components that a search added."""
-    for step in steps:
-        fit = refitted(plan, step.setting, described(plan, step.setting, start), limits)
-        start = cut(plan, start, fit, step, limits)
-    return start
-
-
-def make_folds(plan: Plan, cv: Any, start: Callable[[Plan], Mixture]) -> list[Fold]:
-    """Hold out the labeled samples part by part.
-
-    `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
-    """
-    rows, labels, weights = _described(plan) if isinstance(cv, Real) else _in_memory(plan, cv)
-
-    def source(chosen: Tensor) -> TensorSource:
-        return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
-
-    parts = hold_outs(cv, labels, plan.generator, weights=weights)
-    labeled = labels >= 0
-    return [_fold(plan, source(part.kept & labeled), source(part.held_out), start) for part in parts]
-
-
-def _described(plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
-    samples = plan.description.samples[: len(plan.n_components)]
-    rows = torch.cat([rows for rows, _ in samples])
-    labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    return rows, labels, torch.cat([weights for _, weights in samples])
-
-
-def _in_memory(plan: Plan, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    block = next(iter(plan.source.blocks()))
-    if block.labels is None or len(block.rows) < plan.description.n_rows:
-        raise ValueError(
-            f"cv as splits needs samples in memory with one label each; pass a number instead of a {type(cv).__name__}."
-        )
-    return block.rows, block.labels, block.weights
-
-
-def _fold(plan: Plan, kept: TensorSource, held_out: TensorSource, start: Callable[[Plan], Mixture]) -> Fold:
-    description = describe(kept, len(plan.n_components), plan.generator)
-    counts = [min(n, len(rows)) for n, (rows, _) in zip(plan.n_components, description.samples, strict=False)]
-    smaller = replace(plan, source=kept, description=description, n_components=counts)
-    return Fold(smaller, held_out, start(smaller))
 
 
 Place = tuple[int, ...]
@@ -325,14 +169,14 @@ class Climb:
         setting = self.grid[place]
         mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
         score, error = self.score(mixtures)
-        what = setting.what | {"n_components": tuple(counts_of(mixtures[0]))}
+        what = setting.what | {"n_components": tuple(mixtures[0].class_sizes)}
         return Trial(what, -score, error, Optimum(place, score, mixtures))
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
-        start = described(fold.plan, setting, start)
+        start = adapt_to_prior(fold.plan, setting, start)
         if self.early_stopping:
-            return stopped(fold, setting, start, self.limits).mixture
-        return refitted(fold.plan, setting, start, self.limits)
+            return fit_until_best(fold, setting, start, self.limits).mixture
+        return fit_discriminative(fold.plan, setting, start, self.limits)
 
     def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
         """Split all components, then one at a time, while held-out samples gain (growing)."""
@@ -364,7 +208,7 @@ class Climb:
 
     def _tried(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
         more = [
-            cut(fold.plan, start, fit, step, self.limits)
+            add_components(fold.plan, start, fit, step, self.limits)
             for fold, start, fit in zip(self.folds, starts, optimum.mixtures, strict=True)
         ]
         return more, self.climbed(more, self.grid.near(optimum.place))
@@ -374,7 +218,7 @@ class Climb:
         totals: dict[int, float] = {}
         for c in range(len(mixtures[0].class_slices)):
             most = min(MOST_COMPONENTS, *(len(fold.plan.description.samples[c][0]) for fold in self.folds))
-            count = max(counts_of(mixture)[c] for mixture in mixtures)
+            count = max(mixture.class_sizes[c] for mixture in mixtures)
             if c not in left_out and (2 * count if every else count + 1) <= most:
                 pairs = zip(mixtures, self.folds, strict=True)
                 totals[c] = sum(float(unexplained(m, fold.plan.description, c).max()) for m, fold in pairs)
@@ -395,11 +239,6 @@ class Climb:
             return mean, math.nan
         spread = sum(weight * (value / weight - mean) ** 2 for value, weight in pairs) / total
         return mean, math.sqrt(spread / (len(pairs) - 1))
-
-
-def weight_of(rows: Source) -> float:
-    """The weight of all rows."""
-    return float(sum(len(b.rows) if b.weights is None else float(b.weights.sum()) for b in rows.blocks()))
 
 
 def uphill(look: Callable[[Place], float], best: Place) -> Place:
@@ -425,8 +264,10 @@ class PenaltySearch:
 
     Parameters
     ----------
-    prior, tradeoff, cv, early_stopping, validation_fraction
+    prior, tradeoff, cv, early_stopping, validation_fraction, n_init
         As in `DiscriminativeMixtureClassifier`.
+    known : Setting or None
+        The setting of a fit that is continued; None if it is to be selected.
     grows : bool
         Whether the numbers of components are to be chosen.
     limits : tuple
@@ -439,13 +280,30 @@ class PenaltySearch:
 
     prior: Any
     tradeoff: Any
+    known: Setting | None
     cv: Any
     early_stopping: bool
     validation_fraction: float
     grows: bool
     limits: Limits
+    n_init: int
     new_start: Callable[[Plan, Problem], Mixture]
     first_start: Callable[[Plan, Problem], Mixture]
+
+    def fit(self, plan: Plan, given: Mixture | None, watch: Callable[[Trial[Optimum]], None] | None = None) -> Trained:
+        """Select penalties and numbers of components by cross-validation; then train with all samples."""
+        checks.has_update(plan.structure)
+        choice = self.choose(plan, watch) if self.known is None else SettingChoice(self.known)
+        plan = choice.setting.of(plan, plan.n_components)
+        if choice.mixture is not None:
+            result = plan.interrupted(choice.mixture)
+        else:
+            result = best_of(self.n_init, lambda: self._train(plan, choice, given))
+        attributes: dict[str, Any] = {"validation_scores_": list(result.scores)}
+        if self.known is None:
+            attributes |= {"search_": choice.table, "growth_": choice.growth}
+            attributes |= {"prior_": choice.setting.prior, "tradeoff_": choice.setting.tradeoff}
+        return Trained(result, plan, attributes)
 
     def choose(self, plan: Plan, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
         """Compare settings, if there is something to choose."""
@@ -458,20 +316,19 @@ class PenaltySearch:
 
     def _generative(self, plan: Plan, new_start: Callable[[Plan, Problem], Mixture]) -> Mixture:
         problem = with_prior(plan, "default", plan.n_components).generative
-        return generative(plan, new_start(plan, problem), self.limits)
+        return fit_generative(plan, new_start(plan, problem), self.limits)
 
-    def start_of(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> Mixture:
-        """Return the generative start of a fit, with the components that the search added."""
+    def _start(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> Mixture:
+        """The generative start of a fit, with the components that the search added."""
         if given is not None and not choice.growth:
             return given
         start = self._generative(plan, self.new_start) if given is None else given
-        return described(plan, choice.setting, grow(plan, start, choice.growth, self.limits))
+        return adapt_to_prior(plan, choice.setting, repeat_growth(plan, start, choice.growth, self.limits))
 
-    def fit(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult:
-        """Train with all samples; the scores of the result are those of the held-out samples that set its length."""
-        start = self.start_of(plan, choice, given)
-        length = self._length(plan, choice, given)
-        problem = choice.setting.of(plan, counts_of(start)).problem
+    def _train(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult:
+        """Train with all samples; with early stopping, as many steps as were best for held-out samples."""
+        start, length = self._start(plan, choice, given), self._length(plan, choice, given)
+        problem = choice.setting.of(plan, start.class_sizes).problem
         max_iter = self.limits[0] if length is None else length.best_iteration
         result = run(BaumWelch(), problem, start, max_iter, self.limits[1])
         if length is None:
@@ -480,13 +337,13 @@ class PenaltySearch:
         return replace(result, scores=length.scores, outcome=Outcome.HELD_OUT if ended else result.outcome)
 
     def _length(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult | None:
-        """Return a fit that held-out samples ended; None where they are not asked, or too few."""
+        """A fit to a part of the samples, ended by the others; None without early stopping or with too few samples."""
         if not self.early_stopping:
             return None
-        folds = make_folds(plan, float(self.validation_fraction), lambda part: self.start_of(part, choice, given))
+        folds = make_folds(plan, float(self.validation_fraction), lambda part: self._start(part, choice, given))
         for fold in folds:
             if fold.n_held_out >= SMALLEST_HELD_OUT:
-                result = stopped(fold, choice.setting, fold.start, self.limits)
+                result = fit_until_best(fold, choice.setting, fold.start, self.limits)
                 weight = fold.score(result.mixture)[1]
                 return replace(result, scores=tuple((number, score / weight) for number, score in result.scores))
         return None

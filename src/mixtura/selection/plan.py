@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import Source, warped
+from mixtura.engine.sources import Source, TensorSource, warped
 from mixtura.init.description import Description, describe
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import ConjugatePrior, Objective, Prior, Structure
-from mixtura.solvers.problem import Problem
+from mixtura.solvers import FitResult, Outcome, Problem
 from mixtura.values.extents import Frame
 
 # Without a prior, variances stay above this fraction of the pooled variance, since the likelihood is unbounded.
@@ -40,8 +40,8 @@ class Plan:
     class_prior: Tensor | None
     generator: torch.Generator
     memory_limit: int
-    selection: Any = None  # table of the search, if there was one
-    interrupted: Mixture | None = None  # best model of a search that Ctrl-C interrupted
+    selection: Any = None  # the choice of the automatic search, if there was one
+    held_out: TensorSource | None = None  # validation samples that the user passed
     warp: Warp | None = None  # already applied to source and description
     log_slope: float = 0.0  # mean contribution of the transform to the log density of a sample
 
@@ -58,6 +58,18 @@ class Plan:
     def converted(self, mixture: Mixture) -> Mixture:
         """Convert a mixture fitted by EM to the requested structure."""
         return replace(mixture, covariance=self.structure.converted(mixture.covariance))
+
+    def of_part(self, source: Source) -> Plan:
+        """Return the same plan for some of the samples; its prior remains that of all samples."""
+        description = describe(source, len(self.classes), self.generator)
+        counts = [min(n, len(rows)) for n, (rows, _) in zip(self.n_components, description.samples, strict=False)]
+        return replace(self, source=source, description=description, n_components=counts, selection=None)
+
+    def interrupted(self, mixture: Mixture) -> FitResult:
+        """The result of a search that Ctrl-C interrupted: its best model."""
+        if self.class_prior is not None:
+            mixture = mixture.with_class_prior(self.class_prior)
+        return FitResult(self.converted(mixture), Outcome.INTERRUPTED, ())
 
     def with_warp(self, warp: Warp | None) -> Plan:
         """Return the same plan for transformed features."""
@@ -106,6 +118,23 @@ class Plan:
         low = (mixture.covariance.variances() <= 2 * self.floor) & self.description.varies
         numbers = low.any(1).nonzero()[:, 0].tolist()
         return (f"a variance of component {numbers[0]} was raised to the smallest allowed variance",) if numbers else ()
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The fit of a preset, its plan with the selected settings, and the fitted attributes that describe the search."""
+
+    result: FitResult
+    plan: Plan
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class PresetSearch(Protocol):
+    """The training of a preset: it selects the settings that the arguments leave open, then trains with all samples."""
+
+    def fit(self, plan: Plan, given: Mixture | None, watch: Callable[[Any], None] | None) -> Trained:
+        """Train from the given mixture or, if it is None, from a new start; `watch` is called with every trial."""
+        ...
 
 
 def is_auto(value: Any) -> bool:
