@@ -292,7 +292,7 @@ class Data:
         known = (None if part is None else tensor(part, device) for part in (self.labels, self.shares, self.weights))
         return TensorSource(tensor(self.rows, device).to(dtype), *known)
 
-    def taken(self, index) -> "Data":
+    def select(self, index) -> "Data":
         """Some rows, or all in another order, or some twice."""
         parts = (self.rows, self.labels, self.shares, self.weights)
         return Data(*(None if part is None else part[index] for part in parts))

@@ -30,7 +30,7 @@ def updated(rows, actual: reference.Evaluated, constants, twin: reference.Twin, 
     return np.array(means), restricted(pooled / divisors[:, None, None])[groups]
 
 
-def grown(weights, numerators, denominators, n_iterations=20_000):
+def grow_weights(weights, numerators, denominators, n_iterations=20_000):
     """The growth transform of the speech recognisers (facts: k_m = max_l d_l / w_l - d_m / w_m), iterated."""
     rates = denominators / weights
     slack = rates.max() - rates

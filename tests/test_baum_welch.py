@@ -191,7 +191,7 @@ def test_weights_are_those_of_the_growth_transform(rng):
     actual = maximising_weights(
         *(torch.from_numpy(v) for v in (np.log(weights), numerators, denominators)), [slice(0, 6)], [1.0]
     )
-    assert_close(actual.exp(), reference_baum_welch.grown(weights, numerators, denominators), 1e-6)
+    assert_close(actual.exp(), reference_baum_welch.grow_weights(weights, numerators, denominators), 1e-6)
 
 
 def test_weights_of_any_size_stay_finite(rng):
@@ -203,7 +203,7 @@ def test_weights_of_any_size_stay_finite(rng):
     actual = maximising_weights(weights.log(), numerators, denominators, [slice(0, 6)], [1.0])
     assert torch.isfinite(actual).all()
     main = [1, 2, 5]
-    twin = reference_baum_welch.grown(*(v[main].numpy() for v in (weights, numerators, denominators)))
+    twin = reference_baum_welch.grow_weights(*(v[main].numpy() for v in (weights, numerators, denominators)))
     assert_close(actual[main].exp(), twin, 1e-6)
 
 
@@ -239,7 +239,7 @@ def test_it_ends_where_nothing_is_to_be_gained(rng, device):
 def test_it_stops_at_the_best_held_out_score(rng, device):
     """Few rows and no prior: the conditional likelihood of other rows rises first and falls later."""
     data = random_data(KINDS["labels"], rng, n_rows=400)
-    source, others = data.taken(np.arange(40)).source(device), data.taken(np.arange(40, 400)).source(device)
+    source, others = data.select(np.arange(40)).source(device), data.select(np.arange(40, 400)).source(device)
     solver, problem = BaumWelch(), conditional(source)
 
     def score(mixture) -> float:

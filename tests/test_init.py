@@ -58,7 +58,7 @@ def test_a_description_has_the_means_and_variances_of_the_observed_values(kind, 
 
 def test_a_description_of_batches_is_that_of_the_whole(rng, device, seeded):
     data = random_data(KINDS["all_hard"], rng)
-    batches = [data.taken(index) for index in np.split(np.arange(len(data.rows)), [5, 5, 30])]
+    batches = [data.select(index) for index in np.split(np.arange(len(data.rows)), [5, 5, 30])]
 
     def read(batch):
         return Block(tensor(batch.rows, device), tensor(batch.labels, device), None, tensor(batch.weights, device))

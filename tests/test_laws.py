@@ -237,7 +237,7 @@ def test_weight_two_is_a_row_repeated(case, name, make_prior, twin_prior, rng, d
     twice = rng.random(N_MANY) < 0.4
     base = np.ones(N_MANY) if data.weights is None else data.weights
     weighted = data.changed(weights=np.where(twice, 2 * base, base))
-    repeated = data.taken(np.repeat(np.arange(N_MANY), 1 + twice))
+    repeated = data.select(np.repeat(np.arange(N_MANY), 1 + twice))
     prior = make_prior(tensor(VARIANCES, device))
     first, second = (stepped(mixture, d, device, dtype, n_steps=3, prior=prior) for d in (weighted, repeated))
     assert_same_mixture(first, second, tolerance)
@@ -247,7 +247,7 @@ def test_weight_two_is_a_row_repeated(case, name, make_prior, twin_prior, rng, d
 def test_weight_zero_is_a_row_left_out(case, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(KINDS["missing"], rng, dtype, n_rows=N_MANY)
     kept = rng.random(N_MANY) < 0.7
-    weighted, fewer = data.changed(weights=kept.astype(float)), data.taken(kept)
+    weighted, fewer = data.changed(weights=kept.astype(float)), data.select(kept)
     first, second = (stepped(mixture, d, device, dtype, n_steps=5) for d in (weighted, fewer))
     assert_same_mixture(first, second, tolerance)
 

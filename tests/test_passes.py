@@ -296,7 +296,7 @@ def test_the_same_pass_gives_the_same_bits(rng, device, threads):
 def test_the_order_of_rows_does_not_matter(case, kind, rng, device, dtype, tolerance):
     mixture, data = random_mixture(case, rng, device), random_data(kind, rng, dtype)
     order = rng.permutation(N_ROWS)
-    source, shuffled = data.source(device, dtype), data.taken(order).source(device, dtype)
+    source, shuffled = data.source(device, dtype), data.select(order).source(device, dtype)
     frame = locate(source)
     assert_same_summary(
         summarise(mixture, shuffled, Joint(), frame), summarise(mixture, source, Joint(), frame), tolerance
@@ -363,7 +363,7 @@ def array_source(data, device, folder) -> ArraySource:
 
 
 def batch_source(data, device, sizes=(1, 0, 20, 3, 24)) -> BatchSource:
-    batches = [data.taken(index) for index in np.split(np.arange(len(data.rows)), np.cumsum(sizes)[:-1])]
+    batches = [data.select(index) for index in np.split(np.arange(len(data.rows)), np.cumsum(sizes)[:-1])]
 
     def read(batch: Data) -> Block:
         parts = (batch.rows, batch.labels, batch.shares, batch.weights)
