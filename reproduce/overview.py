@@ -5,7 +5,18 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from reproduce.comparison import BLOCKS, VERDICTS, Block, Cell, compared, counted, published, sentences
+from reproduce.comparison import (
+    BLOCKS,
+    NOT_COMPUTED,
+    NOT_HERE,
+    VERDICTS,
+    Block,
+    Cell,
+    compared,
+    counted,
+    published,
+    sentences,
+)
 from reproduce.registry import PAPERS
 from reproduce.stamps import RESULTS, ROOT
 
@@ -17,7 +28,7 @@ COLOURS = {
     "equal": "#eeeeee",
     "worse": "#f7c59f",
     "not comparable": "#ffffff",
-    "absent": "#ffffff",
+    "absent": "#fff3c4",
 }
 STYLE = """<style>
 .reproductions table { border-collapse: collapse; font-size: 0.8em; line-height: 1.25; margin: 0.4em 0 1.2em; }
@@ -44,8 +55,10 @@ def digits(value: float | None) -> str:
 
 
 def shown(cell: Cell) -> str:
+    if cell.reason == NOT_HERE:
+        return "<td></td>"
     if not cell.values:
-        return '<td class="absent">-</td>'
+        return f'<td class="absent" title="{escape(cell.reason)}">-</td>'
     spread = f" ± {digits(cell.error)}" if len(cell.values) > 1 else ""
     title = f"{cell.verdict}; {len(cell.values)} runs; published {cell.published}"
     text = f"{SIGNS[cell.verdict]} {digits(cell.mean)}{spread}"
@@ -95,15 +108,17 @@ def bar(block: Block, folder: Path) -> str:
 def summary(folder: Path) -> list[str]:
     """How many figures of each block are better, equal, worse or absent."""
     lines = ["<table>"]
-    heads = ["table", "ours", *(f"{SIGNS[verdict]} {verdict}" for verdict in VERDICTS), ""]
+    heads = ["table", "ours", *(f"{SIGNS[verdict]} {verdict}" for verdict in VERDICTS), "not computed", ""]
     lines.append("<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
     for block in BLOCKS:
         cells = counted(block, folder)
         totals = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
+        left = sum(cell.reason == NOT_COMPUTED for cell in cells)
         counts = "".join(
             f'<td class="{verdict.replace(" ", "-")}">{count}</td>' if count else "<td></td>"
             for verdict, count in totals.items()
         )
+        counts += f"<td>{left}</td>" if left else "<td></td>"
         names = f'<td class="name">{escape(block.table)}</td><td class="name">{escape(block.name)}</td>'
         lines.append(f"<tr>{names}{counts}<td>{bar(block, folder)}</td></tr>")
     return [*lines, "</table>", ""]
@@ -119,8 +134,9 @@ def page(folder: Path = RESULTS) -> str:
         "",
         "Each cell holds our mean ± standard error over seeds, splits or repetitions. A cell is *equal* if it differs",
         "from the published figure by at most one standard error, which combines ours with the published one (printed,",
-        "or the binomial error of the test samples). Otherwise it is *better* or *worse*. Training errors and sizes of",
-        "KJO03 are in published.json and not compared here.",
+        "or the binomial error of the test samples). Otherwise it is *better* or *worse*. An absent figure was not",
+        "computed, or its data are licensed or not published; the sentences of each table say which. Training errors",
+        "and sizes of KJO03 are in published.json and not compared here.",
         "",
         style(),
         "",
