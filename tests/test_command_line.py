@@ -271,6 +271,13 @@ def test_text_among_numbers_is_missing_and_said(folder):
     assert np.isnan(TableClassifier(columns=problem.columns).read(frame)["a"]).tolist().index(True) == 2
 
 
+def test_numbers_with_a_text_for_missing_ones_stay_numbers():
+    values = ["none" if number % 3 == 0 else str(0.1 * number) for number in range(90)]
+    problem = read_problem(pd.DataFrame({"a": values, "label": ["x", "y"] * 45}), "label")
+    assert problem.columns == [TableColumn("a")]
+    assert problem.notes == ["Column 'a' holds numbers; 30 other values, such as 'none', count as missing."]
+
+
 def test_tables_of_integers_stay_numeric():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.integers(0, 4, (40, 6))).add_prefix("pixel").assign(label=["x", "y"] * 20)

@@ -15,6 +15,7 @@ pytest.importorskip("typer", reason="typer is not installed: pip install 'mixtur
 
 import mixtura  # noqa: E402
 from mixtura.cli import main  # noqa: E402
+from mixtura.cli.evidence import evidence_of, importances_of, own_shares  # noqa: E402
 
 HOSTILE = "<script>document.title='stolen'</script>"
 TITLES = [
@@ -115,6 +116,21 @@ def test_the_code_fits_the_same_settings(folder, monkeypatch):
     model, frame = mixtura.load("m.mixtura"), pd.read_csv("t.csv")
     assert names["model"].columns == model.columns
     np.testing.assert_allclose(names["model"].predict_proba(frame), model.predict_proba(frame), atol=0.05)
+
+
+def test_importances_are_those_of_the_estimator_over_all_rows_a_class_and_a_component(folder):
+    evidence = evidence_of(mixtura.load(folder / "m.mixtura"), folder / "t.csv", seed=0)
+    result, fitted = importances_of(evidence), evidence.fitted
+    expected = fitted.feature_importances(evidence.features, evidence.labels).to_numpy()[result.features]
+    np.testing.assert_allclose(result.overall, expected, atol=1e-12)
+    calm = evidence.numbers == 0
+    expected = fitted.feature_importances(evidence.features[calm], evidence.labels[calm]).to_numpy()
+    np.testing.assert_allclose(result.by_class[0], expected[result.features], atol=1e-12)
+    nearest = own_shares(evidence, np.arange(80)).argmax(1)
+    assert (fitted.mixture_.class_of.numpy()[nearest] == evidence.numbers).all()
+    sizes = [(nearest == k).sum() for k in result.by_component]
+    mean = np.average(list(result.by_component.values()), axis=0, weights=sizes)
+    np.testing.assert_allclose(mean, result.overall, atol=1e-12)
 
 
 def test_without_data_no_row_is_shown(folder):

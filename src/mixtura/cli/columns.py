@@ -159,7 +159,8 @@ def _numeric_column(known: Any, name: str, most_are_integers: bool) -> tuple[Tab
 def _text_column(known: Any, name: str) -> tuple[TableColumn | None, str | None]:
     numbers: Any = pd.to_numeric(known, errors="coerce")
     n_numbers = int(numbers.notna().sum())
-    if n_numbers >= MOSTLY * len(known):
+    several = 2 * n_numbers > len(known) and numbers.nunique() > MOST_CATEGORIES  # numbers, and a text such as "none"
+    if n_numbers >= MOSTLY * len(known) or several:
         n_others = len(known) - n_numbers
         note = f"Column {name!r} holds numbers; {n_others} other values, such as {_example(known, numbers)}, "
         return TableColumn(name), f"{note}count as missing." if n_others else None

@@ -237,31 +237,25 @@ def importances_of(evidence: ReportedRows) -> Importances:
     A row belongs to the component of its class that has the largest responsibility for it.
     """
     fitted = evidence.fitted
-    rows = np.random.default_rng(evidence.seed).permutation(len(evidence.labels))[:ROWS_FOR_IMPORTANCES]
-    part, labels, numbers = evidence.features.iloc[rows], evidence.labels[rows], evidence.numbers[rows]
-    class_of, nearest = fitted.mixture_.class_of.cpu().numpy(), own_shares(evidence, rows).argmax(1)
-    n_features, features = part.shape[1], np.arange(part.shape[1])
-    if n_features > MOST_IMPORTANCES:
-        columns = separating_features(fitted.mixture_, MOST_IMPORTANCES)
-        features = np.unique(fitted._feature_of()[columns])
-    by_component: dict[int, np.ndarray] = {}
-    for component in np.unique(nearest).tolist():
-        own = nearest == component
-        loss = fitted._marginal_loss(part[own], labels[own])
-        whole = loss(np.ones(n_features, bool))
-        by_component[component] = np.array([loss(np.arange(n_features) != j) - whole for j in features])
-    counts = np.bincount(nearest, minlength=len(class_of))
+    sample = np.random.default_rng(evidence.seed).permutation(len(evidence.labels))[:ROWS_FOR_IMPORTANCES]
+    part, numbers, feature_of = evidence.features.iloc[sample], evidence.numbers[sample], fitted._feature_of()
+    rows, features = fitted._plain_rows(part), np.arange(part.shape[1])
+    if len(features) > MOST_IMPORTANCES:
+        features = np.unique(feature_of[separating_features(fitted.mixture_, MOST_IMPORTANCES)])
 
-    def mean_over(components: list[int]) -> np.ndarray:
-        return np.average([by_component[k] for k in components], axis=0, weights=counts[components])
+    def losses(kept: np.ndarray) -> np.ndarray:
+        log_proba = as_array(fitted.predict_log_proba(torch.from_numpy(np.where(kept, rows, np.nan))))
+        return -log_proba[np.arange(len(rows)), numbers]
 
-    overall = mean_over(list(by_component))
-    order = np.argsort(-overall)
-    by_class = {
-        int(c): mean_over([k for k in by_component if class_of[k] == c])[order] for c in np.unique(numbers).tolist()
-    }
+    whole = losses(np.ones(len(feature_of), bool))
+    rises = np.stack([losses(feature_of != j) - whole for j in features], 1)  # (n, F)
+    order = np.argsort(-rises.mean(0), kind="stable")
+    rises, nearest = rises[:, order], own_shares(evidence, sample).argmax(1)
     return Importances(
-        features[order].tolist(), overall[order], by_class, {k: part[order] for k, part in by_component.items()}
+        features[order].tolist(),
+        rises.mean(0),
+        {c: rises[numbers == c].mean(0) for c in np.unique(numbers).tolist()},
+        {k: rises[nearest == k].mean(0) for k in np.unique(nearest).tolist()},
     )
 
 

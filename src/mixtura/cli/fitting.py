@@ -123,7 +123,7 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         (
             "Model",
             f"{choice['covariance']} covariances, {components_text(choice['components_per_class'])} per class"
-            f"{transform}, temperature {choice['temperature']:.2f} ({facts['candidates']} candidates compared)",
+            f"{transform}, temperature {choice['temperature']:.2f} ({_selection_text(facts['candidates'])})",
         ),
         (
             "Held out",
@@ -133,6 +133,10 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         *(("Note", note) for note in facts["notes"]),
         ("Written", f"{out} in {facts['seconds']:.1f} seconds"),
     ]
+
+
+def _selection_text(n_candidates: int) -> str:
+    return f"the best of {n_candidates} candidates" if n_candidates > 1 else "without a selection"
 
 
 def _tried(model: TableClassifier) -> str:

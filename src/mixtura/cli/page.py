@@ -32,7 +32,7 @@ def escaped(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
-def percent(share: float, digits: int = 1) -> str:
+def percent(share: Any, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}\u00a0%"
 
 

@@ -94,9 +94,9 @@ def _beginning(evidence: ReportedRows, data_name: str) -> str:
 def _choice(evidence: ReportedRows, model_name: str) -> str:
     about, choice, search = evidence.model.about_, choice_of(evidence.fitted), evidence.fitted.search_
     counts = choice["components_per_class"]
-    shape = f"Every class is a mixture of {components_text(counts)}"
+    shape = "Every class is one Gaussian" if counts == 1 else f"Every class is a mixture of {components_text(counts)}"
     if not isinstance(counts, int):
-        shape = f"The classes have {text_of(counts)} components"
+        shape = f"The classes are mixtures of {text_of(counts)} components"
     text = f"{shape} with {choice['covariance']} covariances. "
     if search is None:
         text += "The settings were given, not selected."
@@ -110,7 +110,7 @@ def _choice(evidence: ReportedRows, model_name: str) -> str:
         ("columns", f"{n_numeric} numeric, {len(evidence.columns) - n_numeric} with categories"),
         ("prior", choice["prior"]),
         ("transform", "none" if choice["transform"] == "None" else f"{choice['transform']}, towards normality"),
-        ("temperature", f"{choice['temperature']:.3f} (above 1: probabilities were moved towards each other)"),
+        ("temperature", f"{choice['temperature']:.3f} (above 1: less extreme probabilities than the densities give)"),
         ("parameters", f"{evidence.fitted.n_parameters_}"),
     ]
     notes = [page.paragraph(note, soft=True) for note in about.get("notes", [])]
@@ -149,7 +149,7 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
     low, high = low - room, high + room
     axes = page.Axes((low[0], high[0]), (low[1], high[1]), plane.labels, (640, 500))
     _draw_components(axes, plane, evidence, behind=True)
-    inside = ((plane.points >= low) & (plane.points <= high)).all(1)
+    inside = np.all((plane.points >= low) & (plane.points <= high), axis=1)
     if with_data:
         for place, sample in enumerate(evidence.drawn.tolist()):
             if inside[sample]:
@@ -164,7 +164,7 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
         text += " A dark edge marks a row that was predicted wrongly when it was held out."
         n_drawn, n_outside = len(evidence.drawn), int((~inside[evidence.drawn]).sum())
         text += f" {n_drawn} of {len(evidence.labels)} rows are drawn." if n_drawn < len(evidence.labels) else ""
-        text += f" {n_outside} of them lie outside of the picture." if n_outside else ""
+        text += f" Rows outside of the picture: {n_outside}." if n_outside else ""
     hint = "<div id=detail><p class=soft>Point at a row, or select the picture and use the arrow keys: its prediction, "
     hint += "component, reasons and values appear here.</p></div>"
     picture = axes.picture("rows and components in a plane", ticks=False)
@@ -289,7 +289,7 @@ def _rivals(evidence: ReportedRows, say: Any) -> str:
         else:
             scores.append((rival.name, result["log_loss"], result["error"]))
     scores.sort(key=lambda line: line[1])
-    largest = min(scores[-1][1], 3 * scores[0][1])  # one bad method shall not hide the others
+    largest = min(scores[-1][1], 3 * scores[len(scores) // 2][1])  # one bad method shall not hide the others
     rows = [
         [name, page.bar(min(loss / largest, 1.0), f"{loss:.3f}"), page.percent(error)] for name, loss, error in scores
     ]
@@ -355,8 +355,8 @@ def _importances(evidence: ReportedRows) -> str:
     rows = [
         [
             names[j],
-            page.bar(max(float(result.overall[i]), 0.0) / largest, f"{result.overall[i]:.3f}"),
-            *(page.shaded(f"{group[i]:.3f}", min(max(float(group[i]), 0.0) / most, 1.0)) for group in groups),
+            page.bar(max(float(result.overall[i]), 0.0) / largest, _rounded(result.overall[i])),
+            *(page.shaded(_rounded(group[i]), min(max(float(group[i]), 0.0) / most, 1.0)) for group in groups),
         ]
         for i, j in enumerate(result.features[:MOST_FEATURES])
     ]
@@ -367,6 +367,10 @@ def _importances(evidence: ReportedRows) -> str:
     )
     text += "class and component. A negative number: without the feature these rows are predicted better."
     return page.table(heads, rows) + page.paragraph(text, True)
+
+
+def _rounded(number: float) -> str:
+    return f"{round(float(number), 3) + 0.0:.3f}"  # no minus before zero
 
 
 def _typical_values(evidence: ReportedRows) -> str:

@@ -78,7 +78,7 @@ def sampled(n_rows: int, most: int, labels: np.ndarray, seed: int) -> np.ndarray
 def log_loss_of(probabilities: np.ndarray, numbers: np.ndarray) -> float:
     """Mean log-loss; a probability of zero counts as 1e-15, as in scikit-learn."""
     own = probabilities[np.arange(len(numbers)), numbers]
-    return float(-np.log(own.clip(1e-15)).mean())
+    return float(-np.log(own.clip(1e-15)).mean()) + 0.0  # no minus before zero
 
 
 def calibration_error(probabilities: np.ndarray, numbers: np.ndarray, n_bins: int = 10) -> float:
