@@ -23,7 +23,7 @@ from mixtura.sparse.kernels import (
     no_scaling,
 )
 from mixtura.sparse.mixture import SparseMixture
-from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, without_components
+from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, with_pairs, without_components
 from mixtura.sparse.problem import make_problem
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import Candidates, WorkingSet
@@ -287,3 +287,21 @@ def test_a_working_set_ends_near_the_whole(rng):
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture.features.shape[0] < 40
     assert result.history[-1].objective > whole.history[-1].objective - 0.05
+
+
+def test_many_pairs_give_the_curvature_of_few(rng, monkeypatch):
+    rows, labels, class_of, responsibilities = rows_of(rng, 3, 30)
+    evidence = evidence_of(RBF(0.7), rows, labels, rng.uniform(0.5, 2, len(rows)))
+    start = starting_state(evidence.n_columns, tensor(class_of), tensor(responsibilities.T.copy()))
+    kept = torch.from_numpy(rng.random(start.mixture.n_pairs) < 0.6)  # components share some columns
+    mixture = with_pairs(start.mixture, kept & (start.mixture.components != 1))  # and one has none
+    values = torch.from_numpy(rng.normal(size=mixture.n_pairs))
+    results = []
+    for smallest in (1, 10**9):
+        monkeypatch.setattr("mixtura.sparse.curvature.MANY_PAIRS", smallest)
+        direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
+        posteriors = direct.log_joint(values, mixture.log_weights).softmax(0)
+        factored = direct.factored(Share(posteriors), mixture.precisions)
+        results.append((posteriors, direct.gradient(posteriors), factored.solve(values), factored.log_determinant))
+    for many, few in zip(*results, strict=True):
+        assert_close(many, few, 1e-12)

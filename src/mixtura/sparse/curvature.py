@@ -6,15 +6,21 @@ numbers (feature-form).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mixtura.numerics.linalg import NumericalError, safe_cholesky
+from mixtura.numerics.linalg import NumericalError, safe_cholesky, solve_lower
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.values.features import gather, weigh
+
+# From this number of pairs on, operations take longer than their calls.
+MANY_PAIRS = 150
 
 
 @dataclass(frozen=True)
@@ -68,19 +74,37 @@ class DirectCurvature:
     """Curvature in the space of the pairs, with one row and column for each."""
 
     def __init__(self, mixture: SparseMixture, columns: Tensor, weights: Tensor):
-        self.components, self.columns = mixture.components, columns  # (P,), (P, N)
-        self.members = mixture.members.T.contiguous()  # (K, P)
-        self.same = mixture.members @ self.members  # (P, P), one for pairs of one component
-        self.weights = weights
-        size = len(columns)
-        self.places = mixture.components * size + torch.arange(size, device=columns.device)  # in (K, P)
+        self.components, self.weights = mixture.components, weights
         self.rooted = columns * weights.sqrt()  # (P, N)
+        self.members = mixture.members.T.contiguous()  # (K, P)
+        self.features, places = columns, torch.arange(len(columns), device=columns.device)  # (P, N), (P,)
+        self.many = len(columns) >= MANY_PAIRS
+        if self.many:  # columns that several components use are multiplied once
+            used, places = mixture.columns.unique(return_inverse=True)
+            self.features = columns[torch.empty_like(used).scatter_(0, places, torch.arange(len(places)).to(used))]
+        self.shape = (mixture.n_components, len(self.features))
+        self.places = mixture.components * len(self.features) + places  # in (K, H)
 
     def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
-        return weigh(self.columns, self.members * values, log_weights)
+        if self.many:
+            coefficients = values.new_zeros(math.prod(self.shape)).index_copy_(0, self.places, values).view(self.shape)
+        else:
+            coefficients = self.members * values
+        return weigh(self.features, coefficients, log_weights)
 
     def gradient(self, residuals: Tensor) -> Tensor:
-        return gather(self.columns, residuals * self.weights).take(self.places)
+        return gather(self.features, residuals * self.weights).take(self.places)
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """The pairs of every component."""
+        edges = [0, *self.members.sum(1).long().cumsum(0).tolist()]
+        return [slice(start, stop) for start, stop in pairwise(edges) if stop > start]
+
+    @cached_property
+    def _same(self) -> Tensor:
+        """(P, P), one for pairs of one component."""
+        return self.members.T @ self.members
 
     def hessian(self, share: Share) -> Tensor:
         """Minus second derivatives, (P, P).
@@ -93,7 +117,12 @@ class DirectCurvature:
 
     def _complete(self, posteriors: Tensor) -> Tensor:
         mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); indexing would be slower
-        return torch.addmm(torch.mm(mixed, self.rooted.T).mul_(self.same), mixed, mixed.T, alpha=-1)
+        if not self.many:
+            return torch.addmm(torch.mm(mixed, self.rooted.T).mul_(self._same), mixed, mixed.T, alpha=-1)
+        total = torch.mm(mixed, mixed.T).neg_()
+        for part in self._parts:  # half the multiplications
+            total[part, part].addmm_(mixed[part], self.rooted[part].T)
+        return total
 
     def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
         return DirectFactored(self.hessian(share), precisions)
@@ -120,7 +149,9 @@ class DirectFactored:
         return 1 - self.precisions * self.covariance().diagonal()
 
     def solve(self, gradient: Tensor) -> Tensor:
-        return torch.cholesky_solve(gradient.unsqueeze(1), self.factor)[:, 0]
+        # Two calls take half the time of cholesky_solve, which copies the factor.
+        half = solve_lower(self.factor, gradient.unsqueeze(1))
+        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[:, 0]
 
     def covariance(self) -> Tensor:
         return torch.cholesky_inverse(self.factor)
