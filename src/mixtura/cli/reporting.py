@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from mixtura import __version__
 from mixtura.cli import page
 from mixtura.cli.answers import Answer, progress
-from mixtura.cli.comparing import HELD_OUT, RIVALS, scores_of, with_categories
+from mixtura.cli.comparing import HELD_OUT, RIVALS, rivals_for, scores_of, with_categories
 from mixtura.cli.evidence import (
     FALSE_ALARM,
     MOST_LISTED,
@@ -266,7 +267,7 @@ def _learning_curve(evidence: ReportedRows) -> str:
         losses.append(log_loss_of(probabilities, evidence.numbers[test]))
     if len(sizes) < 2:
         return page.paragraph("There are too few rows per class for a learning curve.")
-    axes = page.Axes((0, max(sizes)), (0, max(losses) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
+    axes = page.Axes((0, max(sizes)), (0, max(*losses, 1e-3) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
     axes.line(sizes, losses)
     for size, loss in zip(sizes, losses, strict=True):
         axes.dot(size, loss, f"{size} training rows: log-loss {loss:.3f}")
@@ -281,15 +282,18 @@ def _rivals(evidence: ReportedRows, say: Any) -> str:
     own, numbers = copy_probabilities(evidence, train, test), evidence.numbers[test]
     scores = [("this model", log_loss_of(own, numbers), float((own.argmax(1) != numbers).mean()))]
     failed = []
-    for rival in RIVALS:
+    for rival in rivals_for(len(evidence.names)):
         say(f"Fitting {rival.name}")
-        result = scores_of(rival, parts, evidence.seed)
+        with threadpool_limits(1):  # several threads of OpenMP wait for each other on a busy machine
+            result = scores_of(rival, parts, evidence.seed)
         if "failed" in result:
             failed.append([rival.name, "failed", result["failed"]])
         else:
             scores.append((rival.name, result["log_loss"], result["error"]))
     scores.sort(key=lambda line: line[1])
-    largest = min(scores[-1][1], 3 * scores[len(scores) // 2][1])  # one bad method shall not hide the others
+    largest = max(
+        min(scores[-1][1], 3 * scores[len(scores) // 2][1]), 1e-12
+    )  # one bad method shall not hide the others
     rows = [
         [name, page.bar(min(loss / largest, 1.0), f"{loss:.3f}"), page.percent(error)] for name, loss, error in scores
     ]
