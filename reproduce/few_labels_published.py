@@ -44,6 +44,7 @@ PAPER = "paper"  # the labeled subset of the paper; other subsets have numbers
 TRIANGULAR = " with triangular columns"  # rows with the parameters of mixtura instead of those of the authors' program
 BATCHES = {100: 1, 250: 2, 500: 5, 1000: 10, 2500: 25, 5000: 50, 10_000: 100, 25_000: 100}  # of the supervised rows
 SHOWN_EVERY = 2  # epochs between validations
+EPOCHS = 100  # in the paper
 
 
 @dataclass(frozen=True)
@@ -155,12 +156,17 @@ def settings_of(row: str, n_labels: int) -> Published:
     return SETTINGS[row][min(n for n in SETTINGS[row] if n >= n_labels)]
 
 
+def named(n_labels: int, row: str) -> str:
+    """The name of a row in hybrid.json; fewer epochs than in the paper are part of it."""
+    return f"{n_labels}: {row}" + ("" if RUN.quick or RUN.epochs == EPOCHS else f", {RUN.epochs} epochs")
+
+
 def keep(n_labels: int, row: str, subset: str, record: dict[str, Any]) -> None:
-    base.keep("few labels", f"{n_labels}: {row}", subset, record)
+    base.keep("few labels", named(n_labels, row), subset, record)
 
 
 def unknown(n_labels: int, row: str, subset: str) -> bool:
-    return base.missing_run("few labels", f"{n_labels}: {row}", subset)
+    return base.missing_run("few labels", named(n_labels, row), subset)
 
 
 def semi_supervised(data: dict[str, Any], row: str, n_labels: int, subset: str) -> None:

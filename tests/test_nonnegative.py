@@ -126,9 +126,9 @@ def test_early_stopping_takes_as_many_steps_as_predict_held_out_rows_best(counts
     assert quick().fit(*counts).validation_scores_ == []
 
 
-@pytest.mark.parametrize("n_steps", [3, 40])
+@pytest.mark.parametrize("n_steps", [3, 40, 55])
 def test_an_interrupted_fit_keeps_what_it_has(counts, monkeypatch, n_steps):
-    """Once while the number of steps is searched, once while all rows are fitted."""
+    """With the first sparsity, with the second, and while all rows are fitted."""
     plain, steps = Multiplicative.step, []
 
     def step(self, problem, state):
@@ -176,6 +176,44 @@ def test_sparsity_removes_weights_and_bases(counts):
     for shared in (True, False):
         assert sizes[shared, 2.0][0] <= 15
         assert sizes[shared, 2.0][2] > sizes[shared, 0.0][2] - 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sparsity_is_that_of_the_better_held_out_likelihood(counts, seed):
+    X, y = counts
+    options = {"n_components": 3, "random_state": seed}
+    automatic = NonnegativeMixtureClassifier(**options).fit(X, y)
+    fits = {value: NonnegativeMixtureClassifier(sparsity=value, **options).fit(X, y) for value in (0.0, 1.0)}
+    scores = {value: max(score for _, score in model.validation_scores_) for value, model in fits.items()}
+    assert automatic.sparsity_ == max(scores, key=scores.__getitem__)
+    assert np.array_equal(automatic.predict_proba(X), fits[automatic.sparsity_].predict_proba(X))
+
+
+def test_without_held_out_samples_the_sparsity_is_one(counts):
+    X, y = counts
+    assert quick(early_stopping=False).fit(X, y).sparsity_ == 1.0
+    assert quick(sparsity=0.25).fit(X, y).sparsity_ == 0.25
+
+
+def test_an_interrupted_fit_is_not_continued_with_another_start(counts, monkeypatch):
+    """The first of several starts may be complete and the best when the second is interrupted."""
+    X, y = counts
+    steps, interrupted = [0], [0]
+
+    def counting(self, *arguments):
+        steps[0] += 1
+        if steps[0] == interrupted[0]:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    original = Multiplicative.step
+    monkeypatch.setattr(Multiplicative, "step", counting)
+    model = NonnegativeMixtureClassifier(2, n_init=2, sparsity=1.0, early_stopping=False, tol=0.01, random_state=0)
+    model.fit(X, y)
+    steps[0], interrupted[0] = 0, steps[0] - 1
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.score(X, y) > 0.5
 
 
 def test_n_parameters_count_weights_and_coefficients(fitted):
