@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
+
+from mixtura.datasets.downloads import PUBLIC
 from reproduce import stamps
 from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
@@ -49,6 +52,16 @@ all environment variables of earlier versions:
 WORDS = """Published figures that can be computed with the data at hand and that no run has computed so far. Figures
 whose data are licensed or not published are not listed; the [page of all tables](../docs/reproductions.md) names them.
 """
+
+
+DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that the loaders in
+`mixtura.datasets` name into an archive of this name, with `numpy.savez`.
+"""
+
+
+def fetched(file: str) -> bool:
+    """Whether `python -m reproduce fetch` gets a file; generated data need no file."""
+    return file == "(generated)" or any(fnmatch(f"{name}.npz", file) for name in PUBLIC)
 
 
 def entry(name: str, table: Table) -> list[str]:
@@ -117,8 +130,11 @@ def text() -> str:
         lines += [f"## {key}: {paper}", ""]
         lines += ["| TABLE | what | pages | data | device | minutes | deviations |", "|---|---|---|---|---|---|---|"]
         lines += [line for name, table in own.items() for line in entry(name, table)] + [""]
-    lines += ["## Data", "", "| file | source | licence |", "|---|---|---|"]
-    lines += [f"| {source.file} | {source.source} | {source.licence} |" for source in SOURCES.values()]
+    lines += ["## Data", "", DATA, "| file | source | licence | `fetch` |", "|---|---|---|---|"]
+    lines += [
+        f"| {source.file} | {source.source} | {source.licence} | {'yes' if fetched(source.file) else 'no'} |"
+        for source in SOURCES.values()
+    ]
     lines += ["", FOOT]
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import re
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -587,6 +588,29 @@ def test_fetched_sets_have_the_layout_of_the_published_files(home, network):
     assert banana.y.tolist() == [1, -1, 1]
     assert banana.train.tolist() == [[0, 1]]
     assert banana.test.tolist() == [[2]]
+
+
+def test_principal_components_are_computed_from_the_fetched_images(home, monkeypatch):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 12), dtype=np.uint8)
+    images[:, 0] = np.where(np.arange(60) % 2, 255, 0)  # the direction of the largest variance
+    records = np.column_stack([np.arange(60) % 10, images]).astype(np.uint8)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for number, name in enumerate(name for names in downloads.CIFAR_PARTS for name in names):
+            content = records[10 * number : 10 * number + 10].tobytes()
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    monkeypatch.setattr(downloads, "read_url", lambda url: file.getvalue())
+    monkeypatch.setattr(downloads, "N_CIFAR_VALUES", 12)
+    monkeypatch.setattr(downloads, "N_CIFAR_FEATURES", 3)
+    fetched = datasets.load_cifar10_pca50(home, download=True)
+    assert fetched.X_train.shape == (50, 3)
+    assert fetched.y_test.tolist() == list(range(10))
+    rows = images / 255 - images[:40].mean(0) / 255
+    expected = np.linalg.svd(rows[:40], full_matrices=False)[2][:3]
+    np.testing.assert_allclose(np.abs(fetched.X_test), np.abs(rows[50:] @ expected.T), atol=2e-3)
 
 
 def test_fetched_values_are_checked(home, network, monkeypatch):

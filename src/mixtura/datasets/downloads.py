@@ -1,12 +1,14 @@
 """Fetch public data sets and keep them as the archives that the loaders read.
 
 Values of a fetched set are compared by checksum with those of the set that the results of this project were computed
-with. The Rätsch benchmarks have none: that collection holds all published splits, more than were at hand here.
+with. The Rätsch benchmarks have none: that collection holds all published splits, more than were at hand here. Nor has
+CIFAR-10: the file of the results holds the same images in another order.
 """
 
 import gzip
 import hashlib
 import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
@@ -20,6 +22,9 @@ MASS = "https://vincentarelbundock.github.io/Rdatasets/csv/MASS/{}.csv"
 ELEMENTS = "https://hastie.su.domains/ElemStatLearn/datasets/zip.{}.gz"
 LIVER = "https://archive.ics.uci.edu/ml/machine-learning-databases/liver-disorders/bupa.data"
 RATSCH = "https://github.com/tdiethe/gunnar_raetsch_benchmark_datasets/raw/master/benchmarks.mat"
+CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+N_CIFAR_VALUES, N_CIFAR_FEATURES = 3072, 50
+CIFAR_PARTS = ([f"data_batch_{number}.bin" for number in range(1, 6)], ["test_batch.bin"])
 RATSCH_NAMES = (
     "banana",
     "breast_cancer",
@@ -99,6 +104,27 @@ def ratsch(name: str) -> Arrays:
     return {"X": np.asarray(benchmark["x"], float), "y": benchmark["t"].ravel().astype(np.int64), **splits}
 
 
+def cifar10_pca50() -> Arrays:
+    """Principal components of CIFAR-10: those of the first four fifths of the training images, not whitened.
+
+    A record of the published files is a label and the values of an image.
+    """
+    with tarfile.open(fileobj=io.BytesIO(read_url(CIFAR))) as archive:
+        contents = {Path(member.name).name: archive.extractfile(member) for member in archive.getmembers()}
+        files = {name: np.frombuffer(part.read(), np.uint8) for name, part in contents.items() if part is not None}
+    train, test = (
+        np.concatenate([files[name] for name in names]).reshape(-1, 1 + N_CIFAR_VALUES) for names in CIFAR_PARTS
+    )
+    fitted = train[: len(train) * 4 // 5, 1:].astype(np.float32) / 255
+    mean = fitted.mean(0)
+    vectors = np.linalg.eigh((fitted - mean).T @ (fitted - mean))[1][:, : -N_CIFAR_FEATURES - 1 : -1]
+    arrays: Arrays = {}
+    for part, records in (("train", train), ("test", test)):
+        arrays[f"X_{part}"] = ((records[:, 1:].astype(np.float32) / 255 - mean) @ vectors).astype(np.float16)
+        arrays[f"y_{part}"] = records[:, 0].astype(np.int64)
+    return arrays
+
+
 PUBLIC: dict[str, Callable[[], Arrays]] = {
     "mnist": lambda: images("mnist_784"),
     "fashion_mnist": lambda: images("Fashion-MNIST"),
@@ -106,6 +132,7 @@ PUBLIC: dict[str, Callable[[], Arrays]] = {
     "ripley": lambda: mass("synth.tr", "synth.te", "1"),
     "pima": lambda: mass("Pima.tr", "Pima.te", "Yes"),
     "bupa": bupa,
+    "cifar10_pca50": cifar10_pca50,
     **{f"ratsch_{name}": lambda name=name: ratsch(name) for name in RATSCH_NAMES},
 }
 CHECKSUMS = {

@@ -187,7 +187,7 @@ def load_ratsch(name: str, data_home: Home = None, download: bool = False) -> Bu
     return _load(f"ratsch_{name}", ("X", "y", "train", "test"), data_home, download)
 
 
-def load_cifar10_pca50(data_home: Home = None) -> Bunch:
+def load_cifar10_pca50(data_home: Home = None, download: bool = False) -> Bunch:
     """Load 50 principal components of CIFAR-10 from `cifar10_pca50.npz`: 50000 training and 10000 test samples.
 
     The components are those of the first 40000 training images, with RGB values in [0, 1]; they are not whitened.
@@ -196,13 +196,15 @@ def load_cifar10_pca50(data_home: Home = None) -> Bunch:
     ----------
     data_home : str or path-like, optional
         Folder of the archive; the environment variable `MIXTURA_DATA` if None.
+    download : bool, default=False
+        Whether to fetch the images into that folder and compute the components, if the archive is missing.
 
     Returns
     -------
     data : Bunch
         `X_train`, `y_train`, `X_test`, `y_test`.
     """
-    return _load("cifar10_pca50", SPLIT, data_home)
+    return _load("cifar10_pca50", SPLIT, data_home, download)
 
 
 def _load(name: str, wanted: tuple[str, ...], data_home: Home, download: bool = False) -> Bunch:
