@@ -372,8 +372,11 @@ def keep(table: str, row: str, seed: int, record: dict[str, Any]) -> None:
     print(f"{table} {row} seed {seed}: {shown}", flush=True)
 
 
-def missing_run(table: str, row: str, seed: int) -> bool:
-    return str(seed) not in known().get(table, {}).get(row, {})
+def missing_run(table: str, row: str, seed: Any) -> bool:
+    """Whether neither the file of this process nor, if that is a part, the committed results have a run."""
+    files = [RUN.file, FOLDER / RUN.file.name.replace(RUN.part, "")] if RUN.part else [RUN.file]
+    records = [json.loads(file.read_text()) for file in files if file.exists()]
+    return all(str(seed) not in record.get(table, {}).get(row, {}) for record in records)
 
 
 def of_table(

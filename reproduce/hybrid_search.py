@@ -756,12 +756,20 @@ def raced(space: Space, rows: list[str]) -> None:
             Searcher(space).raced(rows[0], seed, RUN.first, RUN.stride)
 
 
+def listed_trials(space: Space, rows: list[str]) -> None:
+    """Listed trials; of a table with one seed the best of them is the final run too."""
+    searcher = Searcher(space)
+    searcher.listed(rows, RUN.first, RUN.stride)
+    if space.one_seed:
+        searcher.final(rows)
+
+
 STAGES: dict[str, Callable[[Space, list[str]], None]] = {
     "generative": lambda space, rows: generative(space),
     "averaged": lambda space, rows: generative_averaged(space),
     "search": lambda space, rows: Searcher(space).search(rows, RUN.first, RUN.stride),
     "refine": lambda space, rows: Searcher(space).search(rows, RUN.first + NEAR, RUN.stride),
-    "listed": lambda space, rows: Searcher(space).listed(rows, RUN.first, RUN.stride),
+    "listed": listed_trials,
     "raced": raced,
     "final": lambda space, rows: Searcher(space).final(rows),
 }

@@ -54,6 +54,7 @@ whose data are licensed or not published are not listed; the [page of all tables
 """
 
 
+COMMANDS_OF = "These commands compute them with one seed; minutes are estimates for an H200:"
 DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that the loaders in
 `mixtura.datasets` name into an archive of this name, with `numpy.savez`.
 """
@@ -83,15 +84,22 @@ def older(table: Table) -> list[str]:
     return lines
 
 
-# Commands that compute what a published table lacks, and their minutes on an H200 (estimated from runs of like size).
+# Commands that compute the figures that a published table lacks, with one seed, and their minutes on an H200, estimated
+# from runs of the same size.
+STAGES = "pixels diagonal_pixels diagonal variants diagonal_variants pixel_variants"
+PART = "--device cuda --part _new --out parts"
+COUNTS = "100,250,500,1000,2500,5000,10000,25000"
 COMMANDS = {
     "RPTP18 table 1": (
-        ("hybrid diagonal_pixels pixel_variants diagonal_variants variants diagonal pixels --device cuda", "40"),
-        ('hybrid_search listed "CIFAR-10 (pca50)" --device cuda', "5"),
+        (f"reproduce.hybrid {STAGES} --seeds 0 {PART}", "20"),
+        (f'reproduce.hybrid_search listed "CIFAR-10 (pca50)" {PART}', "3"),
+        (f'reproduce.hybrid_search listed "CIFAR-10 (pca50), diagonal" {PART}', "3"),
     ),
-    "RPTP18 table 2": (("few_labels_published 100,250,500,1000,2500,5000,10000,25000 --device cuda", "20"),),
-    "HU21 table 2": ((" hu21-table2-published --device cuda", "15"),),
+    "RPTP18 table 2": ((f"reproduce.few_labels_published {COUNTS} {PART}", "20"),),
+    "HU21 table 2": (("reproduce hu21-table2-published --device cuda", "15"),),
 }
+MERGE = """    python -m reproduce.hybrid_tables parts/hybrid_new.json && python -m reproduce render
+"""
 
 
 def not_computed() -> list[str]:
@@ -116,7 +124,7 @@ def commands() -> list[str]:
     """Commands for tables that lack figures."""
     tables = {block.table for block in BLOCKS if any(cell.reason == NOT_COMPUTED for cell in counted(block))}
     return [
-        f"    python -m reproduce{'' if command.startswith(' ') else '.'}{command}    # {minutes} minutes on an H200"
+        f"    python -m {command}  # {minutes} minutes"
         for table, own in COMMANDS.items()
         if table in tables
         for command, minutes in own
@@ -138,7 +146,7 @@ def text() -> str:
     lines += ["", FOOT]
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
-        lines += [*not_computed(), "", "These commands compute them:", "", *commands(), ""]
+        lines += [*not_computed(), "", COMMANDS_OF, "", *commands(), MERGE]
     lines += ["## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
     lines += list(dict.fromkeys(line for table in TABLES.values() for line in older(table)))
     return "\n".join(lines) + "\n"
