@@ -83,6 +83,7 @@ SETTINGS = {
     },
 }
 ROWS = ("SV (LM)", "SSL (LM)", "SV (CLL)", "SSL (CLL)")
+EM_START = "EM start of SSL (LM)"
 
 
 def supervised_settings(n_labels: int, margin: float | None) -> list[Published]:
@@ -158,7 +159,8 @@ def settings_of(row: str, n_labels: int) -> Published:
 
 def named(n_labels: int, row: str) -> str:
     """The name of a row in hybrid.json; fewer epochs than in the paper are part of it."""
-    return f"{n_labels}: {row}" + ("" if RUN.quick or RUN.epochs == EPOCHS else f", {RUN.epochs} epochs")
+    few = RUN.epochs < EPOCHS and not RUN.quick and row != EM_START
+    return f"{n_labels}: {row}" + (f", {RUN.epochs} epochs" if few else "")
 
 
 def keep(n_labels: int, row: str, subset: str, record: dict[str, Any]) -> None:
@@ -176,6 +178,13 @@ def semi_supervised(data: dict[str, Any], row: str, n_labels: int, subset: str) 
     own = replace(own, k=RUN.counts((own.k,))[0])
     start = start_of(data["train"][0], labels, own, seed_of(subset), plain)
     keep(n_labels, row, subset, trained(data, labels, own, seed_of(subset), start))
+
+
+def em_start(data: dict[str, Any], row: str, n_labels: int, subset: str) -> None:
+    """The start of SSL (LM) itself, which shows how much labeled subsets differ."""
+    own, labels = settings_of("SSL (LM)", n_labels), subset_of(data, n_labels, subset)
+    start = start_of(data["train"][0], labels, own, seed_of(subset))
+    keep(n_labels, row, subset, {name: base.error(start, data[name]) for name in ("validation", "test")})
 
 
 def supervised(data: dict[str, Any], row: str, n_labels: int, subset: str) -> None:
@@ -197,7 +206,8 @@ def run_all(n_labels: list[int], rows: tuple[str, ...], subsets: list[str], data
         for subset in subsets:
             for row in rows:
                 if time.time() < RUN.end and unknown(count, row, subset):
-                    (supervised if row.startswith("SV") else semi_supervised)(data, row, count, subset)
+                    method = em_start if row == EM_START else supervised if row.startswith("SV") else semi_supervised
+                    method(data, row, count, subset)
 
 
 def main() -> None:

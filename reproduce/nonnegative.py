@@ -41,7 +41,7 @@ FEW = range(3)
 HELD_OUT = "0 or 1 by held-out rows"
 RULES = (
     f'Settings are the paper\'s or defaults. Rows "defaults" have sparsity=1, the default until sparsity="auto" came; '
-    f'"auto" is the row "{HELD_OUT}".'
+    f'"auto" is the row "{HELD_OUT}", which was computed later, on another machine beside other work.'
 )
 # LZZ06, table 2: M -> lambda -> accuracy on training and test rows, in per cent.
 USPS_PAPER = {
@@ -247,7 +247,8 @@ class Table:
         self.name, self.data, self.options = name, data, options
         self.codes, self.coder = coded(data, n_basis)
         self.path = options.out / f"{name}.json"
-        known = json.loads(self.path.read_text())["rows"] if self.path.is_file() else []
+        before = json.loads(self.path.read_text()) if self.path.is_file() else {"rows": []}
+        known, self.machine = before["rows"], before.get("machine") or machine()
         self.known = {(row["rule"], row["M"], row["penalty"]): row for row in known}
         self.lines: dict[tuple[str, str, str], Any] = {}  # in the order of the table
 
@@ -287,7 +288,7 @@ class Table:
 
     def _save(self) -> None:
         rows = [self.known[key] for key in self.lines if key in self.known]
-        write_json(self.path, {"machine": machine(), "rows": rows})
+        write_json(self.path, {"machine": self.machine, "rows": rows})
 
     def add_published(self, paper: dict[int, dict[float, tuple[float, float]]]) -> None:
         for size, row in paper.items():
