@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -248,6 +249,13 @@ def too_large(dtype: torch.dtype, takes_nan: bool) -> str:
     return f"Input X contains infinity or a value too large for dtype('{name}'). Remove {_fix_of_infinity(takes_nan)}"
 
 
+def distinct_columns(names: Iterable[Any]) -> None:
+    """Check that no two columns of a frame have the same name."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"X has more than one column named {repeated[0]!r}; rename one of them.")
+
+
 def rows_of_something(values: object) -> None:
     """Reject types that can never be a table of samples."""
     if values is None or type(values) in (
@@ -347,6 +355,8 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         try:
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(float), np.nan)
+            if np.iscomplexobj(values):
+                raise TypeError("they are complex")
             values = torch.from_numpy(np.array(values, dtype=float))
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -427,7 +437,10 @@ NEEDS_DENSITY = (
 def no_categories(name: str, encoding: Any) -> None:
     """Raise an error for methods that do not support categorical features."""
     if encoding is not None:
-        raise ValueError(f"{name} does not support categorical features; fit a model of the numeric features.")
+        raise ValueError(
+            f"{name} does not support categorical features. Use a MixtureClassifier that is fitted to the numeric "
+            "features, or encode the others."
+        )
 
 
 def hard_labels(numbers: Tensor | None, name: str) -> Tensor:

@@ -78,6 +78,12 @@ class Encoding:
 
     def read(self, estimator: Any, X: Any, reset: bool) -> Rows:
         """Check the rows of encoded samples; tensors are already encoded."""
+        if isinstance(X, Tensor) and (X.ndim != 2 or X.shape[1] != self.n_columns):
+            raise ValueError(
+                f"A tensor must hold encoded samples, {len(self.numeric)} numeric features and {sum(self.sizes)} "
+                f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
+            )
+        checks.enough_rows(len(X), 1, type(estimator).__name__)
         if not isinstance(X, Tensor):
             _check_feature_names(estimator, X, reset=reset)
             _check_n_features(estimator, X, reset=reset)
@@ -111,6 +117,8 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
         As `categorical_features` of scikit-learn's HistGradientBoostingClassifier.
     """
     names = list(X.columns) if is_table(X) else None
+    if names is not None:
+        checks.distinct_columns(names)
     if isinstance(wanted, str):
         checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
     if wanted is None or isinstance(X, Tensor) or (names is None and (isinstance(wanted, str) or np.ndim(X) != 2)):

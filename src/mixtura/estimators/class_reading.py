@@ -103,6 +103,7 @@ class ClassReading:
         """
         model: Any = self
         numbers, probabilities = checks.known_labels(y, self.classes_), as_array(model.predict_proba(X))
+        checks.as_many_labels(numbers, len(probabilities))
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
 
     def suspicious_labels(self, X: Any, y: Any, cv: Any = 5) -> SuspiciousLabels:

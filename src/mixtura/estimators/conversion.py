@@ -12,6 +12,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.covariances import DiagonalCovariance, FullCovariance, TiedCovariance
 from mixtura.estimators.input import adopt_features
 from mixtura.model.mixture import Mixture
@@ -46,14 +47,20 @@ def mixture_from_sklearn(cls: Any, model: Any) -> Any:
 def mixture_to_sklearn(model: Any) -> SklearnMixture:
     """A fitted GaussianMixture of scikit-learn with the parameters of this one; other covariances become full."""
     check_is_fitted(model)
-    kind = model.covariance_type if model.covariance_type in SHAPES else "full"
+    known = isinstance(model.covariance_type, str) and model.covariance_type in SHAPES
+    kind = model.covariance_type if known else "full"
     names = set(SklearnMixture().get_params()) & set(model.get_params())
     settings = {name: model.get_params()[name] for name in names}
     settings |= {"covariance_type": kind, "n_components": len(model.weights_)}
     other = SklearnMixture(**settings)
     other.weights_, other.means_ = model.weights_, model.means_
-    other.covariances_, other.precisions_ = model.covariances_, model.precisions_
-    other.precisions_cholesky_ = model.precisions_cholesky_
+    if known:
+        other.covariances_, other.precisions_ = model.covariances_, model.precisions_
+        other.precisions_cholesky_ = model.precisions_cholesky_
+    else:
+        other.covariances_ = model.mixture_.to("cpu").covariance.dense().numpy()
+        factors = np.linalg.inv(np.linalg.cholesky(other.covariances_)).swapaxes(1, 2)  # as scikit-learn keeps them
+        other.precisions_cholesky_, other.precisions_ = factors, factors @ factors.swapaxes(1, 2)
     other.converged_, other.n_iter_, other.lower_bound_ = model.converged_, model.n_iter_, model.lower_bound_
     adopt_features(other, model)
     return other
@@ -122,6 +129,7 @@ def classifier_from_sklearn(cls: Any, model: Any) -> Any:
 def classifier_to_sklearn(model: Any) -> Any:
     """A classifier of scikit-learn with the predictions of a model with one component per class."""
     check_is_fitted(model)
+    checks.no_categories("to_sklearn", model.encoding_)
     mixture = model.mixture_.to("cpu")
     single = mixture.n_components == mixture.n_classes
     if not single or model.warp_ is not None or model.temperature_ != 1:

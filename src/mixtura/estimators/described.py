@@ -207,6 +207,7 @@ def label_facts(model: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, flo
     """Log-loss and error rate of samples with labels."""
     numbers = checks.known_labels(y, model.classes_)
     log_proba = as_array(model.predict_log_proba(X))
+    checks.as_many_labels(numbers, len(log_proba))
     weights = checks.sample_weight(sample_weight, len(numbers))
     weights = np.ones(len(numbers)) if weights is None else weights.cpu().numpy()
     own = log_proba[np.arange(len(numbers)), numbers]

@@ -175,6 +175,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         return n_components, "default" if is_auto(self.prior) else self.prior
 
     def _search(self, plan: Plan) -> PenaltySearch:
+        checks.no_categories(type(self).__name__, self.encoding_)
         return PenaltySearch(
             prior=self.prior,
             tradeoff=self.tradeoff,

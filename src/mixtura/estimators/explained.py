@@ -12,6 +12,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators.categorical import Encoding
 from mixtura.estimators.input import PandasLike
+from mixtura.estimators.scoring import only_labeled
 from mixtura.estimators.trust import as_array
 from mixtura.model.mixture import Mixture
 from mixtura.reading.explanations import Explanation, shapley_values
@@ -110,10 +111,9 @@ class ExplainedClassifier:
         """The number of the explained class of each sample, and that of the class it is compared with."""
         if classes is None:
             return scores.argmax(1), None
-        pair = isinstance(classes, tuple | list)
-        labels = classes if pair else [classes]
-        numbers = checks.known_labels(np.array(labels), self.classes_).tolist()
-        if len(numbers) > 2 or len(set(numbers)) < len(numbers):
+        labels = [classes] if np.ndim(classes) == 0 else list(classes)
+        numbers = checks.known_labels(np.array(labels), self.classes_).tolist() if labels else []
+        if len(numbers) not in (1, 2) or len(set(numbers)) < len(numbers):
             raise ValueError(f"classes must be a label or a pair of different labels; got {classes!r}.")
         return np.full(len(scores), numbers[0]), numbers[1] if len(numbers) == 2 else None
 
@@ -183,10 +183,14 @@ class ExplainedClassifier:
 
     def _marginal_loss(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The function from kept features (D,) to the log-loss of samples whose other features are integrated out."""
-        rows, numbers = self._plain_rows(X), checks.known_labels(y, self.classes_)
+        model: Any = self
+        X, y, sample_weight = only_labeled(X, y, sample_weight, model.unlabeled)
+        rows, labels = self._plain_rows(X), as_array(y)
         weights = checks.sample_weight(sample_weight, len(rows))
         weights = np.ones(len(rows)) if weights is None else weights.cpu().numpy()
-        model: Any = self
+        checks.as_many_labels(labels, len(rows))
+        rows, labels, weights = rows[weights > 0], labels[weights > 0], weights[weights > 0]
+        numbers = checks.known_labels(labels, self.classes_)
         feature_of = self._feature_of()
 
         def loss(kept: np.ndarray) -> float:

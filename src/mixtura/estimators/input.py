@@ -227,6 +227,8 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
         if "could not convert string" in str(error):
             raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
         raise
+    except OverflowError as error:  # integers of Python
+        raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
     except TypeError as error:
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
@@ -235,6 +237,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
 
 def _refuse_categories(X: Any) -> None:
     if isinstance(X, FrameLike):
+        checks.distinct_columns(X.columns)
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
         if named:
             raise ValueError(checks.categorical(named))

@@ -133,6 +133,7 @@ class OnlineClassifier(OnlineFit):
 
     classes_: np.ndarray
     class_weight: Any
+    encoding_: Any
     unlabeled: Any
     warp_: Any
     _objective: Callable[[], Objective]  # of MixtureClassifier
@@ -165,6 +166,7 @@ class OnlineClassifier(OnlineFit):
         self : MixtureClassifier
         """
         self._check_step(step)
+        checks.no_categories("partial_fit", self.encoding_)
         objective, first = self._objective(), "mixture_" not in vars(self)
         known = _classes(classes, None if first else self.classes_)
         rows = read_rows(self, X, reset=first)

@@ -121,8 +121,8 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _label(self, classes: np.ndarray) -> Any:
         label = self.reject_label
         if isinstance(label, str) and label == "auto":
-            numbers, texts = classes.dtype.kind in "iufb", {"S": b"rejected"}
-            label = min(-1, math.floor(classes.min()) - 1) if numbers else texts.get(classes.dtype.kind, "rejected")
+            numbers = classes.dtype.kind in "iufb"
+            label = min(-1, math.floor(classes.min()) - 1) if numbers else "rejected"
         if np.ndim(label):
             raise ValueError(f"reject_label must be a single label; got {label!r}.")
         if label in classes.tolist():

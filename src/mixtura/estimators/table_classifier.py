@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clo
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
+from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import PandasLike
 from mixtura.estimators.model_files import Savable, check_fitted
@@ -120,6 +121,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         """
         if not isinstance(X, PandasLike):
             raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
+        checks.distinct_columns(X.columns)
         absent = [column.name for column in self.columns if column.name not in X.columns]
         if absent:
             raise ValueError(f"The table lacks the columns {absent}; it has {[str(name) for name in X.columns]}.")
@@ -142,8 +144,10 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         self
         """
         with whole_fit(self):
-            if not self.columns:
-                raise ValueError("columns must have at least one TableColumn; got none.")
+            if not self.columns or not all(isinstance(column, TableColumn) for column in self.columns):
+                raise ValueError(f"columns must be a list of at least one TableColumn; got {self.columns!r}.")
+            if self.estimator is not None and not isinstance(self.estimator, ClassReading):
+                raise TypeError(f"estimator must be a classifier of mixtura; got {type(self.estimator).__name__}.")
             model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
             self.estimator_ = model.fit(self.read(X), y)
             self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
@@ -178,7 +182,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         return as_array(self.estimator_.predict_proba(self.read(X)))
 
     def _check_fitted(self) -> None:
-        checks.is_kind("columns", self.columns, list)
+        checks.is_kind("columns", self.columns, list | tuple)
         for column in self.columns:
             checks.is_kind("columns", column, TableColumn)
         check_fitted(self.estimator_)

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
@@ -72,7 +72,7 @@ class OutlierDetection:
         -------
         self : estimator
         """
-        self._fitted("outlier_reference_")  # pyright: ignore[reportAttributeAccessIssue]
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         weights = None if sample_weight is None else as_array(sample_weight)
         scores = []
         for train, test in folds(self, X, y, cv, weights):

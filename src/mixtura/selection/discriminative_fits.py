@@ -154,6 +154,9 @@ def make_folds(plan: Plan, cv: Any, start: Callable[[Plan], Mixture]) -> list[Fo
 
     parts = hold_outs(cv, labels, plan.generator, weights=weights)
     labeled = labels >= 0
+    for part in parts:
+        if set(labels[part.kept & labeled].tolist()) != set(labels[labeled].tolist()):
+            raise ValueError("Every training set of cv must have samples of every class; pass a number of folds.")
     return [_fold(plan, source(part.kept & labeled), source(part.held_out), start) for part in parts]
 
 

@@ -183,7 +183,10 @@ def _given(strata: Tensor, cv: Any) -> list[tuple[Tensor, Tensor]]:
     splits = cv
     if not isinstance(cv, Iterable):  # a splitter divides the labeled samples
         known = (strata >= 0).nonzero()[:, 0].numpy()
-        pairs = cv.split(np.zeros((len(known), 1)), strata.numpy()[known])
+        try:
+            pairs = list(cv.split(np.zeros((len(known), 1)), strata.numpy()[known]))
+        except ValueError as error:
+            raise ValueError(f"cv={cv!r} cannot split the samples: {error} Pass a number of folds.") from error
         splits = ((known[kept], known[part]) for kept, part in pairs)
     parts = []
     for kept, part in _pairs(splits):
