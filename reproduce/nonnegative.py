@@ -29,7 +29,7 @@ from sklearn.preprocessing import MaxAbsScaler
 import mixtura
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
 from mixtura.datasets import load_cbcl_faces, load_usps
-from mixtura.estimators.nonnegative import QuietNMF
+from mixtura.estimators.nonnegative_pipeline import QuietNMF
 from reproduce.options import Options
 from reproduce.stamps import write_json
 from reproduce.sum_penalty import SumPenalised

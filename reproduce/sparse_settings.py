@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
 
-from mixtura.estimators.sparse import compact
 from mixtura.solvers import run
 from mixtura.sparse import working_set
 from mixtura.sparse.kernels import Polynomial, standard_scaling
+from mixtura.sparse.model import compact
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse.problem import SparseProblem, make_problem, starting_responsibilities
 from reproduce.options import Options

@@ -16,7 +16,7 @@ from mixtura.nonnegative.updates import Accelerated, Multiplicative
 
 def start_of(rows: LabeledRows, n_classes: int, n_bases: int, shared: bool, seed: int) -> LogLinearMixture:
     """As the estimator starts."""
-    from mixtura.estimators.nonnegative import NonnegativeProblem, random_start
+    from mixtura.nonnegative.problem import NonnegativeProblem, random_start
 
     prior = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64).log()
     n_all = n_bases if shared else n_bases * n_classes

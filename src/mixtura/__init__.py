@@ -14,7 +14,8 @@ from mixtura.estimators import (
     SparseMixtureClassifier,
     make_nonnegative_pipeline,
 )
-from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
+from mixtura.estimators.averaged import AveragedMixture
+from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
 from mixtura.estimators.model_files import load
 from mixtura.estimators.tuning import tune
 

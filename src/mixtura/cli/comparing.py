@@ -32,7 +32,7 @@ from mixtura.cli.files import read_table
 from mixtura.cli.fitting import CHOICE
 from mixtura.cli.settled import calibration_error, log_loss_of, sampled
 from mixtura.datasets import remove_values
-from mixtura.estimators.averaged import AveragedMixtureClassifier
+from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier

@@ -1,15 +1,18 @@
 """The estimators."""
 
-from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
+from mixtura.estimators.averaged import AveragedMixture
+from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.imputer import MarginalFeatureSelector, MixtureImputer
-from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
+from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier
+from mixtura.estimators.nonnegative_pipeline import make_nonnegative_pipeline
 from mixtura.estimators.reject_option import RejectOption
+from mixtura.estimators.relevance_vectors import RelevanceVectorClassifier
 from mixtura.estimators.scoring import LabeledScorer
-from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
+from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 
 __all__ = [

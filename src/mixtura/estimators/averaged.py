@@ -20,21 +20,18 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
-from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.input import Rows, adopt_features, is_batches
 from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.prediction import DensityClassifier
 from mixtura.estimators.progress import recorded
 from mixtura.estimators.whole_fits import whole_fit
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
-from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.selection.plan import is_auto
-from mixtura.solvers import EM, AcceleratedEM, FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
@@ -42,7 +39,7 @@ RESAMPLING = ("none", "subset", "bootstrap")
 SCORED_ROWS = 16_384
 
 
-class _Averaged(MixtureEstimator):
+class AveragedBase(MixtureEstimator):
     """Base of the averaged density and the averaged classifier."""
 
     estimator: Any
@@ -169,7 +166,7 @@ class _Averaged(MixtureEstimator):
 
 
 @storable("AveragedMixture", check=check_fitted)
-class AveragedMixture(DensityMixin, _Averaged):
+class AveragedMixture(DensityMixin, AveragedBase):
     """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
     Averaging reduces overfitting: peaks of single members are smoothed out [1]_. The members are trained together, in
@@ -290,7 +287,9 @@ class AveragedMixture(DensityMixin, _Averaged):
                 problem = base._problem(source, description)
                 tasks = []
                 for b in range(self.n_estimators):
-                    seen, seen_source = _seen(rows, None, None, weights, None if counts is None else counts[:, b])
+                    seen, seen_source = replicate_of(
+                        rows, None, None, weights, None if counts is None else counts[:, b]
+                    )
                     if len(seen) < base.n_components:
                         raise ValueError(
                             f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
@@ -310,7 +309,7 @@ class AveragedMixture(DensityMixin, _Averaged):
                 with computing():
                     unseen = self._unseen(rows, counts, _mean_density)
                 self.oob_log_density_ = unseen.cpu().numpy()
-                self.oob_score_ = _mean(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
+                self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -374,231 +373,6 @@ class AveragedMixture(DensityMixin, _Averaged):
         return _as_density(self, mixture)
 
 
-@storable("AveragedMixtureClassifier", check=check_fitted)
-class AveragedMixtureClassifier(DensityClassifier, _Averaged):
-    """Average of several mixture classifiers.
-
-    The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
-
-    Parameters
-    ----------
-    estimator : MixtureClassifier or None, default=None
-        The members; None means `MixtureClassifier(1)`. If it has parameters "auto", they are selected
-        once, for all members.
-    n_estimators : int, default=20
-        Number of members.
-    resampling : {"bootstrap", "subset", "none"}, default="bootstrap"
-        Training set of a member: a bootstrap replicate, a random subset, or all samples with its own initialisation.
-    fraction : float, default=0.7
-        Fraction of the samples in a subset.
-    combine : {"posterior", "density"}, default="posterior"
-        Whether to average class probabilities or, as in [1]_, densities; then the average is itself a mixture.
-    random_state : int, RandomState or None, default=None
-        Seed of resampling and initialisation.
-    verbose : int, default=0
-        Verbosity; 1 shows a progress bar over everything that is computed.
-    checkpoint : str or path-like, optional
-        A file that keeps the progress of a fit, as in `MixtureClassifier`.
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    class_prior_ : ndarray of shape (n_classes,)
-        Class probabilities.
-    mixture_ : Mixture
-        The average, one mixture of all components.
-    mixtures_ : list of Mixture
-        The members.
-    member_of_ : Tensor of shape (n_components,)
-        Member of each component.
-    oob_decision_function_ : ndarray of shape (n_samples, n_classes)
-        Out-of-bag class probabilities of each training sample; NaN if all members use it.
-    oob_score_ : float
-        Out-of-bag accuracy.
-    oob_log_loss_ : float
-        Out-of-bag log-loss.
-    n_iter_ : int
-        Largest number of iterations of a member.
-    converged_ : bool
-        Whether all members converged.
-    history_ : list of Record
-        Mean objective of the members at each iteration.
-    n_features_in_ : int
-        Number of features.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Feature names, if X has string column names.
-
-    References
-    ----------
-    .. [1] Ormoneit and Tresp (1995). Improved Gaussian mixture density estimates using Bayesian penalty terms and
-       network averaging. NIPS 8.
-
-    Examples
-    --------
-    >>> from mixtura import AveragedMixtureClassifier, MixtureClassifier
-    >>> from mixtura.datasets import make_ripley
-    >>> X, y = make_ripley(125, random_state=0)
-    >>> model = AveragedMixtureClassifier(MixtureClassifier(3), random_state=0).fit(X, y)
-    >>> bool(model.oob_score_ > 0.85)
-    True
-    """
-
-    _default = staticmethod(lambda: MixtureClassifier(1))
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        n_estimators: int = 20,
-        *,
-        resampling: str = "bootstrap",
-        fraction: float = 0.7,
-        combine: str = "posterior",
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.resampling = resampling
-        self.fraction = fraction
-        self.combine = combine
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
-
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
-        """Fit all members.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples; NaN means missing.
-        y : array-like of shape (n_samples,) or (n_samples, n_classes)
-            Labels or soft labels.
-        sample_weight : array-like of shape (n_samples,), optional
-            Non-negative sample weights.
-
-        Returns
-        -------
-        self : AveragedMixtureClassifier
-        """
-        with whole_fit(self):
-            base = self._checked_base(X, MixtureClassifier)
-            checks.one_of("combine", self.combine, ("posterior", "density"))
-            objective = base._objective()
-            rows, labels, weights = self._known(base, X, y, sample_weight)
-            self._home = rows.home
-            adopt_features(self, base)
-            self.encoding_ = base.encoding_
-            random_state = check_random_state(self.random_state)
-            counts = self._draws(_strata(labels), weights, random_state)
-            source = rows.source(labels.numbers, labels.shares, weights)
-            with computing(), recorded(self, training=source):
-                base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                plan = base._plan(source, labels.classes, objective)
-                if plan.selection is not None and plan.selection.interrupted:
-                    raise KeyboardInterrupt
-                self._check_solver(base, plan)
-                rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
-                tasks = []
-                for b in range(self.n_estimators):
-                    _, seen = _seen(
-                        rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
-                    )
-                    for _ in range(base._n_starts()):
-                        base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                        tasks.append(base._task(plan, seen, b))
-                all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-                results = self._train(plan.em_structure, tasks, all_rows, base, EM())
-                results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
-            self.classes_ = labels.classes
-            if plan.selection is not None:
-                self.search_ = plan.selection.table
-            keep_unobserved(self, plan.description)
-            self._keep(results, plan.structure)
-            self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-            self._judge(results, base.max_iter, base.tol)
-            if counts is not None:
-                self._keep_unseen(rows, labels, counts, weights)
-        return self
-
-    @property
-    def unlabeled(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The label of unlabeled samples, as in the members."""
-        return None if self.estimator is None else self.estimator.unlabeled
-
-    def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
-        return base._read_known(X, y, sample_weight, base._objective())
-
-    def _check_solver(self, base: Any, plan: Any) -> None:
-        solver = base._solver(plan)
-        if not isinstance(solver, EM | AcceleratedEM):
-            raise ValueError(
-                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
-                f'objective="joint"; got objective {plan.objective.name!r} and solver={base.solver!r}.'
-            )
-
-    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
-        combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
-        with computing():
-            probabilities = self._unseen(rows, counts, combine).cpu().numpy()
-        self.oob_decision_function_ = probabilities
-        numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
-        scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
-        own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
-        self.oob_score_ = _mean(probabilities.argmax(1) == numbers, scored, weights)
-        self.oob_log_loss_ = _mean(-np.log(own.clip(1e-300)), scored, weights)
-
-    def _scores(self) -> Callable[[Tensor], Tensor]:
-        if self.combine == "density" or "mixture_" not in vars(self):
-            return super()._scores()
-
-        def scores(log_joint: Tensor) -> Tensor:
-            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (C, n)."""
-            posterior = self._per_member(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
-            return posterior + log_joint.logsumexp(0)
-
-        return scores
-
-    def _graph(self) -> Any:
-        if self.combine == "density":
-            return super()._graph()
-        mixture = self.mixture_
-        owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
-        members = [
-            [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
-            for b in range(len(self.mixtures_))
-        ]
-        return ClassifierGraph(GaussianScores(mixture, self.warp_), mixture.class_sizes, self._temperature(), members)
-
-    def to_mixture(self) -> MixtureClassifier:
-        """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.
-
-        Returns
-        -------
-        model : MixtureClassifier
-        """
-        check_is_fitted(self)
-        return _as_classifier(self, self.mixture_)
-
-    def reduce(self, n_components: int) -> MixtureClassifier:
-        """Reduce the average to a small `MixtureClassifier`; see `AveragedMixture.reduce`.
-
-        Parameters
-        ----------
-        n_components : int
-            Number of components of every class.
-
-        Returns
-        -------
-        model : MixtureClassifier
-        """
-        check_is_fitted(self)
-        mixture, _ = self._reduced(n_components, len(self.classes_))
-        return _as_classifier(self, mixture)
-
-
 def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor, n_members: int) -> Tensor:
     """log p_b(x, c) up to a constant, (K, n) -> (C, B, n); the components of a class are sorted by member."""
     classes = []
@@ -609,7 +383,7 @@ def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor,
     return torch.stack(classes)
 
 
-def _mean(values: np.ndarray, scored: np.ndarray, weights: Tensor | None) -> float:
+def mean_of(values: np.ndarray, scored: np.ndarray, weights: Tensor | None) -> float:
     """The weighted mean of the values of scored rows; NaN if there are none."""
     weights_of = np.where(scored, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
     return (
@@ -624,24 +398,7 @@ def _mean_density(scores: Tensor, unseen: Tensor) -> Tensor:
     return torch.where(unseen.any(0), totals - unseen.sum(0).log(), torch.nan)
 
 
-def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:
-    posterior = torch.where(unseen, scores.softmax(0), 0.0).sum(1)  # (C, n)
-    return (posterior / unseen.sum(0)).T  # NaN where none is left
-
-
-def _posterior_of_mean(scores: Tensor, unseen: Tensor) -> Tensor:
-    return scores.masked_fill(~unseen, -torch.inf).logsumexp(1).softmax(0).T
-
-
-def _strata(labels: Any) -> np.ndarray:
-    """Strata of resampling: the classes, and the unlabeled rows."""
-    if labels.shares is None:
-        return labels.numbers.cpu().numpy()
-    known = labels.shares.nan_to_num(nan=-1.0)
-    return torch.where(labels.unlabeled, -1, known.argmax(1)).cpu().numpy()
-
-
-def _seen(
+def replicate_of(
     rows: Rows, labels: Tensor | None, shares: Tensor | None, weights: Tensor | None, counts: Tensor | None
 ) -> tuple[Rows, Source]:
     """The rows of the replicate of a member, with counts in their weights, for its initialisation."""
@@ -667,7 +424,7 @@ def _mean_history(histories: Sequence[Sequence[Record]]) -> list[Record]:
     return means
 
 
-def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
+def fitted_copy(averaged: AveragedBase, mixture: Mixture) -> Any:
     """A copy of the estimator of the members with this mixture."""
     model: Any = clone(averaged._base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
@@ -681,15 +438,7 @@ def _fitted_copy(averaged: _Averaged, mixture: Mixture) -> Any:
 
 
 def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
-    model = _fitted_copy(averaged, mixture).set_params(n_components=mixture.n_components)
+    model = fitted_copy(averaged, mixture).set_params(n_components=mixture.n_components)
     model.lower_bounds_ = [record.objective for record in averaged.history_]
     model.lower_bound_ = model.lower_bounds_[-1] if model.lower_bounds_ else -math.inf
-    return model
-
-
-def _as_classifier(averaged: AveragedMixtureClassifier, mixture: Mixture) -> MixtureClassifier:
-    model = _fitted_copy(averaged, mixture)
-    model.classes_ = averaged.classes_
-    model.class_prior_ = mixture.log_class_prior.exp().cpu().numpy()
-    model.n_components = dict(zip(model.classes_.tolist(), model.n_components_.tolist(), strict=True))
     return model

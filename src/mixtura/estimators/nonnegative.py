@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.decomposition import NMF
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -20,7 +17,7 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import ArrayLike, FrameLike, Rows, is_batches, read_labels, read_rows
+from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import recorded
@@ -32,6 +29,7 @@ from mixtura.nonnegative.mixture import (
     labeled_rows,
     log_likelihood,
 )
+from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
 from mixtura.reading.graphs import ConditionalGraph
@@ -39,30 +37,13 @@ from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import is_auto
 from mixtura.solvers import FitResult, HeldOut, Outcome, run
 from mixtura.values.features import weigh
-from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, pick, scaled_columns
+from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, scaled_columns
 from mixtura.values.storable import storable
 
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 AUTO = (0.0, 1.0)  # candidates of sparsity="auto"
-START_SCALE = 0.1  # standard deviation of initial coefficients: bases differ, and none dominates
-
-
-@dataclass(frozen=True)
-class NonnegativeProblem:
-    """The checked input of a fit, with columns that start at zero and have standard deviation one."""
-
-    rows: LabeledRows
-    kept: LabeledRows  # the rows without those held out
-    held_out: LabeledRows | None
-    shifts: Tensor  # (D,)
-    scales: Tensor  # (D,)
-    log_prior: Tensor  # (C,)
-    n_bases: int
-    generator: torch.Generator
-    classes: np.ndarray
-    class_prior: np.ndarray
 
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
@@ -255,7 +236,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         )
         totals = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, weights)
         class_prior = totals / totals.sum()
-        weights = _without_empty_rows(features, labels, weights, n_classes)
+        weights = without_empty_rows(features, labels, weights, n_classes)
         shifts, scales = column_units(features, weights)
         scaled = scaled_columns(features, shifts, scales)
         n_bases = self.n_components if self.shared else self.n_components * n_classes
@@ -463,122 +444,3 @@ def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
     if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
         return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
     return replace(best, result=replace(again, outcome=best.result.outcome, scores=best.result.scores))
-
-
-def make_nonnegative_pipeline(
-    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: Any = None, **options: Any
-) -> Pipeline:
-    """Create a pipeline of scikit-learn's NMF and a `NonnegativeMixtureClassifier` on its codes.
-
-    The factorisation is fitted to the training set; other samples are coded with its basis fixed.
-
-    Parameters
-    ----------
-    n_basis : int, default=100
-        Number of columns of the codes.
-    nmf_max_iter : int, default=200
-        Maximum number of iterations of the factorisation. Codes need not be converged, so there is no warning.
-    random_state : int, RandomState or None, default=None
-        Seed of both steps.
-    **options : dict
-        Parameters of the classifier.
-
-    Returns
-    -------
-    pipeline : sklearn.pipeline.Pipeline
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = make_nonnegative_pipeline(16, n_components=2, max_iter=100, random_state=0).fit(X[::2], y[::2])
-    >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
-    True
-    """
-    coder = QuietNMF(
-        n_components=checks.count("n_basis", n_basis),  # pyright: ignore[reportArgumentType]
-        init="nndsvda",
-        max_iter=nmf_max_iter,
-        random_state=random_state,
-    )
-    return make_pipeline(coder, NonnegativeMixtureClassifier(**options, random_state=random_state))
-
-
-class QuietNMF(NMF):
-    """scikit-learn's NMF without its ConvergenceWarning, since codes are useful long before convergence.
-
-    Its input is checked with messages that name `make_nonnegative_pipeline`.
-    """
-
-    def _check(self, X: Any) -> None:
-        rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
-        if rows.ndim != 2 or rows.dtype.kind not in "fiu":
-            return  # scikit-learn says what is wrong
-        values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
-        names = X.columns if isinstance(X, FrameLike) else None
-        name = "make_nonnegative_pipeline"
-
-        def named(column: int) -> str:
-            return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
-
-        checks.finite_features(values, columns, named, name)
-        checks.non_negative_features(values, columns, named, name)
-
-    def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
-        self._check(X)
-        checks.rank_of_codes(self.n_components, X.shape if isinstance(X, ArrayLike) else np.shape(X))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
-            return super().fit_transform(X, y, W=W, H=H)
-
-    def transform(self, X: Any) -> Any:
-        self._check(X)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
-            return super().transform(X)
-
-
-def random_start(n_components: int, shared: bool, problem: NonnegativeProblem) -> LogLinearMixture:
-    """Random coefficients, with equal bases and approximate class priors at the mean row."""
-    n_classes, n_bases = len(problem.log_prior), problem.n_bases
-    class_of = torch.arange(n_classes).repeat_interleave(n_components)
-    basis_of = torch.arange(n_components).repeat(n_classes) if shared else torch.arange(n_bases)
-    draws = torch.randn(n_bases, problem.rows.n_features, generator=problem.generator, dtype=torch.float64)
-    noise = torch.randn(len(class_of), generator=problem.generator, dtype=torch.float64)
-    device = problem.log_prior.device
-    coefficients = START_SCALE * draws.to(device)
-    at_mean = problem.log_prior[class_of.to(device)] + START_SCALE * noise.to(device)
-    log_weights = at_mean - (coefficients @ problem.rows.means)[basis_of.to(device)]
-    log_weights = log_weights - log_weights.logsumexp(0)
-    return LogLinearMixture(log_weights, coefficients, class_of.to(device), basis_of.to(device), n_classes)
-
-
-def column_units(features: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The shift of each column (its smallest value; zero for sparse rows) and its standard deviation, (D,).
-
-    A constant column is divided by its value, or by one.
-    """
-    weights = weights.to(features.device)
-    total = weights.sum()
-    if not is_dense(features):
-        columns, values = features.col_indices(), features.values()
-        each = weights.repeat_interleave(features.crow_indices().diff())  # weight of the row of each stored value
-        zeros = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
-        means = zeros.index_add(0, columns, each * values) / total
-        squares = zeros.index_add(0, columns, each * values.square()) / total
-        shifts, variances = zeros, (squares - means.square()).clamp_min(0)
-    else:
-        present = features[weights > 0]
-        shifts = present.amin(0)
-        means = (weights @ (features - shifts)) / total
-        variances = (weights @ (features - shifts - means).square()) / total
-    scales, values = variances.sqrt(), shifts + means
-    flat = torch.where(values > 0, values, 1.0)
-    return shifts, torch.where(scales > 1e-12 * values, scales, flat).clamp_min(1e-300)
-
-
-def _without_empty_rows(features: Tensor, labels: Tensor, weights: Tensor, n_classes: int) -> Tensor:
-    """Set the weights of rows of zeros, which always get the class prior, to zero, unless a class has no other rows."""
-    left = torch.where(empty_rows(features).cpu(), 0.0, weights)
-    kept = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, left)
-    return left if bool((kept > 0).all()) else weights

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from math import comb
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,14 @@ from mixtura.objectives import class_log_joint
 from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
-    Basis,
     KernelColumns,
-    MonomialBasis,
     Scaling,
     monomial_names,
     no_scaling,
     standard_scaling,
 )
 from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseModel, compact
 from mixtura.sparse.newton import SparseNewton, State, starting_state
 from mixtura.sparse.problem import (
     KERNELS,
@@ -57,78 +55,6 @@ from mixtura.values.storable import on_device, storable
 LOG_ODDS = math.log(10)
 START_VARIANCE = 30.0
 EXPECTED_VARIANCE = 100.0
-# Draws of the weights for moderated probabilities, whose error is then below 0.005.
-N_DRAWS = 256
-LARGEST_DEGREE = 1000  # of monomials in a model file
-
-
-@storable("sparse_model", check=lambda model: model.check())
-@dataclass(frozen=True)
-class SparseModel:
-    """A fitted model: the scaling of rows, the basis in use, the mixture over it, and the posterior covariance."""
-
-    scaling: Scaling
-    basis: Basis
-    mixture: SparseMixture
-    covariance: Tensor  # (P, P)
-
-    def check(self) -> None:
-        """Raise a ValueError unless the parts are consistent."""
-        n_features, n_pairs, basis = len(self.scaling.centre), self.mixture.n_pairs, self.basis
-        checks.numbers("covariances of the values", self.covariance, (n_pairs, n_pairs))
-        checks.positions("columns of the values", self.mixture.columns, _n_columns(basis))
-        if isinstance(basis, MonomialBasis):
-            if not 1 <= basis.degree <= LARGEST_DEGREE:
-                raise ValueError(f"monomials of degree {basis.degree} are not supported")
-            checks.positions("columns", basis.columns, comb(n_features + basis.degree, basis.degree))
-        elif basis.points is None or basis.kernel is None:
-            checks.positions("columns", basis.numbers, n_features, -1)
-        else:
-            checks.positions("numbers of rows", basis.numbers, 2**63 - 1, -1)
-            checks.numbers("relevance vectors", basis.points, (len(basis.numbers), n_features))
-
-    def features(self, rows: Tensor) -> Tensor:
-        """The columns of the basis at rows, (n, D) -> (n, H)."""
-        scaled = self.scaling(rows)
-        values = self.basis.evaluate(scaled)
-        checks.bounded_features(values, rows, scaled)
-        return values
-
-    def log_joint(self, rows: Tensor) -> Tensor:
-        """(n, D) -> (K, n)"""
-        return self.mixture.log_joint(self.features(rows))
-
-    def draws(self) -> SparseMixture:
-        """Draw values (S, P) from their posterior: a fixed low-discrepancy set, for reproducible predictions."""
-        size = self.mixture.n_pairs
-        uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(N_DRAWS, dtype=torch.float64)
-        normal = torch.special.ndtri(uniform.clamp(1e-10, 1 - 1e-10)).to(self.covariance.device)
-        spectrum, vectors = torch.linalg.eigh(self.covariance)
-        spread = normal * spectrum.clamp_min(0).sqrt() @ vectors.T
-        return replace(self.mixture, values=self.mixture.values + spread)
-
-    def class_scores(self, rows: Tensor) -> Tensor:
-        """log p(x, c) up to a term of the row: (n, D) -> (C, n)."""
-        return class_log_joint(self.log_joint(rows), self.mixture.class_sizes)
-
-    def moderated_probabilities(self, rows: Tensor) -> Tensor:
-        """Class probabilities averaged over the posterior of the values (moderated): (n, D) -> (n, C)."""
-        mixture = self.mixture
-        if mixture.n_pairs == 0:
-            return self.class_scores(rows).softmax(0).T
-        features = self.features(rows)[:, mixture.columns].T  # (P, n)
-        total = torch.zeros(len(mixture.class_sizes), len(rows), dtype=torch.float64, device=rows.device)
-        draws = self.draws().values
-        for values in draws:
-            log_joint = weigh(features, mixture.members.T * values, mixture.log_weights)
-            total += class_log_joint(log_joint, mixture.class_sizes).softmax(0)
-        return (total / len(draws)).T
-
-
-def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: Tensor) -> SparseModel:
-    """The model over the columns of the basis that are in use."""
-    used, columns = mixture.columns.unique(return_inverse=True)
-    return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
 
 
 @storable("SparseMixtureClassifier", check=check_fitted)
@@ -456,7 +382,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _graph(self) -> Any:
         model, mixture = self.model_, self.model_.mixture
-        sizes, coefficients = mixture.class_sizes, mixture.coefficients(_n_columns(model.basis))
+        sizes, coefficients = mixture.class_sizes, model.coefficients()
 
         def score(rows: Tensor) -> Tensor:
             columns = model.basis.evaluate(model.scaling(rows))
@@ -516,7 +442,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
     def coef_(self) -> np.ndarray:
         """Weights of the components (rows) for the basis functions in use (columns); zero where pruned."""
         model = self.model_
-        return model.mixture.coefficients(_n_columns(model.basis)).cpu().numpy()
+        return model.coefficients().cpu().numpy()
 
     @property
     def basis_names_(self) -> list[str]:
@@ -567,90 +493,3 @@ def ordinary(mixture: SparseMixture) -> SparseMixture:
 def _tensor(rows: Rows) -> Tensor:
     """The rows in memory: a fit needs all of them at once."""
     return rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
-
-
-def _n_columns(basis: Basis) -> int:
-    return len(basis.columns if isinstance(basis, MonomialBasis) else basis.numbers)
-
-
-@storable("RelevanceVectorClassifier", check=check_fitted)
-class RelevanceVectorClassifier(SparseMixtureClassifier):
-    """Relevance vector machine [1]_ for any number of classes.
-
-    It is a `SparseMixtureClassifier` with one component per class and an RBF kernel, with the attributes of that class.
-
-    Parameters
-    ----------
-    kernel : {"polynomial", "rbf", "precomputed"}, callable or None, default="rbf"
-        Basis functions, as in `SparseMixtureClassifier`.
-    degree : int, default=2
-        Degree of the polynomial kernel or of the monomials.
-    gamma : float, default=1.0
-        Coefficient of the RBF kernel, ``exp(-gamma |x - z|^2)``, and of the polynomial kernel.
-    coef0 : float, default=1.0
-        Constant of the polynomial kernel.
-    scaling : bool, default=True
-        Whether to standardise the features internally.
-    hessian : {"complete", "exact"}, default="complete"
-        Hessian of the Laplace approximation.
-    start_variance : float or None, default=None
-        Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
-    expected_variance : float or None, default=None
-        Mean of the hyperprior on the prior variances; None means a flat hyperprior.
-    max_iter : int, default=5000
-        Maximum number of updates of the precisions.
-    tol : float, default=1e-5
-        Squared change of the precisions below which the fit has converged.
-    working_set : "auto" or bool, default="auto"
-        Whether to add columns one by one while they raise the evidence, instead of starting with all.
-    device : str, torch.device or None, default=None
-        Device of the computation; None means that of X.
-    memory_limit : int, str or None, default=None
-        Limit of the temporary arrays, in bytes or as text like "256 MB"; None means 256 MB.
-    random_state : int, RandomState or None, default=None
-        Seed of the initialisation.
-    verbose : int, default=0
-        Verbosity; 1 shows a progress bar.
-    checkpoint : str or path-like, optional
-        A file that keeps the progress of a fit, as in `MixtureClassifier`.
-
-    References
-    ----------
-    .. [1] Tipping (2001). Sparse Bayesian learning and the relevance vector machine. JMLR 1.
-
-    Examples
-    --------
-    >>> from mixtura import RelevanceVectorClassifier
-    >>> from mixtura.datasets import make_ripley
-    >>> X, y = make_ripley(60, random_state=0)
-    >>> model = RelevanceVectorClassifier().fit(X, y)
-    >>> bool(model.score(X, y) > 0.85 and len(model.relevance_vectors_) < 15)
-    True
-    """
-
-    def __init__(
-        self,
-        *,
-        kernel: Any = "rbf",
-        degree: int = 2,
-        gamma: float = 1.0,
-        coef0: float = 1.0,
-        scaling: bool = True,
-        hessian: str = "complete",
-        start_variance: float | None = None,
-        expected_variance: float | None = None,
-        max_iter: int = 5000,
-        tol: float = 1e-5,
-        working_set: Any = "auto",
-        device: Any = None,
-        memory_limit: Any = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        super().__init__(
-            1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
-            start_variance=start_variance, expected_variance=expected_variance, max_iter=max_iter, tol=tol,
-            working_set=working_set, device=device, memory_limit=memory_limit, random_state=random_state,
-            verbose=verbose, checkpoint=checkpoint,
-        )  # fmt: skip

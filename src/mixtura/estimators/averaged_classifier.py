@@ -1,0 +1,279 @@
+"""AveragedMixtureClassifier: averages of mixture classifiers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.engine.threads import computing
+from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
+from mixtura.estimators.base import keep_unobserved
+from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.input import Rows, adopt_features
+from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.prediction import DensityClassifier
+from mixtura.estimators.progress import recorded
+from mixtura.estimators.whole_fits import whole_fit
+from mixtura.model.mixture import Mixture
+from mixtura.reading.graphs import ClassifierGraph, GaussianScores
+from mixtura.solvers import EM, AcceleratedEM
+from mixtura.values.storable import storable
+
+
+@storable("AveragedMixtureClassifier", check=check_fitted)
+class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
+    """Average of several mixture classifiers.
+
+    The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
+
+    Parameters
+    ----------
+    estimator : MixtureClassifier or None, default=None
+        The members; None means `MixtureClassifier(1)`. If it has parameters "auto", they are selected
+        once, for all members.
+    n_estimators : int, default=20
+        Number of members.
+    resampling : {"bootstrap", "subset", "none"}, default="bootstrap"
+        Training set of a member: a bootstrap replicate, a random subset, or all samples with its own initialisation.
+    fraction : float, default=0.7
+        Fraction of the samples in a subset.
+    combine : {"posterior", "density"}, default="posterior"
+        Whether to average class probabilities or, as in [1]_, densities; then the average is itself a mixture.
+    random_state : int, RandomState or None, default=None
+        Seed of resampling and initialisation.
+    verbose : int, default=0
+        Verbosity; 1 shows a progress bar over everything that is computed.
+    checkpoint : str or path-like, optional
+        A file that keeps the progress of a fit, as in `MixtureClassifier`.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    class_prior_ : ndarray of shape (n_classes,)
+        Class probabilities.
+    mixture_ : Mixture
+        The average, one mixture of all components.
+    mixtures_ : list of Mixture
+        The members.
+    member_of_ : Tensor of shape (n_components,)
+        Member of each component.
+    oob_decision_function_ : ndarray of shape (n_samples, n_classes)
+        Out-of-bag class probabilities of each training sample; NaN if all members use it.
+    oob_score_ : float
+        Out-of-bag accuracy.
+    oob_log_loss_ : float
+        Out-of-bag log-loss.
+    n_iter_ : int
+        Largest number of iterations of a member.
+    converged_ : bool
+        Whether all members converged.
+    history_ : list of Record
+        Mean objective of the members at each iteration.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Feature names, if X has string column names.
+
+    References
+    ----------
+    .. [1] Ormoneit and Tresp (1995). Improved Gaussian mixture density estimates using Bayesian penalty terms and
+       network averaging. NIPS 8.
+
+    Examples
+    --------
+    >>> from mixtura import AveragedMixtureClassifier, MixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(125, random_state=0)
+    >>> model = AveragedMixtureClassifier(MixtureClassifier(3), random_state=0).fit(X, y)
+    >>> bool(model.oob_score_ > 0.85)
+    True
+    """
+
+    _default = staticmethod(lambda: MixtureClassifier(1))
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        n_estimators: int = 20,
+        *,
+        resampling: str = "bootstrap",
+        fraction: float = 0.7,
+        combine: str = "posterior",
+        random_state: Any = None,
+        verbose: int = 0,
+        checkpoint: Any = None,
+    ):
+        self.estimator = estimator
+        self.n_estimators = n_estimators
+        self.resampling = resampling
+        self.fraction = fraction
+        self.combine = combine
+        self.random_state = random_state
+        self.verbose = verbose
+        self.checkpoint = checkpoint
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
+        """Fit all members.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels or soft labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : AveragedMixtureClassifier
+        """
+        with whole_fit(self):
+            base = self._checked_base(X, MixtureClassifier)
+            checks.one_of("combine", self.combine, ("posterior", "density"))
+            objective = base._objective()
+            rows, labels, weights = self._known(base, X, y, sample_weight)
+            self._home = rows.home
+            adopt_features(self, base)
+            self.encoding_ = base.encoding_
+            random_state = check_random_state(self.random_state)
+            counts = self._draws(_strata(labels), weights, random_state)
+            source = rows.source(labels.numbers, labels.shares, weights)
+            with computing(), recorded(self, training=source):
+                base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                plan = base._plan(source, labels.classes, objective)
+                if plan.selection is not None and plan.selection.interrupted:
+                    raise KeyboardInterrupt
+                self._check_solver(base, plan)
+                rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
+                tasks = []
+                for b in range(self.n_estimators):
+                    _, seen = replicate_of(
+                        rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
+                    )
+                    for _ in range(base._n_starts()):
+                        base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                        tasks.append(base._task(plan, seen, b))
+                all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
+                results = self._train(plan.em_structure, tasks, all_rows, base, EM())
+                results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
+            self.classes_ = labels.classes
+            if plan.selection is not None:
+                self.search_ = plan.selection.table
+            keep_unobserved(self, plan.description)
+            self._keep(results, plan.structure)
+            self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+            self._judge(results, base.max_iter, base.tol)
+            if counts is not None:
+                self._keep_unseen(rows, labels, counts, weights)
+        return self
+
+    @property
+    def unlabeled(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The label of unlabeled samples, as in the members."""
+        return None if self.estimator is None else self.estimator.unlabeled
+
+    def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
+        return base._read_known(X, y, sample_weight, base._objective())
+
+    def _check_solver(self, base: Any, plan: Any) -> None:
+        solver = base._solver(plan)
+        if not isinstance(solver, EM | AcceleratedEM):
+            raise ValueError(
+                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
+                f'objective="joint"; got objective {plan.objective.name!r} and solver={base.solver!r}.'
+            )
+
+    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
+        combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
+        with computing():
+            probabilities = self._unseen(rows, counts, combine).cpu().numpy()
+        self.oob_decision_function_ = probabilities
+        numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
+        scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
+        own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
+        self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, weights)
+        self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, weights)
+
+    def _scores(self) -> Callable[[Tensor], Tensor]:
+        if self.combine == "density" or "mixture_" not in vars(self):
+            return super()._scores()
+
+        def scores(log_joint: Tensor) -> Tensor:
+            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (C, n)."""
+            posterior = self._per_member(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
+            return posterior + log_joint.logsumexp(0)
+
+        return scores
+
+    def _graph(self) -> Any:
+        if self.combine == "density":
+            return super()._graph()
+        mixture = self.mixture_
+        owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
+        members = [
+            [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
+            for b in range(len(self.mixtures_))
+        ]
+        return ClassifierGraph(GaussianScores(mixture, self.warp_), mixture.class_sizes, self._temperature(), members)
+
+    def to_mixture(self) -> MixtureClassifier:
+        """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.
+
+        Returns
+        -------
+        model : MixtureClassifier
+        """
+        check_is_fitted(self)
+        return _as_classifier(self, self.mixture_)
+
+    def reduce(self, n_components: int) -> MixtureClassifier:
+        """Reduce the average to a small `MixtureClassifier`; see `AveragedMixture.reduce`.
+
+        Parameters
+        ----------
+        n_components : int
+            Number of components of every class.
+
+        Returns
+        -------
+        model : MixtureClassifier
+        """
+        check_is_fitted(self)
+        mixture, _ = self._reduced(n_components, len(self.classes_))
+        return _as_classifier(self, mixture)
+
+
+def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:
+    posterior = torch.where(unseen, scores.softmax(0), 0.0).sum(1)  # (C, n)
+    return (posterior / unseen.sum(0)).T  # NaN where none is left
+
+
+def _posterior_of_mean(scores: Tensor, unseen: Tensor) -> Tensor:
+    return scores.masked_fill(~unseen, -torch.inf).logsumexp(1).softmax(0).T
+
+
+def _strata(labels: Any) -> np.ndarray:
+    """Strata of resampling: the classes, and the unlabeled rows."""
+    if labels.shares is None:
+        return labels.numbers.cpu().numpy()
+    known = labels.shares.nan_to_num(nan=-1.0)
+    return torch.where(labels.unlabeled, -1, known.argmax(1)).cpu().numpy()
+
+
+def _as_classifier(averaged: AveragedMixtureClassifier, mixture: Mixture) -> MixtureClassifier:
+    model = fitted_copy(averaged, mixture)
+    model.classes_ = averaged.classes_
+    model.class_prior_ = mixture.log_class_prior.exp().cpu().numpy()
+    model.n_components = dict(zip(model.classes_.tolist(), model.n_components_.tolist(), strict=True))
+    return model
