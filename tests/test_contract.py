@@ -1,5 +1,6 @@
 """scikit-learn's conventions: its own checks of every estimator, copies, pipelines, searches, routing, frames."""
 
+import inspect
 import pickle
 
 import numpy as np
@@ -24,6 +25,7 @@ import mixtura
 from mixtura import (
     AveragedMixture,
     AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
     MixtureClassifier,
@@ -198,6 +200,19 @@ PUBLIC = [part for part in vars(mixtura).values() if isinstance(part, type) and 
 @pytest.mark.parametrize("kind", PUBLIC, ids=lambda kind: kind.__name__)
 def test_no_constructor_has_more_than_24_arguments(kind):
     assert len(kind._get_param_names()) <= 24
+
+
+@pytest.mark.parametrize("preset", [DiscriminativeMixtureClassifier, HybridMixtureClassifier])
+def test_presets_are_constructors(preset):
+    """A preset names its objective, its limits and its search; `fit` differs by its arguments alone."""
+    own = {name for name, part in vars(preset).items() if inspect.isfunction(part)}
+    assert (
+        {"__init__", "_objective", "_search"}
+        <= own
+        <= {"__init__", "fit", "_objective", "_limits", "_wanted", "_search"}
+    )
+    assert preset()._search.__annotations__["return"].endswith("Search")
+    assert not {"objective", "solver"} & set(preset().get_params())  # what they are follows from the other arguments
 
 
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, AveragedMixture(random_state=0), AveragedMixtureClassifier()])

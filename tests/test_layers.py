@@ -211,6 +211,26 @@ def test_class_names_are_unique():
     assert not [name for name, count in names.items() if count > 1]
 
 
+def callers_of(name: str) -> set[str]:
+    """Files with a call of this name."""
+    return {
+        path.as_posix()
+        for path in source_files()
+        for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
+    }
+
+
+def test_searches_share_their_table_and_their_hold_out():
+    assert callers_of("SearchTable") == {
+        "selection/search.py",
+        "estimators/tuning.py",
+    }  # the latter from Optuna's trials
+    assert {path for path in callers_of("randperm") if path.startswith("selection")} == {"selection/folds.py"}
+    splitters = ("StratifiedKFold", "StratifiedShuffleSplit", "train_test_split")
+    assert all(path.startswith("cli") for name in splitters for path in callers_of(name))
+
+
 def test_few_files_lie_at_the_door():
     assert sum(len(path.parts) == 1 for path in source_files()) <= MOST_FILES_AT_THE_DOOR
 
