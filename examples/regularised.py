@@ -78,7 +78,7 @@ def draw_transformed(X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.n
         name = "components in the original features" if warp is None else "components in transformed features"
         ax.set(title=f"{name} (warp={warp!r})\nlog-loss of new samples {loss:.2f}")
         print(f"warp={warp!r:35} log-loss of new samples {loss:6.2f}")
-    save(figure, "regularised_bent.png", 68)
+    save(figure, "regularised_skewed.png", 68)
 
 
 def save(figure, name: str, dpi: int) -> None:

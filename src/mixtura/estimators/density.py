@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
-import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import DensityMixin, clone
-from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -23,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
+from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import (
@@ -41,22 +37,21 @@ from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.online import OnlineFit, learns_online
 from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.rowwise import rowwise
+from mixtura.estimators.sklearn_output import Printer
+from mixtura.estimators.sklearn_start import centres_of, initial_responsibilities, wide_tied
 from mixtura.estimators.streamed import is_streamed, read_stream
 from mixtura.estimators.whole_fits import whole_fit
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
-from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
+from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned, Marginal
-from mixtura.roles import Covariance, Objective, Prior, Structure
+from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection.clusters import Selection, choose_clusters, wanted_criterion, wanted_priors
 from mixtura.selection.plan import is_auto, make_prior
-from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, best_of, first_update, run
+from mixtura.solvers import EM, FitResult, Outcome, Problem, best_of, first_update, run
 from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import storable
-
-# Values up to this size can be squared and summed in single precision.
-LARGEST_SINGLE = 1e15
 
 
 @storable("GaussianMixture", check=check_fitted)
@@ -357,7 +352,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         numbers = itertools.count()
 
         def fit_once() -> FitResult:
-            printer = _Printer(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
+            printer = Printer(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
             start = self._last(source) if going_on else self._start(rows, problem, description, random_state)
             previous = self.lower_bound_ if going_on else -math.inf
             result = run(self._em(problem), problem, start, self.max_iter, self.tol, printer.iteration, previous)
@@ -438,10 +433,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
             whole, weights = description.samples[0]
             whole, weights = whole.to(source.dtype), None if bool((weights == 1).all()) else weights
         filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
-        parts = self._responsibilities(filled, weights, random_state)
+        parts = initial_responsibilities(self.init_params, self.n_components, filled, weights, random_state)
         variances = description.total.expand(self.n_components, size).contiguous()
         assigned = parts.assigned(filled, weights)
-        centres = _centres(*assigned, self.n_components)
+        centres = centres_of(*assigned, self.n_components)
         sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
         class_of = torch.zeros(self.n_components, dtype=torch.int64, device=source.device)
         covariance = structure.start(variances, *weighted_deviations([sampled], centres), class_of)
@@ -454,69 +449,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         log_weights = start.log_weights + math.log(parts.weight / total)
         start = replace(start, log_weights=log_weights)
         if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
-            start = replace(start, covariance=self._wide_tied(start, filled, weights, parts.weight))
+            start = replace(start, covariance=wide_tied(start, filled, weights, parts.weight, self.reg_covar))
         return with_given_parts(self, start)
-
-    def _wide_tied(self, start: Mixture, filled: Tensor, weights: Tensor | None, weight: float) -> Covariance:
-        """scikit-learn's tied covariance for initialisation from single rows.
-
-        It is the scatter of all rows about zero over the weight of the chosen rows, since responsibilities do not sum
-        to one there. Single rows have no scatter; this wide covariance lets every component reach the other rows.
-        """
-        rows = filled.double()
-        weighted = rows if weights is None else rows * weights.unsqueeze(-1)
-        chosen = (start.weights * weight / start.weights.sum()).unsqueeze(-1)
-        seconds = weighted.T @ rows - (chosen * start.means).T @ start.means
-        covariance = start.covariance
-        assert isinstance(covariance, TiedCovariance)
-        if not isinstance(covariance.inner, FullCovariance):
-            return covariance
-        ridge = self.reg_covar * torch.eye(len(seconds), dtype=seconds.dtype, device=seconds.device)
-        return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
-
-    def _responsibilities(self, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState) -> _Start:
-        """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same.
-
-        On a GPU they are computed there.
-        """
-        n_rows, device = len(filled), filled.device
-        every = torch.arange(n_rows, device=device)
-        total = float(n_rows) if weights is None else float(weights.sum())
-        if self.init_params == "random":
-            shape = (n_rows, self.n_components)
-            if filled.is_cuda:
-                drawn = torch.Generator(device).manual_seed(int(random_state.randint(2**31)))
-                shares = torch.rand(shape, generator=drawn, dtype=torch.float64, device=device)
-            else:
-                shares = torch.from_numpy(random_state.uniform(size=shape))
-            return _Start(every, None, shares / shares.sum(1, keepdim=True), total)
-        if self.init_params == "kmeans":
-            if filled.is_cuda:
-                generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
-                labels = clusters_of(filled, weights, self.n_components, generator)
-            else:
-                labels = _cluster_like_scikit_learn(filled, weights, self.n_components, random_state)
-            n_clusters = len(labels.unique())
-            if n_clusters < self.n_components:
-                checks.warn(
-                    f"X has {n_clusters} distinct samples for {self.n_components} components: some components start "
-                    f"without samples. Lower n_components to {n_clusters}.",
-                    ConvergenceWarning,  # as scikit-learn's own
-                )
-            return _Start(every, labels, None, total)
-        if self.init_params == "k-means++" and filled.is_cuda:
-            generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
-            weights_of = torch.ones_like(filled[:, 0]) if weights is None else weights.to(filled.dtype)
-            centred = filled - weights_of @ filled / weights_of.sum()
-            chosen = plus_plus(centred.double(), weights_of.double(), self.n_components, generator)
-        elif self.init_params == "k-means++":
-            rows, row_weights = _on_host(filled, weights)
-            _, chosen = kmeans_plusplus(rows, self.n_components, random_state=random_state, sample_weight=row_weights)
-        else:
-            chosen = random_state.choice(n_rows, size=self.n_components, replace=False)
-        index = torch.from_numpy(np.asarray(chosen)).to(device)
-        count = float(len(index)) if weights is None else float(weights[index].sum())
-        return _Start(index, torch.arange(self.n_components, device=device), None, count)
 
     def _keep(self, result: FitResult) -> None:
         self.mixture_ = self._at_home(result.mixture)
@@ -666,83 +600,3 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         covariance = self.mixture_.covariance
         tied = isinstance(covariance, TiedCovariance) and covariance.n_groups == 1
         return dense[0] if tied else dense
-
-
-class _Start:
-    """Initial responsibilities: indices of rows, their components or shares of all components, and their weight."""
-
-    def __init__(self, index: Tensor, labels: Tensor | None, shares: Tensor | None, weight: float):
-        self.index, self.labels, self.weight = index, labels, weight
-        self.shares = shares
-
-    def assigned(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows, their weights, and the component of each, or the one with the largest share."""
-        chosen = rows[self.index].double()
-        components = self.labels
-        if components is None:
-            assert self.shares is not None
-            components = self.shares.argmax(1)
-        return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
-
-
-def _on_host(filled: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Rows and weights for scikit-learn."""
-    rows = filled.double() if float(filled.abs().amax()) > LARGEST_SINGLE else filled
-    return rows.cpu().numpy(), None if weights is None else weights.cpu().numpy()
-
-
-def _cluster_like_scikit_learn(
-    filled: Tensor, weights: Tensor | None, n_components: int, random_state: np.random.RandomState
-) -> Tensor:
-    """The cluster of every row, by scikit-learn's k-means."""
-    means: Any = KMeans(n_clusters=n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
-    rows, row_weights = _on_host(filled, weights)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
-        labels = means.fit(rows, sample_weight=row_weights).labels_
-    return torch.from_numpy(labels.astype(np.int64)).to(filled.device)
-
-
-def _centres(rows: Tensor, weights: Tensor, components: Tensor, n_components: int) -> Tensor:
-    sizes = torch.zeros(n_components, dtype=rows.dtype, device=rows.device).index_add_(0, components, weights)
-    sums = torch.zeros(n_components, rows.shape[1], dtype=rows.dtype, device=rows.device)
-    sums.index_add_(0, components, rows * weights.unsqueeze(-1))
-    return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), rows.mean(0))
-
-
-class _Printer:
-    """Prints what scikit-learn prints for each value of `verbose`."""
-
-    def __init__(self, verbose: int, interval: int, init: int):
-        self.verbose, self.interval = verbose, interval
-        self.start = self.last = time.perf_counter()
-        if verbose:
-            _print(f"Initialization {init}")
-
-    @property
-    def iteration(self) -> Callable[[Record], None] | None:
-        return self._iteration if self.verbose else None
-
-    def _iteration(self, record: Record) -> None:
-        if record.iteration % self.interval:
-            return
-        if self.verbose == 1:
-            _print(f"  Iteration {record.iteration}")
-            return
-        now = time.perf_counter()
-        _print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
-        self.last = now
-
-    def end(self, result: FitResult) -> None:
-        if not result.history:
-            return
-        said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
-        if self.verbose == 1:
-            _print(f"Initialization {said}.")
-        elif self.verbose > 1:
-            elapsed = time.perf_counter() - self.start
-            _print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
-
-
-def _print(text: str) -> None:
-    print(text)  # noqa: T201 - verbose prints, as scikit-learn's does

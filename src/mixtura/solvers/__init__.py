@@ -12,7 +12,11 @@ from mixtura.solvers.loop import FitResult, HeldOut, Outcome, Record, best_of, r
 from mixtura.solvers.problem import Problem
 
 # By the names that `solver=` takes. "auto" is the first one that does not refuse.
-SOLVERS: dict[str, MixtureSolver] = {"em": AcceleratedEM(), "baum_welch": BaumWelch(), "gradient": Gradient()}
+SOLVERS: dict[str, MixtureSolver] = {
+    "em": AcceleratedEM(),
+    "baum_welch": BaumWelch(),
+    "gradient": Gradient(),
+}
 
 __all__ = [
     "EM",
