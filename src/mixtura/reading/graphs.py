@@ -35,10 +35,10 @@ class GaussianScores(nn.Module):
         super().__init__()
         mixture = mixture.to("cpu")
         self.n_features = mixture.n_features
-        self.warp_places = None if warp is None else warp.locations.cpu().double()
+        self.warp_locations = None if warp is None else warp.locations.cpu().double()
         if warp is not None:
-            self.warp_widths = torch.where(warp.transformed, warp.scales, 1.0).cpu().double()
-            self.warp_bent = warp.transformed.cpu().double()
+            self.warp_scales = torch.where(warp.transformed, warp.scales, 1.0).cpu().double()
+            self.warp_transformed = warp.transformed.cpu().double()
         self.log_weights, self.means = mixture.log_weights.double(), mixture.means.double()
         self.diagonal = isinstance(mixture.covariance.form, DiagonalForm)
         self.variances = mixture.covariance.variances().double()
@@ -72,13 +72,13 @@ class GaussianScores(nn.Module):
         return log_joint, slopes, count.squeeze(1) / self.n_features
 
     def _warped(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if self.warp_places is None:
+        if self.warp_locations is None:
             return rows, torch.zeros_like(rows[:, 0])
-        off = (rows - self.warp_places) / self.warp_widths
+        off = (rows - self.warp_locations) / self.warp_scales
         # asinh by operations that every runtime has in double precision.
-        bent = torch.sign(off) * (off.abs() + (off * off + 1).sqrt()).log()
-        values = torch.where(self.warp_bent > 0, self.warp_places + self.warp_widths * bent, rows)
-        slopes = -0.5 * (off * off + 1).log() * self.warp_bent
+        transformed = torch.sign(off) * (off.abs() + (off * off + 1).sqrt()).log()
+        values = torch.where(self.warp_transformed > 0, self.warp_locations + self.warp_scales * transformed, rows)
+        slopes = -0.5 * (off * off + 1).log() * self.warp_transformed
         return values, torch.where(slopes == slopes, slopes, 0.0).sum(1)
 
     def _eliminated(self, deviations: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
