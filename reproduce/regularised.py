@@ -274,7 +274,7 @@ def bupa_table(results: dict[str, Any]) -> str:
         "and 145 test rows, inputs standardised by the training rows,",
         f"{BUPA_COMPONENTS} full components per class unless selected. Accuracy in per cent, mean ± standard error",
         "over the splits; difference to the unregularised mixture on the same splits. The paper has one split, on",
-        "which an accuracy has a standard error of 4. Automatic rows were settled on by cross-validation inside the training",
+        "which an accuracy has a standard error of 4. Automatic rows were settled by cross-validation inside the training",
         'parts of other splits of these 345 rows, before any split here was looked at. Rows with "transforms"',
         f'have `warp="auto"`, which transformed features in {transformed} of the splits.',
         "",
