@@ -185,7 +185,9 @@ def test_the_sparsity_is_that_of_the_better_held_out_likelihood(counts, seed):
     automatic = NonnegativeMixtureClassifier(**options).fit(X, y)
     fits = {value: NonnegativeMixtureClassifier(sparsity=value, **options).fit(X, y) for value in (0.0, 1.0)}
     scores = {value: max(score for _, score in model.validation_scores_) for value, model in fits.items()}
-    assert automatic.sparsity_ == max(scores, key=scores.__getitem__)
+    assert automatic.sparsity_ == max(scores, key=scores.__getitem__) == automatic.search_.best.what["sparsity"]
+    assert {row.what["sparsity"]: -row.score for row in automatic.search_} == scores
+    assert all(model.search_ is None for model in fits.values())
     assert np.array_equal(automatic.predict_proba(X), fits[automatic.sparsity_].predict_proba(X))
 
 

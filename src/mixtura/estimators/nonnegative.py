@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.prediction import ConditionalClassifier
-from mixtura.estimators.progress import recorded
+from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.estimators.whole_fits import whole_fit
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
@@ -35,6 +37,7 @@ from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
 from mixtura.reading.graphs import ConditionalGraph
 from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import is_auto
+from mixtura.selection.search import Search, Trial
 from mixtura.solvers import FitResult, HeldOut, Outcome, run
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, scaled_columns
@@ -115,6 +118,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Number of free parameters.
     sparsity_ : float
         The penalty of the fit: that of `sparsity`, or the chosen one.
+    search_ : SearchTable or None
+        The penalties and initialisations that were compared; None for a single fit.
     n_iter_ : int
         Number of iterations.
     converged_ : bool
@@ -270,14 +275,30 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         """The best fit and its solver; all solvers start from the same initialisations."""
         n_starts = checks.count("n_init", self.n_init)
         starts = [random_start(self.n_components, bool(self.shared), problem) for _ in range(n_starts)]
-        fits: list[tuple[Any, Fitted]] = []
-        for solver in solvers if problem.held_out is not None else solvers[-1:]:
-            for start in starts:
-                fits.append((solver, self._fit_once(solver, start, problem)))
-                if fits[-1][1].result.outcome is Outcome.INTERRUPTED:
-                    solver, best = max(fits, key=lambda fit: fit[1].score)
-                    return solver, replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-        return max(fits, key=lambda fit: fit[1].score)
+        compared = list(product(solvers if problem.held_out is not None else solvers[-1:], enumerate(starts)))
+
+        def fit_all() -> None:
+            for solver, (number, start) in compared:
+                trial = search.tried(lambda s=solver, n=number, m=start: self._trial(s, n, m, problem))
+                if trial.fit[1].result.outcome is Outcome.INTERRUPTED:
+                    raise KeyboardInterrupt
+
+        with trial_watcher(self.verbose and len(compared) > 1, type(self).__name__) as watch:
+            criterion = "objective" if problem.held_out is None else "log_loss"
+            search: Search[tuple[Any, Fitted]] = Search(criterion, watch)
+            search.run(fit_all)
+        solver, best = search.best.fit
+        self.search_ = search.table(search.best) if len(compared) > 1 else None
+        if search.interrupted:
+            best = replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
+        return solver, best
+
+    def _trial(
+        self, solver: Any, number: int, start: LogLinearMixture, problem: NonnegativeProblem
+    ) -> Trial[tuple[Any, Fitted]]:
+        fit = self._fit_once(solver, start, problem)
+        what = {"sparsity": solver.penalty.strength, "start": number}
+        return Trial(what, -fit.score, math.nan, (solver, fit))
 
     def _fit_once(self, solver: Any, start: LogLinearMixture, problem: NonnegativeProblem) -> Fitted:
         max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
