@@ -43,6 +43,7 @@ fuzz: .venv/installed-dev
 
 # The documentation site, in build/docs; warnings are errors.
 docs: .venv/installed-docs
+	rm -rf docs/api # pages of names that are gone would be warnings
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
 
 bench: .venv/installed-bench

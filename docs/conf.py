@@ -80,10 +80,35 @@ autodoc_default_options = {
 }
 numpydoc_show_class_members = False
 
+GALLERY = [
+    "reading_a_model",
+    "pictures_and_deployment",
+    "mixed_features",
+    "plot_discriminative",
+    "plot_hybrid",
+    "regularised",
+    "plot_sparse_mixture",
+    "text_topics",
+    "network_head",
+    "several_processes",
+]
+
+
+class GalleryOrder:
+    """What most readers need comes first."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, name):
+        return GALLERY.index(Path(name).stem)
+
+
 # Scripts of examples/ are run, and their output and figures become pages.
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "docs/gallery",
+    "within_subsection_order": GalleryOrder,
     "filename_pattern": r"^((?!several_processes).)*\.py$",  # what torchrun starts is shown, not run
     "ignore_pattern": "__init__",
     "download_all_examples": False,

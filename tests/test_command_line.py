@@ -153,7 +153,7 @@ def test_columns_are_found_by_name_and_unknown_categories_are_missing(capsys):
     code, _, err = run(capsys, "predict", "model.mixtura", "other.csv")
     assert (code, err) == (
         2,
-        "mixtura: The table lacks the columns ['age']; it has ['fare', 'sex', 'class', 'extra'].\n",
+        "mixtura: The table lacks the columns 'age'; it has 'fare', 'sex', 'class', 'extra'.\n",
     )
 
 
@@ -407,6 +407,10 @@ def test_folders_and_absent_files(capsys, folder):
         (["fit", "inner", "--target", "t"], "'inner' is a folder; pass a CSV or Parquet file."),
         (["fit", "none.csv", "--target", "t"], "There is no file 'none.csv'."),
         (
+            ["fit", "t.csv", "--target", "t", "--drop", "t"],
+            "The target 't' cannot be left out; name another column with --drop.",
+        ),
+        (
             ["fit", "t.csv", "--target", "t", "--out", "inner"],
             "'inner' is a folder; pass the name of a file with --out.",
         ),
@@ -443,6 +447,14 @@ def test_models_of_other_kinds_are_refused(capsys, iris):
         2,
         "mixtura: 'density.mixtura' holds a GaussianMixture; pass a model file of `mixtura fit`.\n",
     )
+
+
+def test_reports_need_two_classes_with_two_rows(capsys, folder):
+    write(rows(lambda number: "x" if number else "y"))
+    assert run(capsys, "fit", "t.csv", "--target", "t", "--budget", "1s")[0] == 0
+    code, _, err = run(capsys, "report", "model.mixtura", "t.csv")
+    assert (code, err) == (2, "mixtura: A report needs two classes of 't' with at least two rows each.\n")
+    assert sorted(os.listdir(folder)) == ["model.mixtura", "t.csv"]  # noqa: PTH208
 
 
 def test_errors_are_json_too(capsys):

@@ -25,6 +25,7 @@ from mixtura import (
     load,
 )
 from mixtura.model.warp import Warp
+from mixtura.reading.tables import Spread
 from named_samples import NAMES, named_samples
 
 CLASSIFIERS = {
@@ -237,3 +238,18 @@ def test_a_mixture_prints_as_one_sentence():
     text = str(model.mixture_)
     assert text.startswith("Mixture of 4 components (full) of 4 features, [1, 2, 1] per class; weights 0.333, ")
     assert "tensor" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (55_712.3, 28_123.0, "56000 ± 28000"),
+        (0.0621, 1.71, "0.1 ± 1.7"),
+        (5.006, 0.3489, "5.01 ± 0.35"),
+        (-0.004, 1.0, "0.0 ± 1.0"),
+        (3.0, 0.0, "3 ± 0"),
+        (2.5e7, 3e6, "2.5e+07 ± 3e+06"),
+    ],
+)
+def test_spreads_have_two_digits(value, scale, text):
+    assert str(Spread(value, scale)) == text

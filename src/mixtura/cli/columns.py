@@ -69,6 +69,8 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
     for name in (target, *drop):
         if name not in frame.columns:
             raise ValueError(f"There is no column {name!r}; the columns are {_listed(frame.columns)}.")
+    if target in drop:
+        raise ValueError(f"The target {target!r} cannot be left out; name another column with --drop.")
     labels, notes = _labels(frame[target], target)
     kept: Any = frame[frame[target].notna()].drop(columns=[target, *drop])
     columns = []

@@ -115,6 +115,8 @@ def evidence_of(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
     labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
     probabilities, scores = held_out(model.estimator_, table, labels, seed)
     judged = ~np.isnan(scores)
+    if len(np.unique(labels[judged])) < 2:
+        raise ValueError(f"A report needs two classes of {target!r} with at least two rows each.")
     places = problem.frame.index.to_numpy()[rows][judged] + 1
     frame, features = (part[judged].reset_index(drop=True) for part in (problem.frame.iloc[rows], table))
     return ReportedRows(model, frame, places, features, labels[judged], probabilities[judged], scores[judged], seed)

@@ -102,7 +102,7 @@ def choice_of(fitted: Any) -> dict[str, Any]:
         "covariance": str(chosen.get("covariance_type", fitted.covariance_type)),
         "components_per_class": counts[0] if len(counts) == 1 else fitted.n_components_.tolist(),
         "prior": str(chosen.get("prior", "default")),
-        "transform": str(chosen.get("warp")),
+        "transform": chosen.get("warp"),
         "temperature": float(fitted.temperature_),
     }
 
@@ -112,7 +112,7 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
     choice, classes = facts["choice"], facts["classes"]
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
     shown += f" and {len(classes) - 8} more" if len(classes) > 8 else ""
-    transform = "" if choice["transform"] == "None" else ", transformed features"
+    transform = "" if choice["transform"] is None else ", transformed features"
     return [
         (
             "Table",

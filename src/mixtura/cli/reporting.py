@@ -110,7 +110,7 @@ def _choice(evidence: ReportedRows, model_name: str) -> str:
         ("trained on", f"{about.get('file', '?')}, target {about['target']}"),
         ("columns", f"{n_numeric} numeric, {len(evidence.columns) - n_numeric} with categories"),
         ("prior", choice["prior"]),
-        ("transform", "none" if choice["transform"] == "None" else f"{choice['transform']}, towards normality"),
+        ("transform", "none" if choice["transform"] is None else f"{choice['transform']}, towards normality"),
         ("temperature", f"{choice['temperature']:.3f} (above 1: less extreme probabilities than the densities give)"),
         ("parameters", f"{evidence.fitted.n_parameters_}"),
     ]
@@ -278,6 +278,8 @@ def _learning_curve(evidence: ReportedRows) -> str:
 def _rivals(evidence: ReportedRows, say: Any) -> str:
     train, test = splits(evidence.labels, evidence.seed, round(1 / HELD_OUT))[0]
     values, labels = with_categories(evidence.features, evidence.model.columns), evidence.labels
+    if len(np.unique(labels[train])) < 2:
+        return page.paragraph("There are too few rows per class for a comparison.")
     parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
     own, numbers = copy_probabilities(evidence, train, test), evidence.numbers[test]
     scores = [("this model", log_loss_of(own, numbers), float((own.argmax(1) != numbers).mean()))]

@@ -70,6 +70,11 @@ def category_of(value: Any) -> str | None:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
+def _listed(names: Any, most: int = 12) -> str:
+    shown = ", ".join(repr(str(name)) for name in list(names)[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 @storable("TableClassifier", check=check_fitted)
 class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Classify the rows of a data frame with numeric and categorical columns; ``mixtura fit`` writes such models.
@@ -124,7 +129,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         checks.distinct_columns(X.columns)
         absent = [column.name for column in self.columns if column.name not in X.columns]
         if absent:
-            raise ValueError(f"The table lacks the columns {absent}; it has {[str(name) for name in X.columns]}.")
+            raise ValueError(f"The table lacks the columns {_listed(absent)}; it has {_listed(X.columns)}.")
         table: Any = X
         values = {column.name: column.read(table[column.name]) for column in self.columns}
         if all(column.categories is not None for column in self.columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +78,11 @@ class Spread:
     scale: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ± {self.scale:.2g}"
+        if not (math.isfinite(self.value) and 1e-4 < abs(self.scale) < 1e6):
+            return f"{self.value:.3g} ± {self.scale:.2g}"
+        decimals = 1 - math.floor(math.log10(abs(self.scale)))  # two digits of the spread
+        value, scale = (round(number, decimals) + 0.0 for number in (self.value, self.scale))
+        return f"{value:.{max(decimals, 0)}f} ± {scale:.{max(decimals, 0)}f}"
 
 
 @dataclass(frozen=True)
