@@ -209,9 +209,9 @@ def missing_ingredients(results: dict[str, Any]) -> list[str]:
         fall = plain["LM"]["curve"][-2] - plain["LM"]["curve"][-1]
         parts.append(
             f"With all three SSL (CLL) has {plain['CLL']['test']:.2f} % test error with 100 labels after 10 epochs; "
-            "the paper has 5.00 % after up to 100. So the published method does reach the published error. The published "
-            f"step size of LM is a quarter of that of CLL: it has {plain['LM']['test']:.2f} % after 10 epochs, and its "
-            f"validation error falls by {fall:.2f} from epoch 8 to epoch 10."
+            "the paper has 5.00 % after up to 100. So the published method does reach the published error. The "
+            f"published step size of LM is a quarter of that of CLL. LM has {plain['LM']['test']:.2f} % then, "
+            f"and its validation error falls by {fall:.2f} from epoch 8 to epoch 10."
             + ("" if run_of("SSL (LM)") else " Runs of 100 epochs have not been computed.")
         )
     return [line for part in parts for line in (*wrapped(part), "")][:-1]
