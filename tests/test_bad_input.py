@@ -409,6 +409,10 @@ WEIGHTS = {
     "zero": (np.zeros(150), "sample_weight is zero for every sample; at least one weight must be positive."),
     "too few": (np.ones(3), "sample_weight.shape == (3,), expected (150,)!"),
     "two dimensions": (np.ones((150, 2)), "Sample weights must be 1D array or scalar; got shape (150, 2)."),
+    "complex": (
+        np.ones(150) + 1j,
+        "sample_weight must hold one number per sample; it could not be converted to numbers: they are complex.",
+    ),
     "text": (
         ["a"] * 150,
         "sample_weight must hold one number per sample; it could not be converted to numbers: could not convert "

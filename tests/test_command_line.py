@@ -324,7 +324,14 @@ def many_columns():
     return pd.DataFrame(rng.normal(size=(30, 10_000)) + y[:, None]).add_prefix("x").assign(t=y), "t"
 
 
-@pytest.mark.parametrize("make", [many_missing, many_columns, pytest.param(many_classes, marks=pytest.mark.slow)])
+def fractional_classes():
+    y = np.arange(60) % 2
+    return pd.DataFrame({"a": y + 0.1 * np.random.default_rng(0).normal(size=60), "t": y + 0.5}), "t"
+
+
+@pytest.mark.parametrize(
+    "make", [many_missing, many_columns, fractional_classes, pytest.param(many_classes, marks=pytest.mark.slow)]
+)
 def test_odd_tables_get_a_model(make, capsys):
     frame, target = make()
     frame.to_csv("t.csv", index=False)
@@ -362,6 +369,10 @@ WRONG = {
         rows(lambda n: 0.37 * n),
         "The target 't' holds 40 different fractional numbers, not classes; mixtura classifies. Cut it into classes "
         "first.",
+    ),
+    "infinite classes": (
+        rows(lambda n: "inf" if n == 3 else n % 2),
+        "The target 't' holds infinite values, which are not classes. Remove those rows.",
     ),
     "identifier as target": (
         rows(lambda n: f"name{n}"),

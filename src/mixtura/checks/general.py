@@ -355,7 +355,7 @@ def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | N
         try:
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(float), np.nan)
-            if np.iscomplexobj(values):
+            if np.asarray(values).dtype.kind == "c":
                 raise TypeError("they are complex")
             values = torch.from_numpy(np.array(values, dtype=float))
         except (TypeError, ValueError) as error:

@@ -105,14 +105,16 @@ def _labels(column: Any, name: str) -> tuple[np.ndarray, list[str]]:
     if len(known) < len(column):
         notes.append(f"{len(column) - len(known)} rows without a value of {name!r} were left out.")
     if pd.api.types.is_float_dtype(known.dtype):
-        values = known.to_numpy()
+        values = known.to_numpy(float)
+        if np.isinf(values).any():
+            raise ValueError(f"The target {name!r} holds infinite values, which are not classes. Remove those rows.")
         if not np.array_equal(values, np.round(values)) and known.nunique() > MOST_FRACTIONAL_CLASSES:
             raise ValueError(
                 f"The target {name!r} holds {known.nunique()} different fractional numbers, not classes; mixtura "
                 "classifies. Cut it into classes first."
             )
-        if np.array_equal(values, np.round(values)):
-            known = known.astype("int64")
+        whole = np.array_equal(values, np.round(values)) and np.abs(values).max() < 2**53
+        known = known.astype("int64") if whole else known.astype(str)
     elif not pd.api.types.is_numeric_dtype(known.dtype):
         known = known.astype(str).str.strip()
     n_classes = known.nunique()
