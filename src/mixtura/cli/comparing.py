@@ -131,7 +131,7 @@ def compared(X: pd.DataFrame, labels: np.ndarray, rivals: list[Rival], seed: int
     train, test = train_test_split(rows, test_size=HELD_OUT, stratify=stratify, random_state=seed)
     results: dict[str, list[Any]] = {}
     with progress(2 * len(rivals)) as say:
-        for name, fraction in (("as it is", 0.0), (f"{REMOVED:.0%} of the values removed", REMOVED)):
+        for name, fraction in (("as it is", 0.0), (f"with {100 * REMOVED:.0f} % of the values removed", REMOVED)):
             values = X.mask(np.isnan(remove_values(np.zeros(X.shape), fraction, seed)))
             parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
             results[name] = []
@@ -150,13 +150,13 @@ def run_compare(data: Path, target: str, budget: float, drop: Sequence[str], see
     n_classes = len(np.unique(labels))
     results = compared(X, labels, [*family(CHOICE * budget, len(rows) * n_classes), *rivals_for(n_classes)], seed)
     facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": problem.notes}
-    first = f"{len(rows)} rows, {X.shape[1]} columns, {n_classes} classes; {HELD_OUT:.0%} of the rows held out"
+    first = f"{len(rows)} rows, {X.shape[1]} columns, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
     if len(rows) < len(problem.labels):
         first += f" (a sample of {len(problem.labels)} rows)"
     last = (
         "Missing values: MixtureClassifier and AveragedMixture marginalise them and gradient boosting splits on them; "
-        "the others get mean imputation. Calibration: expected calibration error. Seconds: fit and prediction. Bold: "
-        "the best of a column."
+        "the others get mean imputation. Calibration: expected calibration error. Seconds: fit and prediction. *: the "
+        "best of a column."
     )
     tables = [score_table(f"Table {name}", lines) for name, lines in results.items()]
     return Answer([first, *tables, *(f"Note: {note}" for note in problem.notes), last], facts)
@@ -177,7 +177,7 @@ COLUMNS = {  # name in the results: heading, form, factor
 
 
 def score_table(title: str, lines: list[dict[str, Any]]) -> Table:
-    """The scores of all classifiers as a table; the best of a column is bold."""
+    """The scores of all classifiers as a table; a star marks the best of a column."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("method")
     for heading, _, _ in COLUMNS.values():
@@ -185,11 +185,13 @@ def score_table(title: str, lines: list[dict[str, Any]]) -> Table:
     scored = [line for line in lines if "failed" not in line]
     best = {name: min((line[name] for line in scored), default=None) for name in COLUMNS}
     for line in lines:
-        entries = [
-            Text(form.format(factor * line[name]), style="bold" if line[name] == best[name] else "")
-            if name in line
-            else "failed"
-            for name, (_, form, factor) in COLUMNS.items()
-        ]
-        table.add_row(line["method"], *entries)
+        table.add_row(line["method"], *(_entry(line, name, best[name]) for name in COLUMNS))
     return table
+
+
+def _entry(line: dict[str, Any], name: str, best: Any) -> Text:
+    if name not in line:
+        return Text("failed")
+    _, form, factor = COLUMNS[name]
+    text, is_best = form.format(factor * line[name]), line[name] == best
+    return Text(f"{text}*" if is_best else f"{text} ", style="bold" if is_best else "")
