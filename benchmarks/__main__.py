@@ -50,7 +50,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def iteration_times(names: list[str], problem, rounds: int, few: int = 1, many: int = 5) -> dict[str, float]:
-    """Median seconds of one EM iteration: longer minus shorter fit, the rivals taking turns."""
+    """Median seconds of one EM iteration: longer minus shorter fit, in turns with other libraries."""
     fits = {name: RIVALS[name](problem) for name in names}
     seconds_of: dict[str, list[float]] = {name: [] for name in names}
     for fit in fits.values():
@@ -150,7 +150,7 @@ def bench_small_fits(rounds: int) -> dict:
 
 
 def bench_missing(rounds: int) -> dict:
-    """One EM iteration with 30 % of the cells missing, beside the same without."""
+    """One EM iteration with 30 % of the values missing, and without missing values."""
     from mixtura.datasets import remove_values
 
     problem = make_problem(10_000, 20, 10, "full")

@@ -118,7 +118,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def milliseconds(steps: list[Callable[[], None]], n_rounds: int, n_inner: int) -> Tensor:
-    """Times (round, step); the steps take turns, so that all meet the same moods of the machine."""
+    """Times (round, step); the steps take turns, so that all run under the same conditions."""
     elapsed = torch.zeros(n_rounds + 3, len(steps))
     order = list(range(len(steps)))
     gc.collect()

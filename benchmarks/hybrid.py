@@ -74,7 +74,7 @@ def drawn(n_components: int, size: int, rank: int, n_classes: int, device: torch
 
 
 def plain_epoch(start: Mixture, x: Tensor, y: Tensor, objective: Hybrid) -> Callable[[], None]:
-    """As one would write it."""
+    """An epoch in plain PyTorch."""
     covariance: Any = start.covariance
     free = [start.log_weights, start.means, covariance.unconstrained()["diagonals"], covariance.columns]
     leaves = [part.detach().clone().requires_grad_() for part in free]
@@ -119,14 +119,14 @@ def epochs(device: torch.device, n_rounds: int) -> dict[str, Any]:
 
 
 def with_holes(rows: Tensor, share: float) -> Tensor:
-    """The same number of cells of every row missing."""
+    """The same number of missing values in every row."""
     keys = torch.rand(rows.shape, generator=torch.Generator().manual_seed(2)).to(rows.device)
     gone = torch.zeros_like(rows, dtype=torch.bool)
     gone.scatter_(1, keys.argsort(1)[:, : round(share * rows.shape[1])], True)
     return torch.where(gone, torch.nan, rows)
 
 
-def missing_cells(device: torch.device, n_rounds: int) -> dict[str, Any]:
+def missing_values(device: torch.device, n_rounds: int) -> dict[str, Any]:
     """Microseconds of a row."""
     mixture = drawn(170, 784, 25, 10, device, precision=False)
     rows = torch.rand(1000, 784, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(device)
@@ -184,7 +184,7 @@ def memory() -> dict[str, Any]:
 
 def page(results: dict[str, Any]) -> str:
     lines = ["# Hybrid training and missing values", "", "Written by `python -m benchmarks.hybrid`; float64.", ""]
-    lines += ["The least of several rounds; what is compared takes turns.", ""]
+    lines += ["The least of several rounds, in turns.", ""]
     for name, record in results.items():
         own = record["machine"]
         lines += [f"## {name}", "", f"{own['processor']}, {own['cores']} cores, torch {own['torch']}."]
@@ -232,7 +232,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     record["epoch"] = epochs(device, options.rounds)
     print(json.dumps(record["epoch"]), flush=True)
-    record["missing"] = missing_cells(device, max(3, options.rounds // 2))
+    record["missing"] = missing_values(device, max(3, options.rounds // 2))
     print(json.dumps(record["missing"]), flush=True)
     record["load"] = os.getloadavg()[0]
     if device.type == "cpu" and not options.times:

@@ -544,7 +544,7 @@ def authors() -> None:
 
 
 def holes(rows: torch.Tensor, share: float, seed: int = 0) -> torch.Tensor:
-    """The same number of cells of every row taken away at random."""
+    """The same number of values removed at random from every row."""
     generator = torch.Generator().manual_seed(seed)
     keys = torch.rand(rows.shape, generator=generator).to(rows.device)
     n_missing = round(share * rows.shape[1])
@@ -565,7 +565,7 @@ def nearest_filled(rows: torch.Tensor, known_rows: torch.Tensor, n_neighbours: i
 
 
 def missing() -> None:
-    """The pixel rows of table 1, and their models with 0 to 90 % of the cells removed; imputations beside them."""
+    """The pixel rows of table 1, and their models with 0 to 90 % of the values removed; imputations for comparison."""
     data, own = pixels(), PIXELS["margin"]
     began = time.perf_counter()
     models = {"1": generative_pixels(data, own, 0)}
@@ -593,7 +593,7 @@ def removed(data: dict[str, Any], models: dict[str, Mixture]) -> None:
 
 
 def filled(data: dict[str, Any], model: Mixture) -> None:
-    """Errors of the discriminative model with cells filled in first."""
+    """Errors of the discriminative model after imputation."""
     x, y = data["test"]
     means = data["train"][0].mean(0)
     for share in SHARES:

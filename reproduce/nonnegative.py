@@ -419,7 +419,7 @@ def run_cbcl(options: Options) -> None:
 
 
 def picture(table: Table, n_bases: int, shape: tuple[int, int]) -> None:
-    """The parts that the factorisation found, the bases of the classifier as images, and its weights."""
+    """The parts of the factorisation, the bases of the classifier as images, and its weights."""
     from mixtura.plotting import plot_bases
 
     with warnings.catch_warnings():

@@ -235,7 +235,7 @@ def toy_table(results: dict[str, Any]) -> str:
 
 
 def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
-    """The claims of the issue, from the figures."""
+    """Comparisons of the figures with the expected ones."""
 
     def test(name: str) -> np.ndarray:
         return np.array([sum(run[name]["test"]) for run in runs])

@@ -242,7 +242,7 @@ def reached(results: dict, what: str, method: str) -> tuple[float, float] | None
 
 
 def overview(results: dict) -> list[str]:
-    """Asked and reached: the defaults, and whichever variant of the table has the smallest error."""
+    """Targets and results: the defaults, and the variant of the table with the smallest error."""
     lines = ["## Asked and reached", ""]
     lines += ["Error % and weights, at most; figures count as printed, with one decimal. The variant is the one of the"]
     lines += [

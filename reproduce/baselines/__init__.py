@@ -1,1 +1,1 @@
-"""Rivals that no package here has, written for the tables alone."""
+"""Baselines for the tables that no installed package has."""
