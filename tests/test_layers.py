@@ -292,7 +292,7 @@ def test_checker_names_other_faults(path, source, fault):
     assert import_faults(source, Path(path)) == [fault]
 
 
-@pytest.mark.parametrize("path", ["init/starts.py", "solvers/em.py", "checks/general.py"])
+@pytest.mark.parametrize("path", ["init/starts.py", "solvers/em.py", "checks/samples.py"])
 def test_checker_keeps_scikit_learn_at_the_top(path):
     (fault,) = import_faults("from sklearn.cluster import KMeans", Path(path))
     assert fault.startswith(f"{path}:1 imports sklearn.cluster, which is for ")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.checks.general import one_of
+from mixtura.checks.arguments import one_of
 
 
 def kernel(value: object, names: Iterable[str]) -> None:

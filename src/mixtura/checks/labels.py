@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.checks.general import one_of
+from mixtura.checks.arguments import one_of
 
 
 def as_many_labels(labels: np.ndarray | Tensor, n_rows: int) -> None:

@@ -1,0 +1,206 @@
+"""Checks of arguments, and warnings. A message says what is wrong, which value was passed and how to fix it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class RepairWarning(UserWarning):
+    """Warning that degenerate data or a degenerate component was repaired so that the fit could continue."""
+
+
+class PriorWarning(UserWarning):
+    """Warning that a prior is so strong or so weak that the model cannot learn from the data."""
+
+
+PACKAGE = str(Path(__file__).parents[1])
+
+
+def warn(text: str, category: type[Warning]) -> None:
+    """Warn at the line outside of this package that called it, however deep the call is."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def one_of(name: str, value: object, table: Iterable[str], also: str = "") -> str:
+    """Check that a value is one of these names."""
+    names = list(table)
+    if not isinstance(value, str) or value not in names:
+        options = ", ".join(repr(n) for n in names)
+        raise ValueError(f"{name} must be one of {options}{also}; got {value!r}.")
+    return value
+
+
+def count(name: str, value: object, smallest: int = 1) -> int:
+    """Check that a value is an integer of at least `smallest`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
+        raise ValueError(f"{name} must be an integer of at least {smallest}; got {value!r}.")
+    return int(value)
+
+
+def non_negative(name: str, value: object) -> float:
+    """Check that a value is a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
+    return float(value)
+
+
+def positive(name: str, value: object, also: str = "") -> float:
+    """Check that a value is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
+    return float(value)
+
+
+def fraction(name: str, value: object) -> float:
+    """Check that a value lies strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
+    return float(value)
+
+
+def share(name: str, value: object, also: str = "") -> float:
+    """Check that a value lies in [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
+    return float(value)
+
+
+def part(name: str, value: object) -> float:
+    """Check that a value lies in (0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
+    return float(value)
+
+
+def switch(name: str, value: object) -> bool:
+    """Check that a value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False; got {value!r}.")
+    return bool(value)
+
+
+def components_per_class(value: object, classes: Sequence[Any]) -> list[int]:
+    """Number of components of each class, from an int or a dict class -> int."""
+    if not isinstance(value, Mapping):
+        return [count("n_components", value)] * len(classes)
+    unknown = [key for key in value if key not in classes]
+    absent = [c for c in classes if c not in value]
+    if unknown or absent:
+        raise ValueError(
+            f"n_components as a dict must have one entry per class, and the classes are {list(classes)}; "
+            f"{_listed('missing', absent)}{' and ' if absent and unknown else ''}{_listed('unknown', unknown)}."
+        )
+    return [count(f"n_components[{c!r}]", value[c]) for c in classes]
+
+
+def _listed(word: str, values: list[Any]) -> str:
+    return f"{word} are {values}" if values else ""
+
+
+def rank(value: object, n_features: int) -> int | None:
+    """Check the rank of low-rank covariances; None for "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise ValueError(f'rank must be "auto" or an integer of at least 1; got {value!r}.')
+    if int(value) > n_features:
+        raise ValueError(
+            f"rank must not exceed the number of features, {n_features}; got {value}. "
+            f'Lower it, or use covariance_type="full".'
+        )
+    return int(value)
+
+
+def has_update(structure: Any) -> None:
+    """Check that EM can fit a covariance structure."""
+    if not structure.has_update:
+        raise ValueError(
+            f"covariance_type {structure.name!r} has no closed-form update, so EM cannot fit it; use 'low_rank', or a "
+            "classifier with solver='gradient'."
+        )
+
+
+def device(value: object, required: bool = True) -> torch.device | None:
+    """Check that a torch device is available; None for None, or for a device that is absent and not required."""
+    if value is None:
+        return None
+    try:
+        chosen = torch.device(value)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device must be None, "cpu", "cuda" or a torch.device; got {value!r}.') from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        if not required:
+            return None
+        n_gpus = torch.cuda.device_count()
+        raise ValueError(f'device={value!r} is not available: torch sees {n_gpus} GPUs. Use device=None or "cpu".')
+    if chosen.type == "meta":
+        raise ValueError(f'device must be one that stores values, such as "cpu" or "cuda"; got {value!r}.')
+    if chosen.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=chosen)
+        except (RuntimeError, AssertionError, ImportError, NotImplementedError) as error:
+            if not required:
+                return None
+            raise ValueError(f'device={value!r} is not available. Use device=None or "cpu".') from error
+    return chosen
+
+
+def checkpoint(value: object) -> None:
+    """Check that a checkpoint is None or a file that can be written."""
+    if value is None:
+        return
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise ValueError(f"checkpoint must be None or the path of a file; got {value!r}.")
+    path = Path(value)
+    if path.is_dir():
+        raise ValueError(f"checkpoint must be the path of a file; got the folder {str(path)!r}. Add a file name.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "is not writable" if path.parent.is_dir() else "does not exist"
+        raise ValueError(
+            f"checkpoint={str(path)!r} cannot be written: the folder {str(path.parent)!r} {reason}. Create the folder, "
+            "or choose another file."
+        )
+
+
+def repeatable(random_state: object) -> None:
+    """Check that a fit draws the same random numbers when it is repeated."""
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral):
+        raise ValueError(
+            "checkpoint needs a random_state that is an integer, so that a resumed fit draws the same "
+            f"random numbers; got random_state={random_state!r}."
+        )
+
+
+MEMORY_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def memory_limit(value: object) -> int:
+    """Bytes of temporary memory, from a number or text like "256 MB"; None is the default."""
+    if value is None:
+        return 256 * 2**20
+    size = _bytes(value) if isinstance(value, str) else value
+    if isinstance(size, bool) or not isinstance(size, Real) or not 2**20 <= float(size) < float("inf"):
+        raise ValueError(f'memory_limit must be at least 1 MiB, as bytes or text like "256 MB"; got {value!r}.')
+    return int(float(size))
+
+
+def _bytes(text: str) -> float | None:
+    """The number of bytes in text like "256 MB", or None."""
+    text = text.strip().upper()
+    unit = next((u for u in sorted(MEMORY_UNITS, key=len, reverse=True) if text.endswith(u)), None)
+    number = text.removesuffix(unit).strip() if unit else text
+    if not number.replace(".", "", 1).isdigit():
+        return None
+    return float(number) * (MEMORY_UNITS[unit] if unit else 1)
