@@ -227,6 +227,28 @@ def test_padding_patterns_to_one_size_changes_nothing(shared_rows, monkeypatch, 
         assert_close(padded, separate, 1e-12)
 
 
+@pytest.mark.parametrize("shared_rows", [1, 20])
+def test_conditional_moments_of_rows_without_weight_are_left_out(shared_rows, rng, device):
+    roots = rng.normal(size=(3, 15, 15))
+    covariance = FullCovariance(tensor(roots @ roots.swapaxes(1, 2) + np.eye(15), device))
+    observed = np.repeat(rng.random((10, 15)) < 0.6, shared_rows, 0)
+    deviations = tensor(np.where(observed, rng.normal(size=(3, *observed.shape)), 0.0), device)
+    weights = rng.normal(size=(3, len(observed)))
+    weights[np.arange(3), :] *= np.repeat(rng.random((3, 10)) < 0.5, shared_rows, 1)
+    given = covariance.condition(deviations, tensor(observed, device))
+    (total,) = covariance.conditional_moments(given, tensor(weights, device))
+    each = [
+        np.linalg.inv(np.linalg.inv(covariance.matrices[k].cpu().numpy())[np.ix_(~row, ~row)])
+        for k in range(3)
+        for row in observed
+    ]
+    expected = np.zeros((3, 15, 15))
+    for number, inverse in enumerate(each):
+        k, n = divmod(number, len(observed))
+        expected[k][np.ix_(~observed[n], ~observed[n])] += weights[k, n] * inverse
+    assert_close(total, expected)
+
+
 @pytest.mark.parametrize("gap", [1e-4, 1e-8, 1e-12])
 def test_a_missing_value_that_another_column_repeats_costs_no_digits(gap, rng, device):
     """The precisions are about 1 / gap; what is observed is well conditioned all the same."""

@@ -85,20 +85,18 @@ def test_solves_precisions_and_determinants_agree_with_the_inverse(generator):
 
 @pytest.mark.parametrize("n_matrices", [3, linalg.FEWEST_SWEPT])
 @pytest.mark.parametrize("size", range(13))
-def test_invert_many_equals_the_inverse(size, n_matrices, generator):
+def test_many_inverses_equal_the_inverse(size, n_matrices, generator):
     matrices = positive_definite(2 * n_matrices, size, generator, ridge=1.0).reshape(2, n_matrices, size, size)
-    inverses, log_determinants = linalg.invert_many(matrices)
-    assert inverses.shape == (2, n_matrices, size, size)
-    assert_close(inverses, torch.linalg.inv(matrices), 1e-10)
-    assert_close(log_determinants, torch.linalg.slogdet(matrices).logabsdet, 1e-11)
-
-
-def test_invert_many_leaves_its_argument_alone(generator):
-    for n_matrices in (1, linalg.FEWEST_SWEPT):
-        matrices = positive_definite(n_matrices, 1, generator)
-        before = matrices.clone()
-        linalg.invert_many(matrices)
-        assert torch.equal(matrices, before)
+    before, expected = matrices.clone(), torch.linalg.inv(matrices)
+    inverses = linalg.Inverses(matrices)
+    assert_close(inverses.log_determinants, torch.linalg.slogdet(matrices).logabsdet, 1e-11)
+    vectors = torch.randn(2, n_matrices, size, generator=generator, dtype=torch.float64)
+    assert_close(inverses.times(vectors), (expected @ vectors.unsqueeze(-1)).squeeze(-1), 1e-10)
+    chosen = torch.rand(2, n_matrices, generator=generator) < 0.5
+    assert_close(inverses.some(chosen), expected[chosen], 1e-10)
+    assert inverses.every.shape == matrices.shape
+    assert_close(inverses.every, expected, 1e-10)
+    assert torch.equal(matrices, before)
 
 
 # ---- many small matrices -----------------------------------------------------------------------------------------

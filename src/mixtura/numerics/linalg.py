@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura.numerics.cached_property import cached_property
+
 # Relative to each diagonal entry, so that the repair does not depend on the units of a column.
 JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)
 
@@ -90,25 +92,48 @@ LARGEST_SWEEP = 10
 FEWEST_SWEPT = 400
 
 
-def invert_many(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Inverses and log-determinants of many small positive definite matrices.
+class Inverses:
+    """Log-determinants and inverses of many small positive definite matrices; the inverses are computed when needed.
 
     Parameters
     ----------
     matrices : Tensor of shape (..., M, M)
 
-    Returns
-    -------
-    inverses : Tensor of shape (..., M, M)
+    Attributes
+    ----------
     log_determinants : Tensor of shape (...)
+        Of the matrices.
     """
-    size, shape = matrices.shape[-1], matrices.shape[:-2]
-    if size <= LARGEST_SWEEP and (size == 0 or shape.numel() >= FEWEST_SWEPT):
-        stack = matrices.flatten(0, -3).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
-        inverses, log_determinant = _sweep(stack)
-        return inverses.permute(2, 0, 1).reshape(matrices.shape), log_determinant.reshape(shape)
-    factors, _ = safe_cholesky(matrices)
-    return torch.cholesky_inverse(factors), log_determinants(factors)
+
+    log_determinants: Tensor
+
+    def __init__(self, matrices: Tensor):
+        size, shape = matrices.shape[-1], matrices.shape[:-2]
+        self._factors: Tensor | None = None
+        if size <= LARGEST_SWEEP and (size == 0 or shape.numel() >= FEWEST_SWEPT):
+            stack = matrices.flatten(0, -3).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+            inverses, logs = _sweep(stack)
+            vars(self)["every"] = inverses.permute(2, 0, 1).reshape(matrices.shape)
+            self.log_determinants = logs.reshape(shape)
+        else:
+            self._factors, _ = safe_cholesky(matrices)
+            self.log_determinants = log_determinants(self._factors)
+
+    @cached_property
+    def every(self) -> Tensor:
+        """All inverses, (..., M, M)."""
+        assert self._factors is not None
+        return torch.cholesky_inverse(self._factors)
+
+    def some(self, chosen: Tensor) -> Tensor:
+        """The inverses at a mask (...), (n, M, M)."""
+        return self.every[chosen] if self._factors is None else torch.cholesky_inverse(self._factors[chosen])
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Every inverse times a vector: (..., M) -> (..., M)."""
+        if self._factors is None:
+            return (self.every @ vectors.unsqueeze(-1)).squeeze(-1)
+        return torch.cholesky_solve(vectors.unsqueeze(-1), self._factors).squeeze(-1)
 
 
 def _sweep(stack: Tensor) -> tuple[Tensor, Tensor]:
