@@ -1,5 +1,8 @@
 """DiscriminativeMixtureClassifier and MixtureClassifier(1, objective="conditional")."""
 
+from itertools import product
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +10,13 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixtura
+from cases import assert_close
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Climb, Grid, Optimum
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Climb, Grid, Optimum, uphill
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -172,6 +176,38 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
     search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
     actual, steps = search.growth([], Optimum((0, 0, 0), 0.0, []))
     assert len(steps) == len(actual.mixtures) == kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_that_cannot_win_are_given_up_without_changing_the_choice(seed):
+    """Log posteriors of 5 folds at every place, drawn at random; the plain search looks at all folds of a place."""
+    rng, grid = np.random.default_rng(seed), Grid("auto", (0.0, 0.5))
+    places = list(product(*(range(size) for size in grid.sizes)))
+    values = {place: -rng.gamma(0.5, size=5) - abs(place[0] - 4) - 0.3 * abs(place[1] - 2) for place in places}
+    n_fits = []
+
+    class Tabled(Climb):
+        def _with_next_fold(self, optimum, starts):
+            n_fits.append(optimum.place)
+            value = values[optimum.place][len(optimum.mixtures)]
+            values_now = (*optimum.values, (value, 1.0))
+            mixtures = [*optimum.mixtures, SimpleNamespace(class_sizes=[1, 1])]
+            return Optimum(optimum.place, sum(v for v, _ in values_now) / 5, mixtures, values_now)
+
+    search = Tabled([None] * 5, grid, (1, 0.0))
+    chosen = search.climbed([], [grid.middle], grid.corners)
+    looked = set()
+
+    def mean(place):
+        looked.add(place)
+        return np.mean(values[place]) if place in values else -np.inf
+
+    tops = [uphill(lambda a, b: mean(a) > mean(b), max(g, key=mean)) for g in ([grid.middle], grid.corners)]
+    assert chosen.place == max(tops, key=mean)
+    assert_close(chosen.score, mean(chosen.place))
+    assert len(chosen.mixtures) == 5
+    assert len(n_fits) < 5 * len(looked & set(places))
+    assert len(set(n_fits)) == len(looked & set(places))
 
 
 def test_classes_that_need_no_more_do_not_grow():

@@ -101,11 +101,15 @@ class Grid:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best place of a climb, its score, larger is better, and the mixtures of the folds there."""
+    """A place, its score, larger is better, and the mixtures of the folds there.
+
+    While folds are missing, the score is an upper bound: log posteriors are at most zero.
+    """
 
     place: Place
     score: float
     mixtures: list[Mixture]
+    values: tuple[tuple[float, float], ...] = ()  # summed log posteriors of the held-out labels, and weights
 
 
 class Climb:
@@ -155,22 +159,53 @@ class Climb:
         """The best setting for generative starts, one per fold, by hill climbing from the best place of every group."""
         seen: dict[Place, Optimum] = {}
 
-        def look(place: Place) -> float:
-            if place not in self.grid:
-                return -float("inf")
-            if place not in seen:
-                seen[place] = self.search.tried(lambda: self.compared(place, starts)).fit
-            return seen[place].score
+        def exceeds(place: Place, other: Place) -> bool:
+            self._race([place], starts, seen, seen[other].score)
+            return place in seen and seen[place].score > seen[other].score
 
-        return seen[max((uphill(look, max(group, key=look)) for group in groups), key=look)]
+        def best_place(group: list[Place]) -> Place:
+            self._race(group, starts, seen)
+            return max((place for place in group if place in seen), key=lambda place: seen[place].score)
 
-    def compared(self, place: Place, starts: list[Mixture]) -> Trial[Optimum]:
-        """The trial of a setting from generative starts, one per fold."""
-        setting = self.grid[place]
-        mixtures = [self._fitted(fold, setting, start) for fold, start in zip(self.folds, starts, strict=True)]
-        score, error = self.score(mixtures)
-        what = setting.what | {"n_components": tuple(mixtures[0].class_sizes)}
-        return Trial(what, -score, error, Optimum(place, score, mixtures))
+        return max((seen[uphill(exceeds, best_place(group))] for group in groups), key=lambda optimum: optimum.score)
+
+    def _race(
+        self, places: list[Place], starts: list[Mixture], seen: dict[Place, Optimum], than: float = -float("inf")
+    ) -> None:
+        """Fit fold after fold at the most promising place, until it has all folds or no place can exceed a score.
+
+        The best place is the same as if all folds were fitted everywhere.
+        """
+        live = {place: seen.get(place, Optimum(place, 0.0, [])) for place in places if place in self.grid}
+        extended: set[Place] = set()
+
+        def most_promising() -> Optimum | None:
+            """The place to go on with; None at the end."""
+            best = max(live.values(), key=lambda optimum: optimum.score, default=None)
+            over = best is None or best.score <= than or len(best.mixtures) == len(self.folds)
+            return None if over else best
+
+        def trials() -> list[Trial[Optimum]]:
+            while (best := most_promising()) is not None:
+                live[best.place] = self._with_next_fold(best, starts)
+                extended.add(best.place)
+            return [self._trial(optimum) for place, optimum in live.items() if place in extended]
+
+        if most_promising() is not None:
+            self.search.tried_together(trials)
+        seen.update(live)
+
+    def _with_next_fold(self, optimum: Optimum, starts: list[Mixture]) -> Optimum:
+        number = len(optimum.mixtures)
+        mixture = self._fitted(self.folds[number], self.grid[optimum.place], starts[number])
+        values = (*optimum.values, self.folds[number].score(mixture))
+        score = sum(value for value, _ in values) / sum(weight_of(fold.held_out) for fold in self.folds)
+        return Optimum(optimum.place, score, [*optimum.mixtures, mixture], values)
+
+    def _trial(self, optimum: Optimum) -> Trial[Optimum]:
+        mean, error = _mean(optimum.values)
+        sizes = {"n_components": tuple(optimum.mixtures[0].class_sizes), "n_folds": len(optimum.mixtures)}
+        return Trial(self.grid[optimum.place].what | sizes, -mean, error, optimum)
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
         start = adapt_to_prior(fold.plan, setting, start)
@@ -230,25 +265,25 @@ class Climb:
         held_out = [weight_of(fold.held_out) for fold in self.folds]
         return min(sum(held_out), held_out[0] + weight_of(self.folds[0].plan.source))
 
-    def score(self, mixtures: list[Mixture]) -> tuple[float, float]:
-        """Mean log posterior of the held-out labels under the mixture of their fold, and its standard error."""
-        pairs = [fold.score(mixture) for fold, mixture in zip(self.folds, mixtures, strict=True)]
-        total = sum(weight for _, weight in pairs)
-        mean = sum(value for value, _ in pairs) / total
-        if len(pairs) == 1:
-            return mean, math.nan
-        spread = sum(weight * (value / weight - mean) ** 2 for value, weight in pairs) / total
-        return mean, math.sqrt(spread / (len(pairs) - 1))
+
+def _mean(values: tuple[tuple[float, float], ...]) -> tuple[float, float]:
+    """Mean log posterior of the held-out labels, from the sums and weights of folds, and its standard error."""
+    total = sum(weight for _, weight in values)
+    mean = sum(value for value, _ in values) / total
+    if len(values) == 1:
+        return mean, math.nan
+    spread = sum(weight * (value / weight - mean) ** 2 for value, weight in values) / total
+    return mean, math.sqrt(spread / (len(values) - 1))
 
 
-def uphill(look: Callable[[Place], float], best: Place) -> Place:
+def uphill(exceeds: Callable[[Place, Place], bool], best: Place) -> Place:
     """The local maximum that hill climbing along the axes reaches from a place."""
     moved = True
     while moved:
         moved = False
         for axis in range(len(best)):
             for step in (1, -1):
-                while look(beside(best, axis, step)) > look(best):
+                while exceeds(beside(best, axis, step), best):
                     best, moved = beside(best, axis, step), True
     return best
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -172,23 +173,25 @@ def maximising_weights(
     Newton's method on 1 / sum_k v_k, which is concave in lambda, converges to the root from below. A group without
     numerators does not change.
     """
-    updated = log_weights.clone()
-    rates = denominators / log_weights.exp().clamp_min(1e-300)
+    # NumPy's calls take a quarter of the time of torch's, and these numbers are few.
+    logs, counts = log_weights.numpy().copy(), numerators.numpy()
+    rates = denominators.numpy() / np.exp(logs).clip(1e-300)
     for group, total in zip(groups, totals, strict=True):
-        wanted = numerators[group] > 0
-        if not bool(wanted.any()):
+        wanted = counts[group] > 0
+        if not wanted.any():
             continue
-        n, d = numerators[group][wanted], rates[group][wanted]
+        n, d = counts[group][wanted], rates[group][wanted]
         multiplier = (n / total - d).max()  # the value at which one weight alone equals the total
         shares = n
         for _ in range(N_NEWTON):
-            divisors = (multiplier + d).maximum(n / total)  # true at the root; violated only by rounding
+            divisors = np.maximum(multiplier + d, n / total)  # true at the root; violated only by rounding
             shares = n / divisors
-            change = shares.sum() * (shares.sum() / total - 1) / (shares / divisors).sum()
+            sum_of_shares = shares.sum()
+            change = sum_of_shares * (sum_of_shares / total - 1) / (shares / divisors).sum()
             multiplier = multiplier + change
-            if not bool(change > 1e-15 * multiplier.abs()):
+            if not change > 1e-15 * abs(multiplier):
                 break
-        logs = torch.full_like(updated[group], -torch.inf)
-        logs[wanted] = (shares / shares.sum() * total).log()
-        updated[group] = logs
-    return updated
+        own = np.full(len(wanted), -np.inf)
+        own[wanted] = np.log(shares / shares.sum() * total)
+        logs[group] = own
+    return torch.from_numpy(logs)

@@ -99,22 +99,18 @@ class Moments:
         same = self.reference is other.reference or torch.equal(self.reference, other.reference)
         if not same:
             raise ValueError("moments about different references cannot be added; use about(reference) first")
-        return replace(
-            self,
-            counts=self.counts + other.counts,
-            firsts=self.firsts + other.firsts,
-            seconds=tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True)),
-        )
+        seconds = tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True))
+        return Moments(self.counts + other.counts, self.firsts + other.firsts, seconds, self.form, self.reference)
 
     def scaled(self, factor: float | Tensor) -> Moments:
         """Multiply A by a factor: a number, or one number per component."""
-        factors = torch.as_tensor(factor, dtype=self.counts.dtype, device=self.counts.device).expand_as(self.counts)
-        return replace(
-            self,
-            counts=self.counts * factors,
-            firsts=self.firsts * factors.unsqueeze(-1),
-            seconds=tuple(part * _like(factors, part) for part in self.seconds),
-        )
+        if not isinstance(factor, Tensor):
+            seconds = tuple(part * factor for part in self.seconds)
+            return Moments(self.counts * factor, self.firsts * factor, seconds, self.form, self.reference)
+        factors = factor.expand_as(self.counts)
+        seconds = tuple(part * _like(factors, part) for part in self.seconds)
+        firsts = self.firsts * factors.unsqueeze(-1)
+        return Moments(self.counts * factors, firsts, seconds, self.form, self.reference)
 
     def about(self, reference: Tensor) -> Moments:
         """Shift the moments to another reference (moments-shift): with d = new - old,
@@ -137,7 +133,8 @@ class Moments:
 
     def plus_scatter(self, scatter: tuple[Tensor, ...]) -> Moments:
         """Add a scatter about the component's own mean to the second moments."""
-        return replace(self, seconds=tuple(a + b for a, b in zip(self.seconds, scatter, strict=True)))
+        seconds = tuple(a + b for a, b in zip(self.seconds, scatter, strict=True))
+        return Moments(self.counts, self.firsts, seconds, self.form, self.reference)
 
     def pooled(self, groups: Tensor, n_groups: int) -> Moments:
         """Sum over groups of components, each about its own reference: the scatter within the group.
@@ -188,7 +185,7 @@ class Summary:
 
     def about(self, reference: Tensor) -> Summary:
         """Shift the moments to another reference."""
-        return replace(self, moments=self.moments.about(reference))
+        return Summary(self.value, self.weight, self.moments.about(reference), self.denominator_counts)
 
     def tensors(self) -> list[Tensor]:
         """All summable parts, in double precision; `with_tensors` is the inverse."""
