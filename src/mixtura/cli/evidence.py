@@ -281,7 +281,7 @@ def details_of(evidence: ReportedRows, most_values: int) -> list[dict[str, Any]]
         if best != evidence.numbers[sample]:
             lines.append(f"Probability of {evidence.names[evidence.numbers[sample]]}: {percent(own)}")
         score = evidence.outlier_scores[sample]
-        unusual = f", above {evidence.outlier_limit:.1f}: unlike the rest" if score > evidence.outlier_limit else ""
+        unusual = f", above {evidence.outlier_limit:.1f}: an outlier" if score > evidence.outlier_limit else ""
         lines.append(f"Component {nearest[place]}; outlier score {score:.1f}{unusual}")
         left_out = len(evidence.columns) - most_values
         texts.append(

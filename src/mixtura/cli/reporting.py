@@ -416,8 +416,8 @@ def _doubtful(evidence: ReportedRows) -> str:
     text = f"An outlier score above {evidence.outlier_limit:.1f}, exceeded by {share} of ordinary rows."
     numbering = "Row 1 is the first row below the header. A click shows a row in the plane."
     return page.paragraph(numbering, True) + (
-        f"<div class=pair><div>{page.heading('Labels that look wrong')}{first}</div>"
-        f"<div>{page.heading('Unlike the rest')}{second}{page.paragraph(text, True)}</div></div>"
+        f"<div class=pair><div>{page.heading('Suspicious labels')}{first}</div>"
+        f"<div>{page.heading('Outliers')}{second}{page.paragraph(text, True)}</div></div>"
     )
 
 

@@ -1,4 +1,4 @@
-"""Fits as a whole: a fit keeps nothing of the last one, and a fit that fails leaves the last one as it was."""
+"""Atomic fits: a fit keeps nothing of the last one, and a fit that fails leaves the last one unchanged."""
 
 from __future__ import annotations
 
