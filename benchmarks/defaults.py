@@ -29,7 +29,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import LabelEncoder, StandardScaler
+from sklearn.preprocessing import LabelEncoder, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.__main__ import machine
@@ -39,6 +39,8 @@ from mixtura import (
     DiscriminativeMixtureClassifier,
     HybridMixtureClassifier,
     MixtureClassifier,
+    NonnegativeMixtureClassifier,
+    RelevanceVectorClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.datasets import remove_values
@@ -91,6 +93,10 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "DiscriminativeMixtureClassifier()": lambda: DiscriminativeMixtureClassifier(random_state=0),
     "HybridMixtureClassifier()": lambda: HybridMixtureClassifier(random_state=0),
     "SparseMixtureClassifier()": lambda: filled(SparseMixtureClassifier(random_state=0)),
+    "RelevanceVectorClassifier()": lambda: filled(RelevanceVectorClassifier(random_state=0)),
+    "NonnegativeMixtureClassifier()": lambda: make_pipeline(
+        SimpleImputer(), MinMaxScaler(clip=True), NonnegativeMixtureClassifier(random_state=0)
+    ),
 }
 GROUPS = {"mixtures": MIXTURES, "peers": PEERS, "parts": PARTS, "others": OTHERS}
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.special import log_softmax
 from scipy.stats import multivariate_normal
+from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import check_estimator
 
 from cases import assert_close
@@ -13,7 +14,7 @@ from mixtura.datasets import make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
-from mixtura.selection.temperature import PRIOR_SCALE, estimate_temperature, grid, tempered_losses
+from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,6 +65,37 @@ def test_a_changed_class_prior_acts_after_the_temperature(rng):
     assert_close(actual, expected / expected.sum(0))
 
 
+def test_random_labels_bound_posteriors(rng):
+    old, new = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.2, 0.6])
+    scores = rng.normal(size=(3, 6)) * 50 + np.log(new)[:, None]
+    change = np.log(new / old)
+    known = (torch.from_numpy(change), 0.01, torch.from_numpy(np.log(old)))
+    actual = Temperature(2.0, *known).apply(torch.from_numpy(scores)).softmax(0).numpy()
+    tempered = np.exp(log_softmax((scores - change[:, None]) / 2, axis=0))
+    expected = (0.99 * tempered + 0.01 * old[:, None]) * (new / old)[:, None]
+    assert_close(actual, expected / expected.sum(0))
+    shares, prior = np.eye(3)[[0, 1, 2, 0, 1, 2]], torch.from_numpy(old)
+    given = (torch.from_numpy(shares), torch.ones(6, dtype=torch.float64))
+    losses = tempered_losses(torch.from_numpy(scores.T), *given, noise=0.01, prior=prior)
+    mixed = 0.99 * np.exp(log_softmax(scores / float(grid(losses)[7]), axis=0)) + 0.01 * old[:, None]
+    assert_close(losses[7], -np.log((shares.T * mixed).sum(0)))
+
+
+def test_the_default_is_never_surer_than_its_held_out_samples(ripley, tmp_path):
+    X, y = ripley
+    model = MixtureClassifier(warp=None, random_state=0).fit(X, y)
+    assert_close(model.label_noise_, 1 / (len(y) + 1))
+    far = np.array([[50.0, 50.0], [-50.0, 0.0]])
+    assert model.predict_proba(far).min() > 0.9 * model.label_noise_ * model.class_prior_.min()
+    tempered = np.exp(log_softmax(model.predict_joint_log_proba(X) / model.temperature_, axis=1))
+    expected = (1 - model.label_noise_) * tempered + model.label_noise_ * model.class_prior_
+    assert_close(model.predict_proba(X), expected)
+    assert_close(model.predict_log_proba(X), np.log(expected))
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
+    assert MixtureClassifier(temperature=1.0, warp=None, random_state=0).fit(X, y).label_noise_ == 0
+
+
 def test_the_temperature_of_many_samples_is_the_one_that_their_labels_were_drawn_with(rng):
     scores = torch.from_numpy(rng.normal(size=(4000, 3)) * 6)
     drawn = torch.distributions.Categorical(logits=scores / 3)
@@ -76,16 +108,19 @@ def test_the_temperature_of_many_samples_is_the_one_that_their_labels_were_drawn
     assert_close(losses[best], direct)
 
 
-def test_few_samples_without_errors_do_not_make_posteriors_certain():
-    scores = torch.tensor([[0.0, -2.0]] * 10, dtype=torch.float64)
+def test_few_samples_do_not_set_the_temperature_alone():
+    """Without errors it is 1, the smallest one; one error of ten asks for more than the prior grants."""
     shares = torch.tensor([[1.0, 0.0]] * 10, dtype=torch.float64)
-    losses = tempered_losses(scores, shares, torch.ones(10, dtype=torch.float64))
-    temperatures = grid(losses)
-    assert float(temperatures[losses.sum(1).argmin()]) < 0.31  # alone they ask for the smallest temperature
-    best = estimate_temperature(losses, torch.ones(10, dtype=torch.float64))
-    assert 0.5 < float(temperatures[best]) < 1
-    assert_close(temperatures.log().abs().min(), 0.0)
-    assert PRIOR_SCALE < 1
+    observed = torch.ones(10, dtype=torch.float64)
+    scores = torch.tensor([[0.0, -2.0]] * 10, dtype=torch.float64)
+    losses = tempered_losses(scores, shares, observed)
+    assert float(grid(losses).min()) == 1
+    assert estimate_temperature(losses, observed) == 0
+    scores[0] = torch.tensor([-20.0, 0.0])
+    losses = tempered_losses(scores * 5, shares, observed)
+    assert 0 < estimate_temperature(losses, observed) < int(losses.sum(1).argmin())
+    coarse = tempered_losses(scores, shares, observed, 4)
+    assert_close(coarse, tempered_losses(scores, shares, observed)[::4])
 
 
 def test_bisected_centres_follow_weights_as_repetitions(rng):
@@ -149,6 +184,14 @@ def test_tempered_posteriors_have_the_order_of_the_others(ripley, tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(holes), tempered.predict_proba(holes))
 
 
+def test_explanations_are_those_of_tempered_posteriors(ripley):
+    X, y = ripley
+    model = MixtureClassifier(2, temperature=2.0, random_state=0).fit(X, y)
+    explanation = model.explain(X[:5], classes=(1, 0))
+    log_posteriors = model.predict_log_proba(X[:5])
+    assert_close(explanation.base_values + explanation.values.sum(1), log_posteriors[:, 1] - log_posteriors[:, 0])
+
+
 def test_a_class_prior_of_the_user_acts_after_the_temperature(ripley):
     X, y = ripley
     kept = np.flatnonzero((y == 0) | (np.arange(len(y)) % 3 == 0))
@@ -168,6 +211,13 @@ def test_missing_values_unlabeled_samples_weights_and_soft_labels(ripley):
     assert MixtureClassifier(unlabeled=-1, random_state=0).fit(holes, unlabeled, weights).score(X, y) > 0.8
     soft = MixtureClassifier(random_state=0).fit(X, np.eye(2)[y] * 0.9 + 0.05)
     assert (soft.predict(X) == y).mean() > 0.8
+
+
+@pytest.mark.parametrize("columns", [[0, 1], [2, 3]])
+def test_few_samples_get_one_component(columns):
+    """More components gain a quarter of a standard error on two columns of iris."""
+    X, y = load_iris(return_X_y=True)
+    assert MixtureClassifier(random_state=0).fit(X[:, columns], y).n_components_.tolist() == [1, 1, 1]
 
 
 def test_splits_are_taken_as_they_are(ripley):

@@ -7,7 +7,7 @@ from sklearn.model_selection import KFold
 
 from cases import assert_close
 from mixtura import MixtureClassifier
-from mixtura.selection.folds import MANY_SAMPLES, checked_cv, hold_outs, renumbered
+from mixtura.selection.folds import ENOUGH_SAMPLES, checked_cv, hold_outs, renumbered
 from mixtura.selection.table import ScoredCandidate, SearchTable
 from mixtura.values.encoding import Decoder, Encoder
 from test_bad_input import refused
@@ -69,7 +69,8 @@ def test_splits_follow_samples_that_leave():
 
 
 def test_many_samples_are_held_out_once():
-    assert len(parts(5, labels=torch.zeros(MANY_SAMPLES, dtype=torch.int64))) == 1
+    for n_folds, count in ((5, ENOUGH_SAMPLES), (3, 2 * ENOUGH_SAMPLES), (1, 5 * ENOUGH_SAMPLES)):
+        assert len(parts(5, labels=torch.zeros(count, dtype=torch.int64))) == n_folds
 
 
 @pytest.fixture

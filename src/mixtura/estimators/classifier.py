@@ -91,7 +91,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         the features as they are. `mixture_` refers to the transformed features, everything else to the original ones.
     temperature : "auto" or float, default="auto"
         The log joints of the classes are divided by it before the softmax (temperature); 1 switches it off. "auto"
-        estimates it on held-out samples, for objective "joint".
+        estimates it on held-out samples, for objective "joint", and bounds probabilities by `label_noise_`.
     cv : int or splits, default=5
         Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays.
     time_budget : float or None, default=None
@@ -143,6 +143,9 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         The candidates of the selection with their scores; None if nothing was selected.
     temperature_ : float
         The temperature of the class probabilities.
+    label_noise_ : float
+        The share of random labels (label-noise), 1 / (n + 1) for n held-out samples: it bounds the class
+        probabilities of a model that was fitted to few samples. 0 unless the temperature was estimated.
     warp_ : Warp or None
         The transform of the features.
     n_iter_ : int
@@ -567,11 +570,11 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         if self._goes_on:
             return
         choice = plan.selection
-        if not is_auto(self.temperature):
-            self.temperature_ = float(self.temperature)
+        if is_auto(self.temperature) and choice is not None and plan.objective.name == "joint":
+            self.temperature_, self.label_noise_ = choice.temperature, choice.noise
         else:
-            generative = plan.objective.name == "joint"
-            self.temperature_ = choice.temperature if choice is not None and generative else 1.0
+            self.temperature_ = 1.0 if is_auto(self.temperature) else float(self.temperature)
+            self.label_noise_ = 0.0
         shares = plan.description.class_weights / plan.description.class_weights.sum()
         self.training_prior_ = None if plan.class_prior is None else shares.cpu().numpy()
 

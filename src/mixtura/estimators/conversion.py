@@ -132,11 +132,12 @@ def classifier_to_sklearn(model: Any) -> Any:
     checks.no_categories("to_sklearn", model.encoding_)
     mixture = model.mixture_.to("cpu")
     single = mixture.n_components == mixture.n_classes
-    if not single or model.warp_ is not None or model.temperature_ != 1:
+    if not single or model.warp_ is not None or model.temperature_ != 1 or model.label_noise_ > 0:
         raise ValueError(
             "to_sklearn needs one component per class, no transform of the features (warp=None) and temperature=1; "
             f"this model has {mixture.class_sizes} components per class, "
-            f"{'no transform' if model.warp_ is None else 'a transform'} and temperature {model.temperature_:g}. "
+            f"{'no transform' if model.warp_ is None else 'a transform'} and temperature {model.temperature_:g}"
+            f"{', estimated with a share of random labels' if model.label_noise_ > 0 else ''}. "
             "to_onnx exports every model."
         )
     covariance, means = mixture.covariance, mixture.means.numpy()

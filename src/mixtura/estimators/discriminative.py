@@ -41,7 +41,7 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         Weight of the likelihood of the samples in the objective: 0 is the conditional likelihood alone, 1 the
         likelihood alone. Above 0, unlabeled samples contribute. "auto" chooses it together with the penalties.
     cv : int, splitter or iterable of splits, default=5
-        Folds by which penalties are compared; from 4000 labeled samples on, an int uses one of its folds only.
+        Folds by which penalties are compared; of an int only as many folds are used as hold out 800 samples.
     early_stopping : bool, default=False
         Whether held-out samples determine the number of iterations, which is then used with all samples. The fits that
         compare penalties stop early as well, each by its own held-out samples.

@@ -179,6 +179,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
 
     class_prior_: np.ndarray
     temperature_: float = 1.0
+    label_noise_: float = 0.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
 
     @property
@@ -195,7 +196,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
         scores, temperature = self._scores(), self._temperature()
-        if temperature.value == 1:
+        if not temperature.changes:
             return self._map(X, lambda log_joint: finish(scores(log_joint)))
         return self._map(
             X,
@@ -204,10 +205,12 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         )
 
     def _temperature(self) -> Temperature:
-        if self.temperature_ == 1 or self.training_prior_ is None:
-            return Temperature(self.temperature_)
-        log_prior = self.mixture_.log_class_prior.cpu()
-        return Temperature(self.temperature_, log_prior - torch.from_numpy(self.training_prior_).log().to(log_prior))
+        log_prior, change = self.mixture_.log_class_prior.cpu(), None
+        if self.training_prior_ is not None:
+            log_training_prior = torch.from_numpy(self.training_prior_).log().to(log_prior)
+            change, log_prior = log_prior - log_training_prior, log_training_prior
+        noise = self.label_noise_
+        return Temperature(self.temperature_, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> Any:
         checks.no_categories("to_onnx", self.encoding_)
@@ -275,5 +278,6 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         checks.fitted_classes(self, self.mixture_.n_classes)
         checks.fitted_prior(self)
         checks.positive("temperature_", self.temperature_)
+        checks.share("label_noise_", self.label_noise_)
         if self.training_prior_ is not None:
             checks.same_size("training_prior_", len(self.training_prior_), len(self.classes_))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,6 +16,16 @@ from mixtura.roles import Structure
 
 LLOYD_ITERATIONS = 25
 CLUSTERED_ROWS = 2**17  # largest number of rows for k-means in `clusters_of`
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of the rows of every class, which become the components of an initial mixture."""
+
+    means: Tensor  # (K, D)
+    weights: Tensor  # (K,)
+    class_of: Tensor  # (K,)
+    assigned: list[tuple[Tensor, Tensor, Tensor]]  # rows, their weights and their components, class by class
 
 
 def starting_mixture(
@@ -29,6 +40,23 @@ def starting_mixture(
     `n_components` has one number per class. `method` is "kmeans", "k-means++" (without k-means
     iterations), "random" (random rows as centres) or "spread" (k-means of the rows reached by label spreading).
     """
+    clusters = cluster_classes(description, n_components, method, generator)
+    return mixture_of(clusters, structure, description), clusters.assigned
+
+
+def mixture_of(clusters: Clusters, structure: Structure, description: Description) -> Mixture:
+    """The initial mixture with a component for every cluster."""
+    variances = description.within.expand_as(clusters.means).contiguous()
+    deviations = weighted_deviations(clusters.assigned, clusters.means)
+    covariance = structure.start(variances, *deviations, clusters.class_of)
+    log_weights = clusters.weights.clamp_min(1e-300).log() - clusters.weights.sum().log()
+    return Mixture(log_weights, clusters.means, covariance, clusters.class_of)
+
+
+def cluster_classes(
+    description: Description, n_components: Sequence[int], method: str, generator: torch.Generator
+) -> Clusters:
+    """Cluster the rows of every class; the arguments are those of `starting_mixture`."""
     scales, samples = description.within.sqrt(), description.samples
     if method == "spread":
         samples, method = spread_samples(description), "kmeans"
@@ -45,12 +73,8 @@ def starting_mixture(
         weights.append(description.class_weights[c] * (sizes + 0.5) / (sizes + 0.5).sum())
         assigned.append((rows, row_weights, components + first))
         first += count
-    all_means, all_weights = torch.cat(means), torch.cat(weights)
-    class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(all_means.device)
-    variances = description.within.expand_as(all_means).contiguous()
-    covariance = structure.start(variances, *weighted_deviations(assigned, all_means), class_of)
-    log_weights = all_weights.clamp_min(1e-300).log() - all_weights.sum().log()
-    return Mixture(log_weights, all_means, covariance, class_of), assigned
+    class_of = torch.repeat_interleave(torch.tensor(list(n_components))).to(scales.device)
+    return Clusters(torch.cat(means), torch.cat(weights), class_of, assigned)
 
 
 def spread_samples(description: Description) -> list[tuple[Tensor, Tensor]]:

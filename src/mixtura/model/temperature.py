@@ -1,19 +1,22 @@
 """The temperature of class posteriors (temperature).
 
 A mixture that neglects dependences between features has overconfident posteriors. Dividing the log joints of the
-classes by a temperature T before the softmax calibrates them.
+classes by a temperature T before the softmax calibrates them. A share of random labels bounds them: however sure a
+mixture is, n samples cannot show that errors are rarer than 1 in n.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Temperature T of samples without missing values.
+    """Temperature T of samples without missing values, and the share of random labels.
 
     A sample with a fraction q of observed features has T(q) = 1 + (T - 1) q (temperature): with few observed values
     there is little evidence to be counted twice, and without any the posterior is the class prior.
@@ -24,13 +27,24 @@ class Temperature:
         T; 1 does not change the posteriors.
     log_prior_change : Tensor of shape (C,), or None
         log of new over old class probabilities. A new class prior is applied after the temperature.
+    noise : float, default=0.0
+        Share of labels that are drawn from the class probabilities, whatever the sample (label-noise).
+    log_prior : Tensor of shape (C,), or None
+        log of the old class probabilities; needed with `noise`.
     """
 
     value: float
     log_prior_change: Tensor | None = None
+    noise: float = 0.0
+    log_prior: Tensor | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether posteriors change at all."""
+        return self.value != 1 or self.noise > 0
 
     def apply(self, scores: Tensor, observed: Tensor | float = 1.0) -> Tensor:
-        """Divide the scores of the classes by the temperature, up to a constant per sample.
+        """Return the log posteriors of the classes, up to a constant per sample.
 
         Parameters
         ----------
@@ -39,10 +53,17 @@ class Temperature:
         observed : Tensor of shape (n,) or float
             The fraction of observed features.
         """
-        if self.value == 1:
+        if not self.changes:
             return scores
-        divisors = 1 + (self.value - 1) * observed
-        if self.log_prior_change is None:
-            return scores / divisors
-        change = self.log_prior_change.to(scores).unsqueeze(-1)  # (C, 1)
-        return (scores - change) / divisors + change
+        change = 0.0 if self.log_prior_change is None else self.log_prior_change.to(scores).unsqueeze(-1)  # (C, 1)
+        tempered = (scores - change) / (1 + (self.value - 1) * observed)
+        if self.log_prior is not None:
+            tempered = with_noise(tempered.log_softmax(0), self.noise, self.log_prior.to(scores).unsqueeze(-1))
+        return tempered + change
+
+
+def with_noise(log_posteriors: Tensor, noise: float, log_prior: Tensor) -> Tensor:
+    """log((1 - noise) p + noise prior), the posteriors of labels of which this share is random (label-noise)."""
+    if noise == 0:
+        return log_posteriors
+    return torch.logaddexp(log_posteriors + math.log1p(-noise), log_prior + math.log(noise))

@@ -119,8 +119,9 @@ class ClassifierGraph(nn.Module):
     ):
         super().__init__()
         self.scores, self.class_sizes, self.members = scores, list(class_sizes), members
-        self.temperature = float(temperature.value)
-        change = temperature.log_prior_change
+        self.temperature, self.noise = float(temperature.value), float(temperature.noise)
+        change, log_prior = temperature.log_prior_change, temperature.log_prior
+        self.prior = None if log_prior is None else log_prior.cpu().double().exp()
         self.change = torch.zeros(len(class_sizes), dtype=torch.float64) if change is None else change.cpu().double()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,9 +133,12 @@ class ClassifierGraph(nn.Module):
             stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
             posteriors = torch.softmax(stacked, 2).mean(1)
             scores = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
-        if self.temperature != 1:
+        if self.temperature != 1 or self.prior is not None:
             divisors = (1 + (self.temperature - 1) * share).unsqueeze(1)
-            scores = (scores - self.change) / divisors + self.change
+            scores = (scores - self.change) / divisors
+            if self.prior is not None:  # (label-noise)
+                scores = ((1 - self.noise) * torch.softmax(scores, 1) + self.noise * self.prior).log()
+            scores = scores + self.change
         return torch.softmax(scores, 1).float(), (log_sum(log_joint) + slopes).float()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,8 @@ from mixtura import checks
 from mixtura.engine.sources import Source
 from mixtura.values.row_samples import RowSample, largest, uniform_keys
 
-# From this number of labeled samples on, a single fold suffices to compare candidates.
-MANY_SAMPLES = 4000
+# Held-out samples that suffice to compare candidates: further folds are not used.
+ENOUGH_SAMPLES = 800
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def hold_outs(
     Parameters
     ----------
     cv : int, float or splits
-        An int is the number of folds (with 4000 labeled samples or more, only the first fold is used). A float between
-        0 and 1 is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an
-        iterable of pairs of index arrays.
+        An int is the number of folds, of which only as many are used as hold out 800 samples. A float between 0 and 1
+        is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an iterable of
+        pairs of index arrays.
     labels : Tensor of shape (n,), or None
         Class numbers, -1 for an unlabeled sample. None with `shares` means soft labels, else one class.
     generator : torch.Generator
@@ -166,7 +167,8 @@ def _folds(strata: Tensor, n_folds: int, generator: torch.Generator, every: bool
             # sizes.
             numbers[own[order]] = (torch.arange(len(own)) + first) % n_folds
             first += len(own)
-    n_parts = n_folds if every or int((strata >= 0).sum()) < MANY_SAMPLES else 1
+    enough = n_folds if every else math.ceil(ENOUGH_SAMPLES * n_folds / max(1, int((strata >= 0).sum())))
+    n_parts = min(n_folds, enough)
     return [(numbers != part, numbers == part) for part in range(n_parts)]
 
 
