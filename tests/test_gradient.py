@@ -24,6 +24,7 @@ from cases import (
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
+from mixtura.numerics import optimisers
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
@@ -227,6 +228,37 @@ def test_the_mixture_is_a_moving_average_of_the_parameters(rng, device):
         average = {name: 0.75 * part + 0.25 * training.free.leaves[name].detach() for name, part in average.items()}
     for name, part in training.copies()["averages"].items():
         assert_close(part, average[name])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        (optimisers.Adam, torch.optim.Adam, {"lr": 0.1, "fused": True}),
+        (optimisers.LBFGS, torch.optim.LBFGS, {"max_iter": 3, "line_search_fn": "strong_wolfe"}),
+    ],
+)
+def test_optimisers_without_the_compiler_are_those_of_torch(ours, theirs, options, device):
+    """Bit for bit: values, and the states that checkpoints keep."""
+    answers = []
+    for make in (ours, theirs):
+        leaf = torch.linspace(-1, 2, 7, dtype=torch.float64, device=device, requires_grad=True)
+        optimiser = make([leaf], **options)
+
+        def closure(leaf=leaf, optimiser=optimiser):
+            optimiser.zero_grad(set_to_none=False)
+            loss = (leaf.cosh() + leaf.roll(1) * leaf).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            if theirs is torch.optim.Adam:
+                closure()
+                optimiser.step()
+            else:
+                optimiser.step(closure)
+        assert leaf.requires_grad
+        answers.append((leaf.detach(), optimiser.state_dict()["state"]))
+    torch.testing.assert_close(*answers, rtol=0, atol=0)
 
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------

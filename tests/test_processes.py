@@ -105,6 +105,7 @@ def test_a_process_that_was_spawned():
 
 UNTOUCHED = """
 import os
+import sys
 import numpy as np
 import torch
 import mixtura
@@ -117,6 +118,9 @@ for solver in (Gradient("lbfgs"), Gradient("adam")):
 mixtura.HybridMixtureClassifier(1, n_epochs=1, random_state=0).fit(X, y).sample(3)
 mixtura.SparseMixtureClassifier(1, tol=1e6, random_state=0).fit(X, y)
 assert torch.equal(torch.get_rng_state(), generators[0]) and np.array_equal(np.random.get_state()[1], generators[1])
+assert "torch._dynamo" not in sys.modules  # the compiler takes seconds to import
+given = Gradient(lambda leaves: torch.optim.SGD(leaves, lr=1e-3))  # imports it
+mixtura.MixtureClassifier(1, solver=given, random_state=0, max_iter=1, tol=10.0).fit(X, y)
 print({name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)})
 """
 

@@ -19,7 +19,7 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
 from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.optimisers import import_compiler
+from mixtura.numerics.optimisers import LBFGS, Adam, import_compiler
 from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem
 from mixtura.solvers.unconstrained import FreeMixture, Units
@@ -154,17 +154,17 @@ class Training:
         return self.solver.optimiser == "lbfgs" or (self.solver.optimiser == "auto" and few)
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        import_compiler()
         leaves, rate = list(self.free.leaves.values()), self.solver.learning_rate
         if self.lbfgs:
-            return torch.optim.LBFGS(leaves, max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe")
+            return LBFGS(leaves, max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe")
         make: Any = self.solver.optimiser
         if callable(make):
+            import_compiler()
             return make(leaves)  # pyright: ignore[reportReturnType]
         if self.rows.device.type == "cpu":
-            return torch.optim.Adam(leaves, lr=rate, fused=True)
+            return Adam(leaves, lr=rate, fused=True)
         # A captured step reads its size from the device.
-        return torch.optim.Adam(leaves, lr=torch.tensor(rate, device=self.rows.device), fused=True, capturable=True)
+        return Adam(leaves, lr=torch.tensor(rate, device=self.rows.device), fused=True, capturable=True)
 
     # ---- epochs ------------------------------------------------------------------------------------------------
 
