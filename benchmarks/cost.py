@@ -5,11 +5,11 @@
 The seconds are those of one core (processor time of a process with one thread, the difference of a long and a short
 fit), so that other programs on the machine have little influence. The model is
 
-    seconds per row = c . (1, M, K, K M, K D R, q K D^2, q K D^3)
+    seconds per row = c . (1, M, K, K M, D [low rank], K D R, q K D, m K D^2)
 
 with D features, K components, M monomials (D (D + 3) / 2 for full covariances, 2 D for diagonal and low-rank ones), R
-the rank of low-rank covariances, q the share of rows with missing values. Its coefficients are non-negative and
-minimise the squared relative errors. Held-out problems show its accuracy.
+the rank of low-rank covariances, m the share of missing values and q that of rows with any (full covariances). Its
+coefficients are non-negative and minimise the squared relative errors. Held-out problems show its accuracy.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ def test_no_gpu_here(estimator, monkeypatch):
 
 ENCODE = (
     "Gaussian mixtures need numeric features: encode them first, for example with "
-    "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them."
+    "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier takes categories of a "
+    "data frame in memory as they are."
 )
 NOT_ROWS = "X must be a table of numbers: an array, a data frame, a tensor, a memory map or a list of rows; got "
 ROWS = {
@@ -469,8 +470,8 @@ def test_batches():
         weights = None if arguments else np.ones(150)
         refused(
             lambda a=arguments, w=weights: MixtureClassifier(**a).fit([(X, Y)], sample_weight=w),
-            f"{name} cannot be combined with an X of batches. Put the sample weights into the batches, as "
-            "(X, y, sample_weight).",
+            f"{name} cannot be combined with an X of batches or of Dask. Put weights into the batches, as "
+            "(X, y, sample_weight), or, for Dask, into sample_weight.",
         )
 
 

@@ -705,7 +705,7 @@ class TestSources:
             ValueError, match="X has 3 features, but MixtureClassifier is expecting 4 features as input"
         ):
             MixtureClassifier(1).fit([(IRIS, SPECIES), (IRIS[:, :3], SPECIES)])
-        with pytest.raises(ValueError, match="X is an iterable without batches"):
+        with pytest.raises(ValueError, match="X has no rows: it has no batches, or all of them are empty"):
             MixtureClassifier(1).fit(Batches(IRIS[:0], SPECIES[:0]))
         with pytest.raises(ValueError, match=re.escape("inconsistent numbers of samples: [150, 100]")):
             MixtureClassifier(1).fit([(IRIS, SPECIES[:100])])

@@ -10,7 +10,13 @@ import time
 import numpy as np
 import pytest
 
-from mixtura import GaussianMixture, MixtureClassifier, SparseMixtureClassifier
+from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
+    GaussianMixture,
+    MixtureClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.checks import SourceError
 from mixtura.datasets import make_ripley, remove_values
 
@@ -108,7 +114,13 @@ def test_predictions_are_lazy_and_those_of_the_rows(method, collection, data):
     columns = ["a", "b"] if collection is frames else None
     model = MixtureClassifier(2, random_state=0).fit(X if columns is None else pd.DataFrame(X, columns=columns), y)
     inside = X if columns is None else pd.DataFrame(X, columns=columns)
-    lazy, whole = getattr(model, method)(collection(data)[0]), np.asarray(getattr(model, method)(inside))
+    lazy, whole = getattr(model, method)(collection(data)[0]), getattr(model, method)(inside)
+    if isinstance(whole, pd.DataFrame):
+        assert isinstance(lazy, dd.DataFrame)
+        assert lazy.divisions == collection(data)[0].divisions
+        pd.testing.assert_frame_equal(lazy._meta, whole.iloc[:0])
+        pd.testing.assert_frame_equal(lazy.compute(), whole, atol=1e-9)
+        return
     assert isinstance(lazy, da.Array)
     assert lazy.dtype == whole.dtype
     assert lazy.shape[1:] == whole.shape[1:]
@@ -117,12 +129,29 @@ def test_predictions_are_lazy_and_those_of_the_rows(method, collection, data):
     assert (values == whole).all() if method == "predict" else np.allclose(values, whole, atol=1e-9)
 
 
+@pytest.mark.parametrize("collection", [arrays, frames])
+def test_the_accuracy_is_that_of_the_rows(collection, data):
+    X, y, weights = data
+    some = np.where(np.arange(len(y)) % 3, y, "none")
+    given = collection((X, some, weights))
+    model = MixtureClassifier(1, unlabeled="none", random_state=0).fit(*given[:2])
+    inside = X if collection is arrays else pd.DataFrame(X, columns=["a", "b"])
+    assert np.isclose(model.score(*given), model.score(inside, some, weights))
+
+
 def test_nothing_is_computed_before_it_is_requested(data):
     model = MixtureClassifier(1, random_state=0).fit(*data[:2])
     never = da.map_blocks(lambda block: 1 / 0, arrays(data)[0], dtype=float, meta=np.empty((0, 2)))
     lazy = model.predict_proba(never)
     with pytest.raises(ZeroDivisionError):
         lazy.compute()
+
+
+def test_frames_of_imputed_values_may_have_empty_partitions(data):
+    X = pd.DataFrame(data[0], columns=["a", "b"])
+    model = GaussianMixture(2, random_state=0).fit(X)
+    frame = dd.concat([dd.from_pandas(part, npartitions=1) for part in (X.iloc[:0], X)])
+    pd.testing.assert_frame_equal(model.impute(frame).compute(), model.impute(X))
 
 
 def test_densities_score_collections(data):
@@ -198,10 +227,29 @@ def test_labels_that_are_cut_otherwise(data):
     refused(lambda: MixtureClassifier(1).fit(X), "MixtureClassifier requires y to be passed")
 
 
+def test_categories_are_named(data):
+    frame = pd.DataFrame(data[0], columns=["a", "b"]).assign(kind=pd.Categorical(data[1]))
+    X, y = dd.from_pandas(frame, npartitions=2), dd.from_pandas(pd.Series(data[1]), npartitions=2)
+    text = "X has columns that are not numeric: ['kind']"
+    refused(lambda: MixtureClassifier(1).fit(X, y), text)
+    text = "categorical_features=['kind'] needs all samples at once"
+    refused(lambda: MixtureClassifier(1, categorical_features=["kind"]).fit(X, y), text)
+    model = MixtureClassifier(1).fit(frame, data[1])
+    assert np.array_equal(model.predict(X).compute(), model.predict(frame))
+
+
+def test_other_collections(data):
+    text = "X must be a Dask array or data frame; got a Delayed"
+    refused(lambda: GaussianMixture().fit(dask.delayed(data[0])), text)
+
+
 def test_learners_that_need_all_rows_say_so(data):
     X, y, _ = arrays(data)
-    text = "SparseMixtureClassifier needs all rows in memory; got a dask.array"
+    text = "SparseMixtureClassifier needs all rows in memory here; got a dask.array"
     refused(lambda: SparseMixtureClassifier().fit(X, y), text)
+    refused(lambda: AveragedMixtureClassifier().fit(X, y), "AveragedMixtureClassifier needs all rows in memory")
+    refused(lambda: AveragedMixture().fit(X), "AveragedMixture needs all rows in memory")
+    refused(lambda: GaussianMixture().partial_fit(X), "partial_fit takes one batch, as an array or a data frame")
 
 
 def test_a_whole_pass_without_dask_installed():

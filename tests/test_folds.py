@@ -62,7 +62,7 @@ def test_given_splits_and_splitters():
 
 
 def test_splits_follow_samples_that_leave():
-    present = np.array([True, False, True, True])
+    present = torch.tensor([True, False, True, True])
     ((kept, held_out),) = renumbered([(np.array([0, 1]), np.array([2, 3]))], present)
     assert kept.tolist() == [0]
     assert held_out.tolist() == [1, 2]

@@ -587,7 +587,7 @@ class TestSources:
             GaussianMixture().fit(part for part in [X, X])
 
     def test_no_batches(self):
-        with pytest.raises(ValueError, match="X is an iterable without batches"):
+        with pytest.raises(ValueError, match="X has no rows: it has no batches, or all of them are empty"):
             GaussianMixture().fit(Batches(X[:0]))
 
     def test_device_and_precision(self, device, dtype, whole):

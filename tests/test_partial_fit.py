@@ -4,14 +4,22 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
-from mixtura import DiscriminativeMixtureClassifier, GaussianMixture, HybridMixtureClassifier, MixtureClassifier
+from mixtura import (
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    checks,
+)
 from mixtura.datasets import make_ripley, remove_values
+from mixtura.estimators.input import number_integers, read_integers, read_labels, unlabeled_integers
 from mixtura.solvers.stepwise import DECAY
 
 
@@ -150,6 +158,23 @@ def test_the_first_batch_decides_what_is_automatic():
     assert model.score(X, y) > 0.85
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("unlabeled", [None, 3, np.nan, 7.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_integers_are_numbered_on_a_gpu_as_on_the_host(dtype, unlabeled, weighted):
+    """The functions that number labels on a GPU, on tensors of the host."""
+    y = (torch.arange(50) % 4 * 2 + 1).to(dtype)  # 1, 3, 5, 7
+    weights = torch.arange(50).double() % 3 if weighted else None
+    actual = read_integers(y, 50, weights, "Model", unlabeled)
+    expected = read_labels(y.numpy(), 50, weights, "Model", unlabeled, True)
+    assert np.array_equal(actual.classes, expected.classes)
+    assert torch.equal(actual.numbers, expected.numbers)
+    free = unlabeled_integers(y, unlabeled)
+    assert torch.equal(free, expected.unlabeled) or weighted
+    with pytest.raises(ValueError, match=r"y holds the label 5, which is not among the classes \[1, 3, 7, 300\]"):
+        number_integers(y, np.array([1, 3, 7, 300]), free, checks.unnamed_class)
+
+
 # ---- life of a model -----------------------------------------------------------------------------------------------
 
 
@@ -219,6 +244,16 @@ def test_refusals():
     refused(lambda: model.partial_fit(X, y, step=1.5), 'step must be "decaying" or a number between 0 and 1; got 1.5.')
     refused(lambda: model.partial_fit(X, np.eye(2)[y]), "partial_fit needs one label per sample; got y of shape")
     refused(lambda: model.partial_fit(X, None), "requires y to be passed")
+
+
+@pytest.mark.parametrize("model", [GaussianMixture(2), MixtureClassifier(1)])
+def test_several_batches_at_once_are_refused(model):
+    X, y = make_ripley(50, random_state=0)
+    known = () if isinstance(model, GaussianMixture) else (y,)
+    refused(
+        lambda: model.partial_fit([X[:50], X[50:]], *known), "partial_fit takes one batch, as an array or a data frame"
+    )
+    assert "mixture_" not in vars(model)
 
 
 @pytest.mark.parametrize(

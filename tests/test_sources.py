@@ -3,6 +3,7 @@
 import functools
 import itertools
 import operator
+import os
 import threading
 
 import numpy as np
@@ -110,6 +111,21 @@ def test_batches_that_are_fewer_the_second_time(device):
     list(source.blocks())
     batches.pop()
     with pytest.raises(SourceError, match="The batches held 7 rows when they were first read and 3 rows now"):
+        list(source.blocks())
+
+
+def test_a_memory_map_that_another_program_changes(rng, tmp_path):
+    np.save(tmp_path / "rows.npy", rng.normal(size=(10, 3)))
+    source = ArraySource(np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))[2:])
+    list(source.blocks())
+    (tmp_path / "other.npy").write_bytes((tmp_path / "rows.npy").read_bytes())
+    (tmp_path / "other.npy").replace(tmp_path / "rows.npy")  # the map still holds the old file
+    list(source.blocks())
+    source = ArraySource(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    list(source.blocks())
+    np.load(tmp_path / "rows.npy", mmap_mode="r+")[0, 0] = 7.0
+    os.utime(tmp_path / "rows.npy", ns=(1, 1))
+    with pytest.raises(SourceError, match=r"rows.npy' has changed since it was first read"):
         list(source.blocks())
 
 

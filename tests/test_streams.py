@@ -13,9 +13,10 @@ import torch
 from sklearn.base import clone
 from torch.utils.data import DataLoader, TensorDataset
 
-from mixtura import DiscriminativeMixtureClassifier, GaussianMixture, MixtureClassifier
+from mixtura import DiscriminativeMixtureClassifier, GaussianMixture, MixtureClassifier, RejectOption
 from mixtura.checks import SourceError
 from mixtura.datasets import make_ripley, remove_values
+from mixtura.engine.sources import ArraySource
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -125,6 +126,12 @@ def test_a_data_loader_gives_the_model_of_its_rows():
     assert np.allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-9)
 
 
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path, frame):
+    frame[["a", "b"]].iloc[[5, 3, 8]].to_parquet(tmp_path / "rows.parquet")
+    assert "__index_level_0__" in ds.dataset(tmp_path / "rows.parquet").schema.names
+    assert FileBatches(tmp_path / "rows.parquet").features == ["a", "b"]
+
+
 # ---- predictions ---------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +188,46 @@ def test_predictions_from_batches_of_arrays(rng):
     assert [len(part) for part in parts] == [10, 30]
     assert np.allclose(np.concatenate(parts), model.predict_proba(X))
     assert np.isclose(model.score([X[:10], X[10:]]), model.score(X))
+
+
+def test_outliers_and_rejected_samples_of_batches(frame):
+    X, y = frame[["a", "b"]], frame["y"]
+    model = RejectOption(MixtureClassifier(1, random_state=0)).fit(X, y)
+    batches = [X.iloc[:100], X.iloc[100:]]
+    for method in ("predict", "abstains", "outlier_score"):
+        assert np.array_equal(getattr(model, method)(batches).joined(), getattr(model, method)(X))
+
+
+def test_the_accuracy_of_batches_is_that_of_their_rows(folder, frame):
+    X, y, weights = frame[["a", "b"]], frame["y"].copy(), frame["weight"]
+    y.iloc[::3] = "none"
+    model = MixtureClassifier(1, unlabeled="none", random_state=0).fit(X, y)
+    batches = [(X.iloc[part], y.iloc[part], weights.iloc[part]) for part in (slice(0, 0), slice(70), slice(70, None))]
+    assert np.isclose(model.score(batches), model.score(X, y, weights))
+    assert np.isclose(model.score(FileBatches(folder, ["a", "b"], "y")), model.score(X, frame["y"]))
+    refused(lambda: model.score([(X, None)]), "Batch 0: MixtureClassifier requires y to be passed")
+    refused(lambda: model.score([(X, y.where(y == "none", "none"))]), "y holds no labeled sample to score.")
+    refused(lambda: model.score(X), "MixtureClassifier requires y to be passed, but the target y is None.")
+
+
+def test_methods_that_need_all_samples_say_so(frame):
+    X, y = frame[["a", "b"]], frame["y"]
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    text = "MixtureClassifier got an X of batches (list) where it needs all samples at once"
+    refused(lambda: model.explain([X, X]), text)
+    refused(lambda: model.bic([X, X]), text)
+    refused(lambda: model.fit([X, X], y), text)
+
+
+def test_empty_batches_have_no_predictions(rng, tmp_path):
+    X = rng.normal(size=(40, 2))
+    model = GaussianMixture(2, random_state=0).fit(X)
+    batches = [X[:0], X[:10], X[:0], X[10:]]
+    assert np.array_equal(model.predict(batches).joined(), model.predict(X))
+    assert np.isclose(model.score(batches), model.score(X))
+    for ending in ("npy", "csv", "parquet"):
+        refused(lambda end=ending: model.predict([X[:0]]).write(tmp_path / f"none.{end}"), "X has no rows: it has no")
+    assert not list(tmp_path.iterdir())
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------
@@ -272,6 +319,68 @@ def test_no_such_files(data, text, tmp_path):
 def test_batches_with_other_columns_are_named():
     batches = [np.zeros((4, 2)), np.zeros((4, 3))]
     refused(lambda: GaussianMixture().fit(batches), "Batch 1 could not be used: X has 3 features")
+
+
+class Failing:
+    """Batches whose fifth pass ends with an error."""
+
+    def __init__(self, batches, error):
+        self.batches, self.error, self.n_passes = batches, error, 0
+
+    def __iter__(self):
+        self.n_passes += 1
+        yield self.batches[0]
+        if self.n_passes == 5:
+            raise self.error
+        yield from self.batches[1:]
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is gone"), RuntimeError("the disk is gone")])
+def test_batches_that_cannot_be_read_any_more_are_named_and_the_last_model_is_kept(error):
+    X, y = make_ripley(60, random_state=0)
+    model = MixtureClassifier(2, tol=0, random_state=0)
+    batches = Failing([(X[:50], y[:50]), (X[50:], y[50:])], error)
+    refused(lambda: model.fit(batches), "Batch 1 could not be used: the disk is gone", SourceError)
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+class Once:
+    """Batches whose __iter__ does not start again."""
+
+    def __init__(self, batches):
+        self.iterator = iter(batches)
+
+    def __iter__(self):
+        return self.iterator
+
+
+@pytest.mark.parametrize("n_batches", [1, 3])
+def test_batches_that_do_not_start_again(n_batches):
+    X, y = make_ripley(60, random_state=0)
+    batches = [(X, y)] * n_batches
+    for model, given in ((MixtureClassifier(1), batches), (GaussianMixture(2), [X for X, _ in batches])):
+        text = "X is a generator, which can be iterated only once"
+        refused(lambda model=model, given=given: model.fit(batch for batch in given), text)
+        refused(lambda model=model, given=given: model.fit(Once(given)), "can be iterated only once")
+
+
+def test_a_memory_map_that_changes_during_a_fit(tmp_path):
+    X, y = make_ripley(60, random_state=0)
+    np.save(tmp_path / "rows.npy", X)
+    model = MixtureClassifier(2, tol=0, random_state=0)
+    n_passes, read = [0], ArraySource._read
+
+    def changing(source):
+        n_passes[0] += 1
+        if n_passes[0] == 5:
+            os.utime(tmp_path / "rows.npy", ns=(1, 1))
+        return read(source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ArraySource, "_read", changing)
+        rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+        refused(lambda: model.fit(rows, y), "rows.npy' has changed since it was first read", SourceError)
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 def test_labels_of_unlike_kinds():

@@ -101,6 +101,12 @@ def shared_classes(shares: np.ndarray, classes: np.ndarray) -> None:
         )
 
 
+def given_labels(y: object, name: str) -> None:
+    """Check that there are labels."""
+    if y is None:
+        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+
+
 def one_label(value: object) -> None:
     """Check the argument `unlabeled`."""
     if np.ndim(value) != 0 or isinstance(value, Mapping | set):  # pyright: ignore[reportArgumentType]

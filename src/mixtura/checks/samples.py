@@ -138,7 +138,8 @@ def categorical(columns: Sequence[Any]) -> str:
     which = f"columns that are not numeric: {list(columns)}" if len(columns) else "values that are not numeric"
     return (
         f"X has {which}. Gaussian mixtures need numeric features: encode them first, for example with "
-        f"sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them."
+        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier takes categories "
+        "of a data frame in memory as they are."
     )
 
 
@@ -216,8 +217,8 @@ def alone_with_batches(**arguments: Any) -> None:
     given = [name for name, value in arguments.items() if value is not None]
     if given:
         raise ValueError(
-            f"{given[0]} cannot be combined with an X of batches. Put the sample weights into the batches, as "
-            f"(X, y, sample_weight)."
+            f"{given[0]} cannot be combined with an X of batches or of Dask. Put weights into the batches, as "
+            "(X, y, sample_weight), or, for Dask, into sample_weight."
         )
 
 

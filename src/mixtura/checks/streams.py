@@ -11,11 +11,24 @@ class SourceError(ValueError):
     """Rows could not be read, or changed between two passes. An interrupted fit keeps its last model."""
 
 
+def no_rows() -> ValueError:
+    """Batches, or the part of a process, without rows."""
+    return ValueError("X has no rows: it has no batches, or all of them are empty. Pass at least one row.")
+
+
 def other_number_of_rows(before: int, now: int) -> SourceError:
     """Batches that changed between two passes."""
     return SourceError(
         f"The batches held {before} rows when they were first read and {now} rows now; a fit reads them many times and "
         "needs the same rows each time."
+    )
+
+
+def read_once(kind: str) -> SourceError:
+    """Batches that cannot be iterated repeatedly."""
+    return SourceError(
+        f"X is a {kind}, which can be iterated only once, but a fit makes many passes over the rows; pass a list of "
+        "batches or an object whose __iter__ starts again."
     )
 
 
@@ -59,8 +72,26 @@ def unlike_partitions(name: str, n_partitions: int, wanted: int) -> ValueError:
 def not_in_memory(name: str, kind: str) -> ValueError:
     """An estimator that needs all rows in memory."""
     return ValueError(
-        f"{name} needs all rows in memory; got {kind}. Pass X.compute(), or use GaussianMixture or MixtureClassifier, "
-        "which support distributed rows."
+        f"{name} needs all rows in memory here; got {kind}. Pass X.compute(). fit and the predictions of "
+        "GaussianMixture and MixtureClassifier take distributed rows."
+    )
+
+
+def no_streamed_categories(wanted: object) -> None:
+    """Check that no feature is to be categorical, if rows come in parts; frames with such columns are refused later."""
+    if wanted is not None and wanted != "from_dtype":
+        raise ValueError(
+            f"categorical_features={wanted!r} needs all samples at once, since it lists the categories first; pass one "
+            "data frame or array, or encode the features, and set categorical_features=None."
+        )
+
+
+def not_one_table(name: str, kind: str) -> ValueError:
+    """Batches where one table is expected."""
+    return ValueError(
+        f"{name} got an X of batches ({kind}) where it needs all samples at once; pass an array, a data frame or a "
+        "memory map. Batches are for predictions, and for fit of GaussianMixture and MixtureClassifier without y, with "
+        "the labels in the batches, as (X, y)."
     )
 
 
@@ -112,6 +143,14 @@ def same_widths(n_features: tuple[int, ...]) -> None:
                 f"Process {rank} has rows of {n} features, but process 0 has rows of {n_features[0]}. Pass the same "
                 "features in all processes."
             )
+
+
+def one_batch(kind: str) -> ValueError:
+    """Rows in parts where one batch is expected."""
+    return ValueError(
+        f"partial_fit takes one batch, as an array or a data frame; got {kind}. Call it once for every batch, or pass "
+        "all of them to fit."
+    )
 
 
 def not_over_time(covariance_type: str) -> str:

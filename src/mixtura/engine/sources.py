@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -211,11 +212,20 @@ class ArraySource(LocalSource):
         self.device = torch.device(device)
         self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
         self._rows, self._known = rows, (labels, shares, weights, counts)
+        self._path = _path_of(rows)
+        self._state = _state_of(self._path)
 
     def blocks(self) -> Iterator[Block]:
         return prefetched(self._read())
 
+    def _check_state(self) -> None:
+        """Check that no other program has written to the file; a file that was replaced stays in memory as it was."""
+        state = _state_of(self._path)
+        if state is not None and self._state is not None and state != self._state and state[0] == self._state[0]:
+            raise checks.changed_file(str(self._path))
+
     def _read(self) -> Iterator[Block]:
+        self._check_state()
         step = streamed_rows(self.n_features)
         native = np.float32 if self.dtype == torch.float32 else np.float64  # a file may have another byte order
         n_seen = 0
@@ -226,6 +236,22 @@ class ArraySource(LocalSource):
             block = present(Block(rows, labels, shares, weights, n_seen, counts, _complete(self.extents)))
             n_seen += len(block.rows)
             yield moved(block, self.device)
+        self._check_state()
+
+
+def _path_of(rows: Any) -> Path | None:
+    """The file of an array that is a memory map opened for reading, or a view of one."""
+    while rows is not None and not isinstance(rows, np.memmap):
+        rows = rows.base if isinstance(rows, np.ndarray) else None
+    return Path(rows.filename) if rows is not None and rows.filename is not None and rows.mode in ("r", "c") else None
+
+
+def _state_of(path: Path | None) -> tuple[int, int, int] | None:
+    """Number, size and time of the last change of a file; None if there is no such file."""
+    if path is None or not path.exists():
+        return None
+    info = path.stat()
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 class BatchSource(LocalSource):
@@ -346,7 +372,11 @@ class WarpedSource:
 
     def total(self, compute: Callable[[Source], T]) -> T:
         warp = self._warp
-        return self._source.total(lambda part: compute(warped(part, warp)))
+
+        def transformed(part: Source) -> T:
+            return compute(warped(part, warp))
+
+        return self._source.total(transformed)
 
 
 def locate(source: Source) -> Frame:

@@ -21,7 +21,7 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
 from mixtura.estimators.density import GaussianMixture
-from mixtura.estimators.input import Rows, adopt_features, is_batches
+from mixtura.estimators.input import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import recorded
 from mixtura.estimators.whole_fits import whole_fit
@@ -32,6 +32,7 @@ from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.selection.plan import is_auto
 from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.streams.sharded import Sharded
 from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
@@ -73,6 +74,8 @@ class AveragedBase(MixtureEstimator):
                 f"estimator must be a {kind.__name__}, or None for one with its defaults; got "
                 f"{type(self._base).__name__}."
             )
+        if is_dask(X) or isinstance(X, Sharded):
+            raise checks.not_in_memory(type(self).__name__, f"a {type(X).__module__}.{type(X).__name__}")
         if is_batches(X):
             raise ValueError(
                 f"{type(self).__name__} does not support an X of batches, since it resamples. Pass an array, a tensor "

@@ -327,6 +327,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _read_problem(self, X: Any, y: Any, sample_weight: Any, objective: Objective) -> tuple[Source, np.ndarray]:
         if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
             checks.alone_with_batches(class_weight=self.class_weight)
+            checks.no_streamed_categories(self.categorical_features)
             stream = read_stream(self, X, y, sample_weight, labeled=True, unlabeled=self.unlabeled)
             checks.density_for_unlabeled(stream.n_unlabeled, objective)
             assert stream.classes is not None
@@ -343,9 +344,10 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         rows = self._read_rows(X, reset=True).nearby()
         n_rows = len(rows)
         weights = checks.sample_weight(sample_weight, n_rows)
-        self._cv = self.cv if weights is None else renumbered(self.cv, weights.cpu().numpy() > 0)
+        self._cv = self.cv if weights is None else renumbered(self.cv, weights > 0)
         labels = read_labels(y, n_rows, weights, type(self).__name__, self.unlabeled, takes_unlabeled=True)
-        counted = labels.unlabeled if weights is None else labels.unlabeled & (weights.cpu() > 0)
+        free = labels.unlabeled
+        counted = free if weights is None else free & (weights.to(free.device) > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
         return rows, labels, self._with_class_weight(labels, weights)
 

@@ -1,4 +1,4 @@
-"""Dask arrays and data frames as partitions, and predictions for them as lazy arrays (the extra `dask`)."""
+"""Dask arrays and data frames as partitions, and predictions for them as lazy collections (the extra `dask`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 
 from mixtura import checks
+from mixtura.estimators.input import PandasLike
 
 
 def _is_array(X: Any) -> bool:
@@ -22,7 +23,9 @@ def example_of(X: Any) -> Any:
         if X.ndim != 2:
             raise ValueError(f"X must have two dimensions, rows and features; got an array of shape {X.shape}.")
         return np.zeros((2, X.shape[1]), X.dtype)
-    return X._meta_nonempty
+    if "_meta_nonempty" in dir(type(X)):  # a Delayed has attributes of all names
+        return X._meta_nonempty
+    raise ValueError(f"X must be a Dask array or data frame; got a {type(X).__name__}. Convert it with from_delayed.")
 
 
 def partitions_of(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
@@ -62,26 +65,32 @@ def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any
     return parts
 
 
-def lazily(predict: Callable[[Any], Any], X: Any) -> da.Array:
-    """predict(rows) -> (n, ...) of every partition, as one lazy array."""
-    example = np.asarray(predict(example_of(X)))
+def lazily(predict: Callable[[Any], Any], X: Any) -> Any:
+    """predict(rows) -> (n, ...) of every partition, as one lazy array, or as a lazy frame if it returns frames."""
+    example = predict(example_of(X))
     task, lengths = dask.delayed(predict, traverse=False), _lengths(X)  # pyright: ignore[reportPrivateImportUsage]
-    work = dask.delayed(_predicted)  # pyright: ignore[reportPrivateImportUsage]
-    parts = [
-        da.from_delayed(work(task, number, part, example[:0]), shape=(length, *example.shape[1:]), meta=example[:0])
-        for number, (part, length) in enumerate(zip(_delayed(X), lengths, strict=True))
+    work, is_frame = dask.delayed(_predicted), isinstance(example, PandasLike)  # pyright: ignore[reportPrivateImportUsage]
+    nothing = example.iloc[:0] if is_frame else np.asarray(example)[:0]
+    parts = [work(task, number, part, nothing) for number, part in enumerate(_delayed(X))]
+    if is_frame:
+        import dask.dataframe as dd  # pandas is installed, since the frame is one of its own
+
+        return dd.from_delayed(parts, meta=nothing, divisions=X.divisions, verify_meta=False)
+    arrays = [
+        da.from_delayed(part, shape=(length, *nothing.shape[1:]), meta=nothing)
+        for part, length in zip(parts, lengths, strict=True)
     ]
-    return da.concatenate(parts, allow_unknown_chunksizes=True)
+    return da.concatenate(arrays, allow_unknown_chunksizes=True)
 
 
 def _lengths(X: Any) -> list[float]:
     return list(X.chunks[0]) if _is_array(X) else [np.nan] * X.npartitions
 
 
-def _predicted(predict: Callable[[Any], Any], number: int, part: Any, nothing: np.ndarray) -> np.ndarray:
+def _predicted(predict: Callable[[Any], Any], number: int, part: Any, nothing: Any) -> Any:
     if not len(part):
         return nothing
     try:
-        return np.asarray(predict(part))
+        return predict(part) if isinstance(nothing, PandasLike) else np.asarray(predict(part))
     except ValueError as error:
         raise checks.unread(f"Partition {number}", error) from error

@@ -50,7 +50,6 @@ from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection.clusters import Selection, choose_clusters, wanted_criterion, wanted_priors
 from mixtura.selection.plan import is_auto, make_prior
 from mixtura.solvers import EM, FitResult, Outcome, Problem, best_of, first_update, run
-from mixtura.streams.predictions import BatchedPredictions
 from mixtura.values.storable import storable
 
 
@@ -265,7 +264,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        self._check_step(step)
+        self._check_batch(X, step)
         first = "mixture_" not in vars(self)
         if first:
             self._begin(X, None, sample_weight)
@@ -519,8 +518,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         log_density : float
         """
-        values = self.score_samples(X)
-        return float((values.joined() if isinstance(values, BatchedPredictions) else values).mean())
+        return float(self.score_samples(X).mean())
 
     @classmethod
     def from_sklearn(cls, model: Any) -> GaussianMixture:

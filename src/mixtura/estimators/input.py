@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Protocol, runtime_checkable
@@ -101,6 +101,8 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     checks.rows_of_something(X)
     if is_dask(X) or isinstance(X, Sharded):
         raise checks.not_in_memory(type(estimator).__name__, f"a {type(X).__module__}.{type(X).__name__}")
+    if is_batches(X):
+        raise checks.not_one_table(type(estimator).__name__, type(X).__name__)
     # A model fitted on a GPU may predict on a machine without one.
     wanted_device = checks.device(estimator.device, required=reset)
     takes_nan = get_tags(estimator).input_tags.allow_nan
@@ -281,9 +283,8 @@ def read_labels(
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
         )
-    on_gpu = isinstance(y, Tensor) and y.is_cuda and y.ndim == 1 and y.dtype in INTEGERS
-    if on_gpu and weights is None and n_rows > FEW_LABELS:
-        return _read_numbers(y, n_rows, name, unlabeled)
+    if integers_on_gpu(y) and n_rows > FEW_LABELS:
+        return read_integers(y, n_rows, weights, name, unlabeled)
     values, missing = as_labels(y)
     checks.as_many_labels(values, n_rows)
     if values.ndim == 2 and values.shape[1] > 1:
@@ -303,18 +304,42 @@ def read_labels(
     return Labels(classes, torch.from_numpy(numbers), None)
 
 
-def _read_numbers(y: Tensor, n_rows: int, name: str, unlabeled: Any) -> Labels:
-    """Number integer labels on a GPU: for a million labels the host would take longer than twenty passes."""
+def integers_on_gpu(y: Any) -> bool:
+    """Whether labels are integers on a GPU: the host would take longer to number a million than twenty passes take."""
+    return isinstance(y, Tensor) and y.is_cuda and y.ndim == 1 and y.dtype in INTEGERS
+
+
+def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any) -> Labels:
+    """Check integer labels on their device, like `read_labels`."""
     checks.as_many_labels(y, n_rows)
+    free = unlabeled_integers(y, unlabeled)
+    absent = torch.zeros_like(free) if weights is None else weights.to(y.device) <= 0
+    classes = y[~(free | absent)].unique()
+    known, n_absent = classes.cpu().numpy(), int(absent.sum())
+    checks.enough_classes(known, int((free & ~absent).sum()), name, n_absent)
+    return Labels(known, number_integers(y, known, free | absent), None)
+
+
+def number_integers(
+    y: Tensor, classes: np.ndarray, free: Tensor, refuse: Callable[[Any, np.ndarray], ValueError] | None = None
+) -> Tensor:
+    """The class numbers of integer labels, -1 where they are `free`, on their device; unknown labels raise an error."""
+    y = y.long()
+    known = torch.from_numpy(classes).to(y)
+    places = torch.searchsorted(known, y.contiguous()).clamp_max(len(known) - 1)
+    if refuse is not None:
+        strangers = (known[places] != y) & ~free
+        if bool(strangers.any()):
+            raise refuse(int(y[strangers][0]), classes)
+    return torch.where(free, -1, places)
+
+
+def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:
+    """Which integer labels mean unlabeled, (n,)."""
     checks.one_label(unlabeled)
-    free = torch.zeros_like(y, dtype=torch.bool)
     if isinstance(unlabeled, int | float | np.integer | np.floating) and not _is_missing(unlabeled):
-        free = y.eq(float(unlabeled))
-    classes = y[~free].unique()
-    n_unlabeled = int(free.sum())
-    checks.enough_classes(classes.cpu().numpy(), n_unlabeled, name)
-    numbers = torch.where(free, -1, torch.searchsorted(classes, y.contiguous()))
-    return Labels(classes.cpu().numpy(), numbers, None)
+        return y.eq(float(unlabeled))
+    return torch.zeros_like(y, dtype=torch.bool)
 
 
 def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -18,8 +18,15 @@ from mixtura import checks
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import as_labels, labeled_rows, read_rows
-from mixtura.estimators.streamed import number_labels
+from mixtura.estimators.input import (
+    as_labels,
+    integers_on_gpu,
+    labeled_rows,
+    number_integers,
+    read_rows,
+    unlabeled_integers,
+)
+from mixtura.estimators.streamed import is_streamed, number_labels
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
@@ -68,7 +75,9 @@ class OnlineFit:
     covariance_type: Any
     memory_limit: Any
 
-    def _check_step(self, step: Any) -> None:
+    def _check_batch(self, X: Any, step: Any) -> None:
+        if is_streamed(X):
+            raise checks.one_batch(f"a {type(X).__module__}.{type(X).__name__}")
         decays = isinstance(step, str) and step == "decaying"
         if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
             raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
@@ -165,7 +174,7 @@ class OnlineClassifier(OnlineFit):
         -------
         self : MixtureClassifier
         """
-        self._check_step(step)
+        self._check_batch(X, step)
         checks.no_categories("partial_fit", self.encoding_)
         objective, first = self._objective(), "mixture_" not in vars(self)
         known = _classes(classes, None if first else self.classes_)
@@ -175,7 +184,7 @@ class OnlineClassifier(OnlineFit):
         weights = self._weighted(weights, numbers, known)
         shares = _shares_of(numbers, weights, len(known)) if first else None
         if first:
-            self._begin(X, y if shares is None else _SoftLabels(shares.numpy(), known), sample_weight)
+            self._begin(X, y if shares is None else _SoftLabels(shares.cpu().numpy(), known), sample_weight)
         source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
         if first:
             self._remember_first(self._problem_of(source, objective))
@@ -193,8 +202,10 @@ class OnlineClassifier(OnlineFit):
         estimator.history_ = [*estimator.history_, record]
 
     def _numbers(self, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        checks.given_labels(y, type(self).__name__)
+        if integers_on_gpu(y) and weights is None and classes.dtype.kind in "iu":
+            checks.as_many_labels(y, n_rows)
+            return number_integers(y, classes, unlabeled_integers(y, self.unlabeled), checks.unnamed_class)
         values, missing = as_labels(y)
         checks.as_many_labels(values, n_rows)
         if values.ndim != 1:
@@ -206,8 +217,8 @@ class OnlineClassifier(OnlineFit):
         if self.class_weight is None:
             return weights
         table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
-        factors = table.double()[numbers]  # unlabeled samples, -1, have the last one
-        return factors if weights is None else weights * factors
+        factors = table.double().to(numbers.device)[numbers]  # unlabeled samples, -1, have the last one
+        return factors if weights is None else weights * factors.to(weights.device)
 
 
 def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
@@ -237,7 +248,7 @@ class _SoftLabels:
 
 def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tensor | None:
     """Soft labels that give classes without samples a small share of every sample; None if all classes have samples."""
-    counted = numbers if weights is None else numbers[weights > 0]
+    counted = numbers if weights is None else numbers[(weights > 0).to(numbers.device)]
     absent = torch.bincount(counted[counted >= 0], minlength=n_classes) == 0
     if not bool(absent.any()):
         return None

@@ -18,9 +18,10 @@ from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.described import fit_facts, label_facts
 from mixtura.estimators.explained import ExplainedClassifier
 from mixtura.estimators.export import Exportable
+from mixtura.estimators.input import is_batches, is_dask
 from mixtura.estimators.model_files import Savable
 from mixtura.estimators.rowwise import rowwise
-from mixtura.estimators.scoring import only_labeled
+from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.model.temperature import Temperature
 from mixtura.objectives import class_log_joint, posteriors
 from mixtura.reading.class_priors import checked_costs
@@ -114,15 +115,15 @@ class ClassPredictions(ClassReading, ClassifierMixin):
             return self.classes_[numbers.long().cpu().numpy()]
         return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Compute the accuracy on labeled samples; unlabeled ones are ignored.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Samples.
+            Samples, or batches of (X, y) or (X, y, sample_weight).
         y : array-like of shape (n_samples,)
-            Labels.
+            Labels; None if they are in the batches.
         sample_weight : array-like of shape (n_samples,), optional
             Sample weights.
 
@@ -130,6 +131,12 @@ class ClassPredictions(ClassReading, ClassifierMixin):
         -------
         accuracy : float
         """
+        if y is None and is_batches(X):
+            checks.alone_with_batches(sample_weight=sample_weight)
+            return accuracy_of_batches(self, X)
+        checks.given_labels(y, type(self).__name__)
+        if is_dask(X):
+            return accuracy_of_collection(self, X, y, sample_weight)
         X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
         labels = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
         return float(accuracy_score(*labels, sample_weight=sample_weight))

@@ -16,6 +16,7 @@ from mixtura.estimators.class_reading import ClassReading
 from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.input import adopt_features
 from mixtura.estimators.model_files import Savable, check_fitted
+from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.trust import OutlierDetection, as_array
 from mixtura.estimators.whole_fits import whole_fit
 from mixtura.reading.outliers import CoverageCurve
@@ -134,6 +135,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
 
+    @rowwise()
     def abstains(self, X: Any) -> np.ndarray:
         """Return which samples are rejected.
 
@@ -152,6 +154,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             doubtful |= as_array(self.estimator_.is_outlier(X, self.false_alarm))
         return doubtful
 
+    @rowwise()
     def predict(self, X: Any) -> np.ndarray:
         """Predict classes, and `reject_label_` for rejected samples.
 

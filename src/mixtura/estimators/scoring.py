@@ -10,7 +10,9 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import _safe_indexing  # pyright: ignore[reportPrivateUsage]
 from torch import Tensor
 
-from mixtura.estimators.input import labeled_samples
+from mixtura import checks
+from mixtura.estimators.input import as_labels, is_dask, labeled_samples
+from mixtura.streams.batches import named_batches
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,38 @@ def only_labeled(X: Any, y: Any, sample_weight: Any, unlabeled: Any) -> tuple[An
     if not labeled.any():
         raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
     return tuple(_some(part, labeled) for part in (X, y, sample_weight))  # pyright: ignore[reportReturnType]
+
+
+def accuracy_of_batches(model: Any, batches: Any) -> float:
+    """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
+    counts = np.zeros(2)
+    for batch in named_batches(batches):
+        if len(batch.X):
+            checks.given_labels(batch.y, f"{batch.origin}: {type(model).__name__}")
+            counts += _counts(model.predict(batch.X), batch.y, batch.sample_weight, model.unlabeled)
+    return _accuracy(counts)
+
+
+def accuracy_of_collection(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """The accuracy on the labeled samples of a Dask collection; predictions and labels come into this process."""
+    parts = (model.predict(X), y, sample_weight)
+    predicted, labels, weights = (part.compute() if is_dask(part) else part for part in parts)
+    return _accuracy(_counts(predicted, labels, weights, model.unlabeled))
+
+
+def _counts(predicted: Any, y: Any, sample_weight: Any, unlabeled: Any) -> np.ndarray:
+    """The weights of the correctly predicted and of all labeled samples."""
+    (labels, _), (predicted_labels, _) = as_labels(y), as_labels(predicted)
+    weights = checks.sample_weight(sample_weight, len(labels), all_rows=False)
+    shares = np.ones(len(labels)) if weights is None else weights.cpu().numpy()
+    shares = shares * labeled_samples(y, unlabeled)
+    return np.array([shares @ (predicted_labels == labels), shares.sum()])
+
+
+def _accuracy(counts: np.ndarray) -> float:
+    if counts[1] == 0:
+        raise ValueError("y holds no labeled sample to score.")
+    return float(counts[0] / counts[1])
 
 
 def _some(values: Any, chosen: np.ndarray) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -156,33 +156,36 @@ def read_stream(
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
     reader = _reader(estimator, first_batch(X), labeled, unlabeled)
-    first_pass = reader.scan(X) if labeled else None
+    first_pass = reader.scan(_Named(X)) if labeled else None
     reader, classes = _with_classes(reader, first_pass)
     source = BatchSource(_Named(X), reader, estimator.n_features_in_, reader.device, reader.dtype, watch)
+    if first_pass is not None:
+        source.n_rows = first_pass.n_rows
     return Streamed(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
 
 
 class _Named:
-    """Batches with names, which can be iterated repeatedly."""
+    """Batches with names, which can be iterated repeatedly. There is at least one (see `first_batch`)."""
 
     def __init__(self, batches: Iterable[Any]):
         self.batches = batches
 
     def __iter__(self) -> Any:
-        return named_batches(self.batches)
+        batch = None
+        for batch in named_batches(self.batches):
+            yield batch
+        if batch is None:
+            raise checks.read_once(type(self.batches).__name__)
 
 
 def first_batch(batches: Any) -> Batch:
     """The first non-empty batch of a re-iterable."""
-    if iter(batches) is batches:
-        raise ValueError(
-            f"X is a {type(batches).__name__}, which can be iterated only once, but a fit makes many passes over the "
-            "rows; pass a list of batches or an object whose __iter__ starts again."
-        )
+    if isinstance(batches, Iterator):
+        raise checks.read_once(type(batches).__name__)
     for batch in named_batches(batches):
         if len(batch.X):
             return batch
-    raise ValueError("X is an iterable without batches; pass at least one batch, such as (X, y).")
+    raise checks.no_rows()
 
 
 def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
@@ -208,12 +211,13 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     in_batches = is_batches(shard.X)
     if in_batches:
         checks.alone_with_batches(y=shard.y, sample_weight=shard.sample_weight)
-    batches = shard.X if in_batches else [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
+    whole = [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
+    given = shard.X if in_batches else whole
     processes, readers = Processes(shard.group), []
 
     def scan_here() -> FirstPass:
-        readers.append(_reader(estimator, first_batch(batches), labeled, unlabeled))
-        return readers[0].scan(batches)
+        readers.append(_reader(estimator, first_batch(given), labeled, unlabeled))
+        return readers[0].scan(_Named(given))
 
     first_pass = processes.total(scan_here)
     checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
@@ -221,9 +225,9 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     start = sum(first_pass.lengths[: processes.rank])
     n_features = estimator.n_features_in_
     if in_batches:
-        local: Source = BatchSource(_Named(batches), reader, n_features, reader.device, reader.dtype, start=start)
+        local: Source = BatchSource(_Named(given), reader, n_features, reader.device, reader.dtype, start=start)
     else:
-        block = moved(reader(batches[0]), reader.device)
+        block = moved(reader(whole[0]), reader.device)
         block.start = start
         local = BlockSource(block)
     return Streamed(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
@@ -233,8 +237,8 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
     from mixtura.engine.dask_source import DaskPartitions, DaskSource
     from mixtura.estimators.dask_collections import example_of, partitions_of
 
-    if labeled and y is None:
-        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None.")
+    if labeled:
+        checks.given_labels(y, type(estimator).__name__)
     reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
     partitions = DaskPartitions(partitions_of(X, y, sample_weight))
     first_pass = partitions.total(partial(_scan_part, reader), "first_pass")

@@ -17,6 +17,7 @@ from mixtura import checks
 from mixtura.engine.conditionals import map_distances
 from mixtura.engine.threads import computing
 from mixtura.estimators.input import read_labels
+from mixtura.estimators.rowwise import rowwise
 from mixtura.model.mixture import Mixture
 from mixtura.reading.outliers import outlier_scores, reference_of, threshold_of
 from mixtura.selection.folds import checked_cv, hold_outs
@@ -29,6 +30,7 @@ class OutlierDetection:
     outlier_reference_: np.ndarray | None = None  # sorted scores of held-out training samples
     memory_limit: Any
 
+    @rowwise()
     def outlier_score(self, X: Any) -> Any:
         """Compute outlier scores; larger values are more unusual.
 
@@ -81,6 +83,7 @@ class OutlierDetection:
         self.outlier_reference_ = reference_of(np.concatenate(scores))
         return self
 
+    @rowwise()
     def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
         """Detect outliers: samples with larger scores than all but a small fraction of the training samples.
 

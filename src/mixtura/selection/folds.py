@@ -127,13 +127,14 @@ def checked_cv(cv: Any) -> Any:
     return check_cv(cv) if not isinstance(cv, Iterable) else cv
 
 
-def renumbered(cv: Any, present: np.ndarray) -> Any:
+def renumbered(cv: Any, present: Tensor) -> Any:
     """Translate splits by indices of all samples to a source that holds only the samples `present`, (n,)."""
     if not isinstance(cv, list | tuple) or bool(present.all()):
         return cv
-    numbers = np.cumsum(present) - 1
-    splits = [[positions_of(part, len(present)) for part in split] for split in _pairs(cv)]
-    return [tuple(numbers[part[present[part]]] for part in split) for split in splits]
+    is_present = present.cpu().numpy()
+    numbers = np.cumsum(is_present) - 1
+    splits = [[positions_of(part, len(is_present)) for part in split] for split in _pairs(cv)]
+    return [tuple(numbers[part[is_present[part]]] for part in split) for split in splits]
 
 
 def positions_of(part: Any, n_samples: int) -> np.ndarray:

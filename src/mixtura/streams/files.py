@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ class FileBatches:
     data : str, Path, sequence of them, or pyarrow.dataset.Dataset
         Parquet, Arrow (IPC, Feather) or CSV files, or a folder of such files.
     features : sequence of str, default=None
-        Columns of the features, in this order; None means all but `label` and `sample_weight`. They must be numeric;
-        nulls are missing values.
+        Columns of the features, in this order; None means all but `label`, `sample_weight` and the index of a pandas
+        data frame. They must be numeric; nulls are missing values.
     label : str, default=None
         The column with the labels.
     sample_weight : str, default=None
@@ -80,7 +81,8 @@ class FileBatches:
         self.dataset = data if isinstance(data, ds.Dataset) else _opened(data, file_format)
         names = self.dataset.schema.names
         self.label, self.sample_weight = label, sample_weight
-        self.features = [n for n in names if n not in (label, sample_weight)] if features is None else list(features)
+        others = (label, sample_weight, *_index_columns(self.dataset.schema))
+        self.features = [name for name in names if name not in others] if features is None else list(features)
         self._columns = [*self.features, *(name for name in (label, sample_weight) if name is not None)]
         _check_columns("The data set", self.dataset.schema, self._columns, self.features)
         single = all(self.dataset.schema.field(name).type in (pa.float32(), pa.float16()) for name in self.features)
@@ -146,6 +148,12 @@ def _opened(data: Any, file_format: str | None) -> ds.Dataset:
         return ds.dataset(names[0] if len(names) == 1 else names, format=file_format)
     except (OSError, pa.ArrowException) as error:
         raise checks.unread(f"The data set {', '.join(names[:3])}", error) from error
+
+
+def _index_columns(schema: pa.Schema) -> list[Any]:
+    """Columns that hold the index of a data frame, as pandas and Dask note them in their files."""
+    noted = (schema.metadata or {}).get(b"pandas")
+    return [] if noted is None else json.loads(noted).get("index_columns", [])
 
 
 def _check_columns(what: str, schema: pa.Schema, wanted: list[str], features: list[str]) -> None:

@@ -16,7 +16,7 @@ from mixtura.values.whole_files import written_whole
 class BatchedPredictions:
     """Predictions for batches of rows, computed on demand.
 
-    Iteration yields one array per batch and can be repeated.
+    Iteration yields one array per batch that has rows, and can be repeated.
 
     Parameters
     ----------
@@ -35,6 +35,8 @@ class BatchedPredictions:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in named_batches(self._batches):
+            if not len(batch.X):
+                continue
             try:
                 yield self._predict(batch.X)
             except ValueError as error:
@@ -42,7 +44,20 @@ class BatchedPredictions:
 
     def joined(self) -> np.ndarray:
         """All predictions in one array."""
-        return np.concatenate([np.asarray(part) for part in self])
+        return np.concatenate(list(self._arrays()))
+
+    def mean(self) -> float:
+        """The mean of all predictions, without keeping them."""
+        sums = np.array([(part.sum(dtype=np.float64), part.size) for part in self._arrays()]).sum(0)
+        return float(sums[0] / sums[1])
+
+    def _arrays(self) -> Iterator[np.ndarray]:
+        empty = True
+        for part in self:
+            empty = False
+            yield np.asarray(part)
+        if empty:
+            raise checks.no_rows()
 
     def write(self, path: Any) -> None:
         """Write all predictions to a file, batch by batch.
@@ -57,9 +72,11 @@ class BatchedPredictions:
         write = WRITERS[checks.one_of("the ending of path", target.suffix.lower(), WRITERS)]
         try:
             with written_whole(target) as file:
-                write(file, (np.asarray(part) for part in self), self._columns)
+                write(file, self._arrays(), self._columns)
         except OSError as error:
-            raise OSError(error.errno, f"Predictions could not be written to {str(path)!r}: {error}") from error
+            raise OSError(
+                error.errno, f"Predictions could not be written to {str(path)!r}: {error.strerror or error}"
+            ) from error
 
     def _columns(self, part: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of a table by name."""
