@@ -68,6 +68,12 @@ def in_batches(rows, labels):
         model.partial_fit(part)
 
 
+def classes_in_batches(rows, labels):
+    model = MixtureClassifier(2, random_state=0)
+    for part, known in zip(rows.split(MANY), labels.split(MANY), strict=True):
+        model.partial_fit(part, known, classes=[0, 1])
+
+
 FITS = {
     "kmeans": lambda rows, labels: GaussianMixture(4, random_state=0).fit(rows),
     "k-means++": lambda rows, labels: GaussianMixture(4, init_params="k-means++", random_state=0).fit(rows),
@@ -76,6 +82,10 @@ FITS = {
     "selection": lambda rows, labels: GaussianMixture("auto", max_iter=5, random_state=0).fit(rows),
     "batches": in_batches,
     "classes": lambda rows, labels: MixtureClassifier(2, random_state=0).fit(rows, labels),
+    "classes and weights": lambda rows, labels: MixtureClassifier(2, random_state=0).fit(
+        rows, labels, torch.ones_like(rows[:, 0])
+    ),
+    "classes in batches": classes_in_batches,
     "average": lambda rows, labels: AveragedMixture(n_estimators=3, resampling="none", random_state=0).fit(rows),
     "discriminative": lambda rows, labels: MixtureClassifier(
         2, objective="conditional", max_iter=5, random_state=0
@@ -136,11 +146,12 @@ def test_a_mixture_on_the_host_gives_the_same_pass(name, objective, rng, device)
 @pytest.mark.parametrize("unlabeled", [None, -1, np.nan, 7])
 def test_labels_are_numbered_on_the_gpu_as_on_the_host(unlabeled, device):
     y = torch.arange(FEW_LABELS + 5, device=device) % 4 * 2 - 1  # -1, 1, 3, 5
-    there = read_labels(y, len(y), None, "Model", unlabeled, True)
-    here = read_labels(y.cpu().numpy(), len(y), None, "Model", unlabeled, True)
-    assert there.numbers.is_cuda
-    assert np.array_equal(there.classes, here.classes)
-    assert torch.equal(there.numbers.cpu(), here.numbers)
+    for weights in (None, torch.arange(len(y), device=device).double() % 3):
+        there = read_labels(y, len(y), weights, "Model", unlabeled, True)
+        here = read_labels(y.cpu().numpy(), len(y), weights, "Model", unlabeled, True)
+        assert there.numbers.is_cuda
+        assert np.array_equal(there.classes, here.classes)
+        assert torch.equal(there.numbers.cpu(), here.numbers)
 
 
 def test_compiled_kernels_are_kept_on_disk(tmp_path):

@@ -1,14 +1,16 @@
 """The fused GPU kernels against plain torch: on a card with `--device cuda`, elsewhere in Triton's interpreter."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from mixtura.covariances import COVARIANCES
 from mixtura.engine import fused as fused_module
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk
-from mixtura.engine.passes import summarise
+from mixtura.engine import tuning
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, computing_dtype
+from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import gpu
@@ -104,7 +106,7 @@ def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", ["full", "low_rank"])
+@pytest.mark.parametrize("name", ["full", "tied", "low_rank"])
 def test_responsibilities_in_one_kernel(generator, monkeypatch, name, objective, weighted):
     """The kernel that replaces log joints by signed responsibilities gives the same pass as plain torch."""
     mixture = mixture_of(generator, name)
@@ -121,6 +123,18 @@ def test_responsibilities_in_one_kernel(generator, monkeypatch, name, objective,
     assert calls
     for expected, part in zip(plain.tensors(), fused.tensors(), strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-10, atol=1e-10 * (1 + float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("name", ["spherical", "diag", "full", "tied"])
+def test_forward_alone(generator, name):
+    """Posteriors and log densities of rows, as predictions use the kernel."""
+    mixture, rows = mixture_of(generator, name), 2.5 * draw(generator, 150, 4)
+    rows[5, 2] = torch.nan
+    for finish in (lambda values, shares: shares.T, lambda values, shares: values):
+        with gpu.plain_torch():
+            expected = map_rows(mixture, TensorSource(rows), lambda a, finish=finish: finish(*posteriors(a)))
+        actual = map_rows(mixture, TensorSource(rows), lambda a, finish=finish: finish(*kernels.posteriors(a)))
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def refuses(monkeypatch, mixture, source, objective) -> bool:
@@ -160,6 +174,18 @@ def test_homogeneous_products(generator, name, n_components):
         answers.append((scores, *sums.products))
     for expected, actual in zip(*answers, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_table_of_compute_capabilities_switches_the_precision(monkeypatch, dtype):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    source = SimpleNamespace(device=torch.device("cuda"), dtype=dtype)
+    assert computing_dtype(source) == torch.float64
+    tuning.FAST_DOUBLE.discard((9, 0))
+    try:
+        assert computing_dtype(source) == dtype
+    finally:
+        tuning.FAST_DOUBLE.add((9, 0))
 
 
 def no_triton(name):
