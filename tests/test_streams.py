@@ -118,6 +118,18 @@ def test_single_precision_and_integers(tmp_path, rng):
     assert np.array_equal(batch.X.to_numpy(), [[1, 1], [np.nan, 0], [3, 1]], equal_nan=True)
 
 
+def test_columns_of_csv_files_that_begin_with_integers_or_without_values(tmp_path):
+    """Arrow infers types from the first megabyte."""
+    lines = ["a,b,y", *(f"{number % 7},,1" for number in range(200_000)), "0.5,2,0"]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    batches = list(FileBatches(tmp_path / "rows.csv", label="y"))
+    rows = np.concatenate([np.asarray(batch.X) for batch in batches])
+    assert rows.shape == (200_001, 2)
+    assert rows[-1].tolist() == [0.5, 2]
+    assert np.isnan(rows[:-1, 1]).all()
+    assert batches[-1].y[-1] == 0
+
+
 def test_a_data_loader_gives_the_model_of_its_rows():
     X, y = make_ripley(60, random_state=0)
     loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(y)), 16)

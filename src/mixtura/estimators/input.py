@@ -413,7 +413,8 @@ def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Label
 
 def is_dask(X: Any) -> bool:
     """Whether X is a Dask collection, without importing dask."""
-    return "dask" in sys.modules and sys.modules["dask"].is_dask_collection(X)
+    dask = sys.modules.get("dask")
+    return dask is not None and dask.is_dask_collection(X)
 
 
 def is_batches(X: Any) -> bool:

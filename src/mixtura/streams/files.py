@@ -12,6 +12,7 @@ import numpy as np
 try:
     import pandas as pd
     import pyarrow as pa
+    import pyarrow.csv as csv
     import pyarrow.dataset as ds
 except ImportError as error:
     text = "mixtura.streams.files needs pandas and pyarrow; install them with: pip install 'mixtura[arrow]'"
@@ -85,6 +86,8 @@ class FileBatches:
         self.features = [name for name in names if name not in others] if features is None else list(features)
         self._columns = [*self.features, *(name for name in (label, sample_weight) if name is not None)]
         _check_columns("The data set", self.dataset.schema, self._columns, self.features)
+        if self.dataset is not data:
+            self.dataset = _with_numbers(self.dataset, self.features)
         single = all(self.dataset.schema.field(name).type in (pa.float32(), pa.float16()) for name in self.features)
         self.dtype = np.dtype(np.float32 if single else np.float64)
         size = max(1, BATCH_BYTES // (8 * len(self.features)))
@@ -148,6 +151,15 @@ def _opened(data: Any, file_format: str | None) -> ds.Dataset:
         return ds.dataset(names[0] if len(names) == 1 else names, format=file_format)
     except (OSError, pa.ArrowException) as error:
         raise checks.unread(f"The data set {', '.join(names[:3])}", error) from error
+
+
+def _with_numbers(dataset: Any, features: list[str]) -> Any:
+    """Read features of CSV files as floats: Arrow infers types from the first megabyte, which may be all integers."""
+    if not isinstance(dataset.format, ds.CsvFileFormat):
+        return dataset
+    names = [name for name in features if not pa.types.is_boolean(dataset.schema.field(name).type)]
+    options = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()))
+    return ds.dataset(dataset.files, format=ds.CsvFileFormat(convert_options=options), filesystem=dataset.filesystem)
 
 
 def _index_columns(schema: pa.Schema) -> list[Any]:
