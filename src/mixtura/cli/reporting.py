@@ -435,5 +435,7 @@ def _code(evidence: ReportedRows) -> str:
         f"estimator = {settled(evidence.fitted, evidence.model.classes_)!r}\n"
         "model = TableClassifier(estimator, problem.columns).fit(problem.frame, problem.labels)\n"
     )
-    text = "The same settings, fitted again without the selection:"
+    text = "The same settings, fitted again without the selection."
+    if evidence.fitted.mixture_.n_components > len(evidence.names):
+        text += " Its initialisation is another one, so that a mixture of several components may differ slightly."
     return page.paragraph(text) + f"<pre>{page.escaped(code)}</pre>"
