@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixtura.estimators.table_classifier import TableColumn, category_of
+from mixtura.estimators.table_classifier import TableColumn, category_of, listed
 
 MOSTLY = 0.9  # share of the values of a column that decides what it holds
 FEW_INTEGERS = 5  # different integers that are taken for categories
@@ -68,7 +68,7 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
     """
     for name in (target, *drop):
         if name not in frame.columns:
-            raise ValueError(f"There is no column {name!r}; the columns are {_listed(frame.columns)}.")
+            raise ValueError(f"There is no column {name!r}; the columns are {listed(frame.columns)}.")
     if target in drop:
         raise ValueError(f"The target {target!r} cannot be left out; name another column with --drop.")
     labels, notes = _labels(frame[target], target)
@@ -84,11 +84,6 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
     if not columns:
         raise ValueError(f"No column besides the target {target!r} can be used. {' '.join(notes)}".strip())
     return TableProblem(kept, labels, columns, _shortened(notes))
-
-
-def _listed(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(repr(str(name)) for name in list(names)[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def _shortened(notes: list[str], most: int = 10) -> list[str]:

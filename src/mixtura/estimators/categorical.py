@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import FrameLike, PandasLike, Rows, read_rows
+from mixtura.estimators.input import FrameLike, PandasLike, Rows, is_missing, read_rows
 from mixtura.values.storable import storable
 
 # Types of the columns of a frame that hold categories.
@@ -202,13 +202,6 @@ def categories_of(column: Any, position: int) -> np.ndarray:
 
 def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pd.NA is neither true nor false
-        return type(value).__name__ == "NAType"
 
 
 def frame_of(X: Any, columns: dict[int, np.ndarray]) -> Any:

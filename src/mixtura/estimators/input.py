@@ -337,7 +337,7 @@ def number_integers(
 def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:
     """Which integer labels mean unlabeled, (n,)."""
     checks.one_label(unlabeled)
-    if isinstance(unlabeled, int | float | np.integer | np.floating) and not _is_missing(unlabeled):
+    if isinstance(unlabeled, int | float | np.integer | np.floating) and not is_missing(unlabeled):
         return y.eq(float(unlabeled))
     return torch.zeros_like(y, dtype=torch.bool)
 
@@ -354,10 +354,10 @@ def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _missing_objects(values: np.ndarray) -> np.ndarray:
-    return np.array([_is_missing(value) for value in values.flat], bool).reshape(values.shape)
+    return np.array([is_missing(value) for value in values.flat], bool).reshape(values.shape)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     try:
         return value is None or bool(value != value)  # NaN and NaT differ from themselves
     except (TypeError, ValueError):  # pd.NA is neither true nor false
@@ -385,7 +385,7 @@ def labeled_rows(
 def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, takes_unlabeled: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
     checks.one_label(unlabeled)
-    if unlabeled is not None and _is_missing(unlabeled):
+    if unlabeled is not None and is_missing(unlabeled):
         checks.finite_labels(values[~missing])
         return missing
     checks.no_missing_labels(int(missing.sum()), takes_unlabeled)

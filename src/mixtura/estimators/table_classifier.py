@@ -70,7 +70,8 @@ def category_of(value: Any) -> str | None:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
-def _listed(names: Any, most: int = 12) -> str:
+def listed(names: Any, most: int = 12) -> str:
+    """The first names, and how many more there are."""
     shown = ", ".join(repr(str(name)) for name in list(names)[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
@@ -129,7 +130,7 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         checks.distinct_columns(X.columns)
         absent = [column.name for column in self.columns if column.name not in X.columns]
         if absent:
-            raise ValueError(f"The table lacks the columns {_listed(absent)}; it has {_listed(X.columns)}.")
+            raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(X.columns)}.")
         table: Any = X
         values = {column.name: column.read(table[column.name]) for column in self.columns}
         if all(column.categories is not None for column in self.columns):
