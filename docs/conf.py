@@ -80,7 +80,7 @@ autodoc_default_options = {
 }
 numpydoc_show_class_members = False
 
-GALLERY = [
+GALLERY = [  # others come after these
     "reading_a_model",
     "pictures_and_deployment",
     "mixed_features",
@@ -88,20 +88,18 @@ GALLERY = [
     "plot_hybrid",
     "regularised",
     "plot_sparse_mixture",
-    "text_topics",
-    "network_head",
-    "several_processes",
 ]
 
 
 class GalleryOrder:
-    """What most readers need comes first."""
+    """Sort key: examples for most readers come first."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def __call__(self, name):
-        return GALLERY.index(Path(name).stem)
+        first = Path(name).stem
+        return (GALLERY.index(first) if first in GALLERY else len(GALLERY), first)
 
 
 # Scripts of examples/ are run, and their output and figures become pages.
