@@ -88,6 +88,7 @@ GALLERY = [  # others come after these
     "plot_hybrid",
     "regularised",
     "plot_sparse_mixture",
+    "plot_moving_clusters",
 ]
 
 
