@@ -205,12 +205,14 @@ def missing_ingredients(results: dict[str, Any]) -> list[str]:
             "which leaves out redundant parameters. The program steps along all entries, so that features with many "
             f"entries move faster. After 10 epochs on the subset of the paper: {'; '.join(pairs)}."
         )
-    if plain["CLL"] and plain["LM"]:
+    longer = run_of("SSL (CLL), 30 epochs")
+    if plain["CLL"] and plain["LM"] and longer:
         fall = plain["LM"]["curve"][-2] - plain["LM"]["curve"][-1]
         parts.append(
-            f"With all three SSL (CLL) has {plain['CLL']['test']:.2f} % test error with 100 labels after 10 epochs; "
-            "the paper has 5.00 % after up to 100. So the published method does reach the published error. The "
-            f"published step size of LM is a quarter of that of CLL. LM has {plain['LM']['test']:.2f} % then, "
+            f"With all three SSL (CLL) has {plain['CLL']['test']:.2f} % test error with 100 labels after 10 epochs and "
+            f"{longer['test']:.2f} % after 30; the paper has 5.00 % after 100. So the published method reaches the "
+            "published error. (30 epochs were run when the test error after 10 was known; nothing else was changed.) The "
+            f"published step size of LM is a quarter of that of CLL. LM has {plain['LM']['test']:.2f} % after 10, "
             f"and its validation error falls by {fall:.2f} from epoch 8 to epoch 10."
             + ("" if run_of("SSL (LM)") else " Runs of 100 epochs have not been computed.")
         )

@@ -120,6 +120,13 @@ def not_computed() -> list[str]:
     return lines
 
 
+def without_results() -> list[str]:
+    """Tables that nobody has computed so far."""
+    names = [name for name, table in TABLES.items() if not any((RESULTS / file).exists() for file in table.results)]
+    listed = ", ".join(f"`{name}` ({TABLES[name].device}, {TABLES[name].minutes} minutes)" for name in names)
+    return [f"Without any results: {listed}.", ""] if names else []
+
+
 def commands() -> list[str]:
     """Commands for tables that lack figures."""
     tables = {block.table for block in BLOCKS if any(cell.reason == NOT_COMPUTED for cell in counted(block))}
@@ -146,7 +153,7 @@ def text() -> str:
     lines += ["", FOOT]
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
-        lines += [*not_computed(), "", COMMANDS_OF, "", *commands(), MERGE]
+        lines += [*not_computed(), "", *without_results(), COMMANDS_OF, "", *commands(), MERGE]
     lines += ["## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
     lines += list(dict.fromkeys(line for table in TABLES.values() for line in older(table)))
     return "\n".join(lines) + "\n"
