@@ -211,7 +211,7 @@ def missing_ingredients(results: dict[str, Any]) -> list[str]:
         parts.append(
             f"With all three SSL (CLL) has {plain['CLL']['test']:.2f} % test error with 100 labels after 10 epochs and "
             f"{longer['test']:.2f} % after 30; the paper has 5.00 % after 100. So the published method reaches the "
-            "published error. (30 epochs were run when the test error after 10 was known; nothing else was changed.) The "
+            "published error. (30 epochs were run when the test error after 10 was known; nothing else changed.) The "
             f"published step size of LM is a quarter of that of CLL. LM has {plain['LM']['test']:.2f} % after 10, "
             f"and its validation error falls by {fall:.2f} from epoch 8 to epoch 10."
             + ("" if run_of("SSL (LM)") else " Runs of 100 epochs have not been computed.")
