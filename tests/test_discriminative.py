@@ -412,3 +412,13 @@ def test_a_fit_begins_where_its_penalties_hold_the_variances(waveform):
         plain = DiscriminativeMixtureClassifier(2, init=generative.mixture_, **options).fit(*waveform)
     assert model.history_[0].objective > plain.history_[0].objective + 10
     assert model.history_[-1].objective > plain.history_[-1].objective + 0.1
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_validation_scores_are_those_of_the_fit_that_is_kept(seed):
+    """The first of three starts is kept here; its number of steps is the one with the best held-out score."""
+    X, y = make_ripley(60, random_state=seed)
+    options = {"prior": "default", "init": "random", "early_stopping": True, "validation_fraction": 0.3, "max_iter": 60}
+    model = DiscriminativeMixtureClassifier(3, n_init=3, random_state=seed, **options).fit(X, y)
+    best, _ = max(model.validation_scores_, key=lambda scored: scored[1])
+    assert model.n_iter_ == best > 0
