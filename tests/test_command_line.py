@@ -1,6 +1,7 @@
 """The command line: fit, predict and compare on good tables and on bad ones."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -23,7 +24,8 @@ from sklearn.datasets import (  # noqa: E402
 
 import mixtura  # noqa: E402
 from conftest import ROOT  # noqa: E402
-from mixtura.cli import commands, comparing, main  # noqa: E402
+from mixtura.cli import commands, comparing, fitting, main  # noqa: E402
+from mixtura.cli.answers import Answer  # noqa: E402
 from mixtura.cli.columns import read_problem  # noqa: E402
 from mixtura.cli.files import read_table  # noqa: E402
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn  # noqa: E402
@@ -467,6 +469,27 @@ def test_reports_need_two_classes_with_two_rows(capsys, folder):
     code, _, err = run(capsys, "report", "model.mixtura", "t.csv")
     assert (code, err) == (2, "mixtura: A report needs two classes of 't' with at least two rows each.\n")
     assert sorted(os.listdir(folder)) == ["model.mixtura", "t.csv"]  # noqa: PTH208
+
+
+class FullDisk(io.StringIO):
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("stream", "code", "message"),
+    [
+        (None, 0, ""),
+        (FullDisk(), 1, "mixtura: The output cannot be printed: [Errno 28] No space left on device.\n"),
+    ],
+)
+def test_output_that_cannot_be_printed(stream, code, message, capsys, monkeypatch):
+    monkeypatch.setattr(fitting, "run_predict", lambda *arguments: Answer(["done"], {}))
+    write(rows())
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["predict", "t.csv", "t.csv"]) == code
+    monkeypatch.undo()
+    assert capsys.readouterr().err == message
 
 
 def test_errors_are_json_too(capsys):

@@ -6,6 +6,7 @@ the last three cases.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import warnings
@@ -37,6 +38,9 @@ app = typer.Typer(
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # names that the terminal has no characters for
     try:
         code = app(arguments, prog_name="mixtura", standalone_mode=False)
     except typer.TyperException as error:
@@ -241,12 +245,22 @@ def _answer(command: Callable[[], Answer], as_json: bool, traceback: bool) -> No
     else:
         for text in dict.fromkeys(str(warning.message) for warning in caught if _concerns_user(warning)):
             print(f"Warning: {text}", file=sys.stderr)
-        if as_json:
-            print(json.dumps(answer.facts, indent=2, default=str))
-            return
+        try:
+            _print(answer, as_json)
+        except OSError as error:  # a full disk
+            _fail(f"The output cannot be printed: {_sentence(error)}.", UNEXPECTED, as_json=False)
+
+
+def _print(answer: Answer, as_json: bool) -> None:
+    if sys.stdout is None:  # closed by the caller
+        return
+    if as_json:
+        print(json.dumps(answer.facts, indent=2, default=str))
+    else:
         console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
         for part in answer.parts:
             console.print(part, soft_wrap=isinstance(part, Text))  # the lines of a Text stay as they are
+    sys.stdout.flush()
 
 
 def _concerns_user(warning: warnings.WarningMessage) -> bool:
