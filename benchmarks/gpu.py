@@ -162,12 +162,25 @@ def with_missing(rows: Tensor) -> Tensor:
     return rows.masked_fill(torch.rand(rows.shape, generator=generator, device="cuda") < 0.1, torch.nan)
 
 
+class InBatches:
+    """A mixture that learns from its rows in four batches."""
+
+    def set_params(self, random_state: int) -> InBatches:
+        self.model = GaussianMixture(8, random_state=random_state)
+        return self
+
+    def fit(self, rows: Tensor) -> None:
+        for part in rows.chunk(4):
+            self.model.partial_fit(part)
+
+
 # name, estimator, rows, features, whether it is a classifier, what is done to the rows
 FITS = (
     ("GaussianMixture(16)", lambda: GaussianMixture(16), 200_000, 8, False, None),
     ("GaussianMixture(16, 'diag')", lambda: GaussianMixture(16, covariance_type="diag"), 200_000, 32, False, None),
     ("GaussianMixture(8), 10 % missing", lambda: GaussianMixture(8, max_iter=10), 20_000, 8, False, with_missing),
     ("MixtureClassifier(4)", lambda: MixtureClassifier(4), 200_000, 16, True, None),
+    ("MixtureClassifier(4), 5 iterations", lambda: MixtureClassifier(4, max_iter=5), 1_000_000, 16, True, None),
     ("MixtureClassifier(4, 'low_rank')", lambda: MixtureClassifier(4, covariance_type="low_rank", max_iter=50), 50_000,
      64, True, None),
     ("MixtureClassifier(2), small", lambda: MixtureClassifier(2), 2_000, 8, True, None),
@@ -178,6 +191,7 @@ FITS = (
      16, True, None),
     ("AveragedMixtureClassifier, 10 members", lambda: AveragedMixtureClassifier(MixtureClassifier(2), 10), 20_000, 16,
      True, None),
+    ("GaussianMixture(8).partial_fit, 4 batches", InBatches, 400_000, 16, False, None),
 )  # fmt: skip
 CPU_THREADS = 2
 
