@@ -103,6 +103,11 @@ def test_a_pyarrow_dataset_and_a_list_of_files(folder, frame):
         assert_same(model, models[0], frame)
 
 
+def test_a_pyarrow_dataset_itself_is_refused(folder):
+    text = "X is a data set of pyarrow; pass mixtura.streams.files.FileBatches(X)."
+    refused(lambda: GaussianMixture().fit(ds.dataset(folder)), text)
+
+
 def pa_table_dataset(frame):
     return ds.InMemoryDataset(pa.Table.from_pandas(frame, preserve_index=False))
 

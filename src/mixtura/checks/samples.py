@@ -72,6 +72,8 @@ def rows_of_something(values: object) -> None:
             "X must be a table of numbers: an array, a data frame, a tensor, a memory map or a list of rows; got "
             f"{type(values).__name__}."
         )
+    if type(values).__module__.startswith("pyarrow") and type(values).__name__.endswith("Dataset"):
+        raise ValueError("X is a data set of pyarrow; pass mixtura.streams.files.FileBatches(X).")
 
 
 def column_name(estimator: Any, column: int) -> str:
