@@ -195,7 +195,8 @@ def _discriminants(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     size = rows.shape[1]
     means = np.stack([rows[owners == c].mean(0) for c in range(len(present))])
     within = np.cov((rows - means[owners]).T).reshape(size, size)
-    within = within + (1e-3 * np.trace(within) / size + 1e-12) * np.eye(size)
+    shrinkage = 1e-3 + 0.2 * size / len(rows)  # with few rows the directions would be those of their noise
+    within = within + (shrinkage * np.trace(within) / size + 1e-12) * np.eye(size)
     factor = np.linalg.inv(np.linalg.cholesky(within))
     _, _, directions = np.linalg.svd((means - means.mean(0)) @ factor.T)
     if len(present) == 2 and size > 1:

@@ -99,8 +99,8 @@ def _choice(evidence: ReportedRows, model_name: str) -> str:
     if not isinstance(counts, int):
         shape = f"The classes are mixtures of {text_of(counts)} components"
     text = f"{shape} with {choice['covariance']} covariances. "
-    if search is None:
-        text += "The settings were given, not selected."
+    if search is None or len(search) < 2:
+        text += "No other settings were compared."
     else:
         text += f"These settings were selected among {len(search)} candidates by the log-loss of held-out rows; among "
         text += "candidates that do not differ significantly the one with the fewest parameters was taken."
@@ -160,7 +160,8 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
                 axes.parts.append(page.mark(left, top, int(evidence.numbers[sample]), 4, attributes))
     _draw_components(axes, plane, evidence, behind=False)
     text = "The plane that separates the classes best (linear discriminants of the features as the model sees them). "
-    text += "Ellipses are the rows of each component, at one and two standard deviations."
+    if len(plane.means) <= MOST_ELLIPSES:
+        text += "Ellipses are the rows of each component, at one and two standard deviations."
     if with_data:
         text += " A dark edge marks a row that was predicted wrongly when it was held out."
         n_drawn, n_outside = len(evidence.drawn), int((~inside[evidence.drawn]).sum())
@@ -170,13 +171,14 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
     hint += "component, reasons and values appear here.</p></div>"
     picture = axes.picture("rows and components in a plane", ticks=False)
     body = f"<div class=plane><div>{picture}</div>{hint}</div>" if with_data else picture
-    return page.paragraph(text) + page.legend(evidence.names) + body
+    legend = page.legend(evidence.names) if len(evidence.names) <= MOST_CLASSES else ""
+    return page.paragraph(text) + legend + body
 
 
 def _draw_components(axes: page.Axes, plane: Any, evidence: ReportedRows, behind: bool) -> None:
     """Ellipses behind the points, numbers before them."""
     owners = evidence.fitted.mixture_.class_of.tolist()
-    for k, owner in enumerate(owners[:MOST_ELLIPSES]):
+    for k, owner in enumerate(owners if len(owners) <= MOST_ELLIPSES else []):
         mean, tint = plane.means[k], page.tint(owner)
         if plane.counts[k] < 1:
             continue
@@ -221,6 +223,8 @@ def _most_confused(evidence: ReportedRows, matrix: np.ndarray) -> str:
     order = np.argsort(-wrong, axis=None)[:MOST_FEATURES]
     pairs = [(int(place) // len(matrix), int(place) % len(matrix)) for place in order]
     rows = [[evidence.names[i], evidence.names[j], wrong[i, j], matrix[i].sum()] for i, j in pairs if wrong[i, j]]
+    if not rows:
+        return page.paragraph(f"No row of the {len(matrix)} classes was predicted wrongly.")
     text = page.paragraph(f"The most frequent confusions of {len(matrix)} classes.")
     return text + page.table(["true class", "predicted class", "rows", "rows of the true class"], rows)
 
@@ -267,7 +271,7 @@ def _learning_curve(evidence: ReportedRows) -> str:
         losses.append(log_loss_of(probabilities, evidence.numbers[test]))
     if len(sizes) < 2:
         return page.paragraph("There are too few rows per class for a learning curve.")
-    axes = page.Axes((0, max(sizes)), (0, max(*losses, 1e-3) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
+    axes = page.Axes((0, max(sizes)), (0, max(*losses, 0.05) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
     axes.line(sizes, losses)
     for size, loss in zip(sizes, losses, strict=True):
         axes.dot(size, loss, f"{size} training rows: log-loss {loss:.3f}")
