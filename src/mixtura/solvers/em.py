@@ -12,7 +12,7 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Assigned
+from mixtura.objectives import Assigned, Joint
 from mixtura.roles import Covariance, Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import DiagonalForm, Moments
@@ -160,9 +160,13 @@ def first_update(
     class_weights = torch.zeros(rough.n_classes, dtype=torch.float64, device=rows.device)
     class_weights.index_add_(0, rough.class_of, rough.weights)
     source = TensorSource(rows, labels=components, weights=weights)
-    by_hand = replace(problem, source=source, objective=Assigned(), class_prior=None)
-    updated, _ = (solver or EM()).step(by_hand, rough)
+    by_hand, start = replace(problem, source=source, objective=Assigned(), class_prior=None), rough
+    if bool(rows.sum().isnan()):
+        # Each component is a class of its own: samples with missing values are conditioned on their component alone.
+        start = replace(rough, class_of=torch.arange(rough.n_components, device=rough.class_of.device))
+        by_hand = replace(by_hand, objective=Joint())
+    updated, _ = (solver or EM()).step(by_hand, start)
     floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # an empty component may still gain samples
-    return replace(updated, log_weights=floored).with_class_prior(
+    return replace(updated, log_weights=floored, class_of=rough.class_of).with_class_prior(
         problem.class_prior if problem.class_prior is not None else class_weights
     )
