@@ -24,7 +24,9 @@ pd = pytest.importorskip("pandas")
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
-DaskPartitions = pytest.importorskip("mixtura.engine.dask_source").DaskPartitions
+dask_source = pytest.importorskip("mixtura.engine.dask_source")
+key_split = pytest.importorskip("dask.utils").key_split
+DaskPartitions = dask_source.DaskPartitions
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,17 @@ def test_chunks_of_columns_labels_in_memory_and_other_cuts(data):
     model = MixtureClassifier(2, random_state=0).fit(da.from_array(X, chunks=(70, 1)), y)
     other = MixtureClassifier(2, random_state=0).fit(arrays(data)[0], da.from_array(y, chunks=33))
     assert_same(model, other, X)
+
+
+@pytest.mark.parametrize("warp", [None, "johnson"])
+def test_tasks_have_names_on_the_dashboard(warp, data, monkeypatch):
+    names, computed = set(), dask_source._computed
+    monkeypatch.setattr(
+        dask_source, "_computed", lambda value: names.update(map(key_split, value.__dask_graph__())) or computed(value)
+    )
+    MixtureClassifier(1, warp=warp, random_state=0).fit(*arrays(data))
+    expected = {"mixtura_scan", "mixtura_describe", "mixtura_transformed" if warp else "mixtura_summarise"}
+    assert expected <= names
 
 
 def test_unlabeled_rows(data):

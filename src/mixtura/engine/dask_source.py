@@ -37,7 +37,7 @@ class DaskPartitions:
         token, shared = uuid.uuid4().hex, dask.delayed(compute, traverse=False)  # pyright: ignore[reportPrivateImportUsage]
         work, add = dask.delayed(_alone), dask.delayed(_added)  # pyright: ignore[reportPrivateImportUsage]
         sums = [
-            work(shared, number, *part, dask_key_name=f"mixtura-{name}-{token}-{number}")
+            work(shared, number, *part, dask_key_name=f"mixtura_{name}-{token}-{number}")
             for number, part in enumerate(self.parts)
         ]
         while len(sums) > 1:

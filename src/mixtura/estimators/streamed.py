@@ -241,7 +241,7 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
         checks.given_labels(y, type(estimator).__name__)
     reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
     partitions = DaskPartitions(partitions_of(X, y, sample_weight))
-    first_pass = partitions.total(partial(_scan_part, reader), "first_pass")
+    first_pass = partitions.total(partial(_scan_part, reader), "scan")
     reader, classes = _with_classes(reader, first_pass)
     source = DaskSource(
         partitions,
