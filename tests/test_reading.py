@@ -171,6 +171,14 @@ def test_a_pair_of_classes_is_compared():
         model.explain(X, classes="kind x")
 
 
+def test_a_single_feature_explains_everything():
+    X, y = np.random.default_rng(0).normal(size=(40, 1)), np.arange(40) % 2
+    model = MixtureClassifier(1).fit(X + y[:, None], y)
+    sampled, exact = (model.explain(X[:3], n_orders=n_orders) for n_orders in (4, None))
+    assert_allclose(sampled.values, exact.values, atol=1e-12)
+    assert_allclose(sampled.values[:, 0], sampled.log_odds - sampled.base_values, atol=1e-12)
+
+
 def test_explanations_print_and_convert():
     model, X, _ = fitted(MixtureClassifier(2, random_state=0), 2)
     explanation = model.explain(X)

@@ -99,20 +99,20 @@ def _discriminative(seed: int) -> DiscriminativeMixtureClassifier:
 def scores_of(rival: Rival, parts: tuple[Any, Any, Any, Any], seed: int) -> dict[str, Any]:
     """Fit a classifier and score held-out samples; the fields are empty, with a reason, where it fails."""
     X_train, X_test, y_train, y_test = parts
+    classes = np.unique(np.concatenate([y_train, y_test]))
+    train_numbers, numbers = (np.searchsorted(classes, part) for part in (y_train, y_test))  # 0.5 is a class too
     model = rival.make(seed)
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model.fit(X_train, y_train)
+            model.fit(X_train, train_numbers)
             probabilities = np.asarray(model.predict_proba(X_test))
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         return {"method": rival.name, "failed": " ".join(str(error).split())[:120]}
     seconds = time.perf_counter() - began
-    classes = np.unique(np.concatenate([y_train, y_test]))
     complete = np.zeros((len(y_test), len(classes)))
-    complete[:, np.searchsorted(classes, model.classes_)] = probabilities
-    numbers = np.searchsorted(classes, y_test)
+    complete[:, model.classes_] = probabilities
     return {
         "method": rival.name,
         "error": float((complete.argmax(1) != numbers).mean()),

@@ -63,6 +63,8 @@ def shapley_values(
 def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
     """v of every sample with every mask (M, D) of kept columns: (n, M)."""
     values = np.empty((len(rows), len(masks)))
+    if not len(masks):  # an order of a single feature has nothing between none and all
+        return values
     step = max(1, EVALUATED_ROWS // len(masks))
     for first in range(0, len(rows), step):
         part = rows[first : first + step]
