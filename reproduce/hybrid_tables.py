@@ -100,8 +100,8 @@ def caveats(results: dict[str, Any]) -> list[str]:
         f"Trials per row of a search: {uneven}.",
         "Rows with few trials are at a disadvantage; the last column of the next table compares the rows of a data set",
         "by as many trials as the row with the fewest has.",
-        "LL of MNIST pixels has one candidate, so that nothing was chosen there. CIFAR-10 has one trial per row, with",
-        "the settings chosen on MNIST, and one seed.",
+        "LL of MNIST pixels has one candidate, so that nothing was chosen there. LL of CIFAR-10 has one seed and 5, 10",
+        "or 20 components per class (diagonal: 20 or 50).",
     ]
 
 
