@@ -2,8 +2,10 @@
 
 FOLDER has the data sets that `Rscript benchmarks/export_r.R FOLDER` exports from R packages. Every set is divided into
 5 folds; each of them in turn is the test set, complete or with 30 or 60 % of its values removed at random. Everything
-else is as in results/defaults.md. `MixtureClassifier()` is measured again for every version of the code; seconds
-are processor time of one thread. Writes results/unseen.json after every measurement and results/unseen.md.
+else is as in results/defaults.md. `MixtureClassifier()` is measured for every version of the code; seconds are
+processor time of one thread. The first version was measured before any of these sets was looked at. The rules of later
+versions were chosen on the sets of data_sets.py; label noise was tried there after the losses of the first version
+on oils and glucose were seen here. Writes results/unseen.json after every measurement and results/unseen.md.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ def as_markdown(results: dict) -> str:
     lines = ["# Defaults on data sets that were not used to choose anything", ""]
     lines += [f"Written by `python -m benchmarks.unseen` with code {results['code']}.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
-    lines += [__doc__.split("\n\n", 1)[1].strip(), "", *section(results), *by_set(results)]
+    folds = ", ".join(sorted({key.split(" | ")[1] for key in results["runs"]}))
+    lines += [__doc__.split("\n\n", 1)[1].strip(), "", f"Test folds: {folds}.", ""]
+    lines += [*section(results), *by_set(results)]
     return "\n".join(lines) + "\n"
 
 
