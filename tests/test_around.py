@@ -203,3 +203,25 @@ def test_methods_of_fitted_models_refuse_wrong_labels_in_words():
 def test_any_covariance_is_converted_to_scikit_learn(structure):
     model = GaussianMixture(2, covariance_type=structure, random_state=0).fit(ROWS)
     np.testing.assert_allclose(model.to_sklearn().score_samples(ROWS), model.score_samples(ROWS))
+
+
+# ---- parts of model files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("outlier_reference_", np.empty(0)),
+        ("outlier_reference_", np.array([2.0, 1.0])),
+        ("class_offsets_", np.array([np.inf, 0.0])),
+        ("training_prior_", np.array([0.0, 1.0])),
+        ("unobserved_", (7,)),
+        ("unobserved_", 0.5),
+        ("feature_names_in_", np.array(["a", ["b"]], dtype=object)),
+    ],
+)
+def test_parts_that_cannot_predict_are_neither_saved_nor_loaded(name, value, tmp_path):
+    model = MixtureClassifier(1).fit(ROWS, LABELS)
+    setattr(model, name, value)
+    with pytest.raises(ValueError, match=name):
+        model.save(tmp_path / "model")

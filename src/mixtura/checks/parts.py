@@ -84,7 +84,8 @@ def fitted_basics(estimator: Any) -> None:
     if names is not None:
         is_kind("feature_names_in_", names, np.ndarray)
         same_size("feature_names_in_", names.size, estimator.n_features_in_)
-        is_kind("feature_names_in_", names.tolist()[0], str)
+        for name in names.tolist():
+            is_kind("feature_names_in_", name, str)
 
 
 def fitted_classes(estimator: Any, n_classes: int) -> None:
@@ -104,3 +105,16 @@ def fitted_prior(estimator: Any) -> None:
         or abs(float(estimator.class_prior_.sum()) - 1) > PROBABILITY_ERROR
     ):
         raise ValueError("class_prior_ is not one probability for each class")
+    if estimator.class_offsets_ is not None:
+        is_kind("class_offsets_", estimator.class_offsets_, np.ndarray)
+        numbers("class_offsets_", torch.from_numpy(estimator.class_offsets_), estimator.classes_.shape)
+
+
+def fitted_reference(scores: Any) -> None:
+    """Check the sorted outlier scores of held-out samples, if there are any."""
+    if scores is None:
+        return
+    is_kind("outlier_reference_", scores, np.ndarray)
+    numbers("outlier_reference_", torch.from_numpy(scores), (max(1, scores.size),))
+    if bool((np.diff(scores) < 0).any()):
+        raise ValueError("outlier_reference_ is not sorted")

@@ -261,6 +261,12 @@ class ProductCovariance(Covariance):
         shapes = {part.shape for part in (self.log_frequencies, self.centres, self.targets)}
         if shapes != {(self.inner.n_components, sum(self.kind.sizes))}:
             raise ValueError("frequencies of categories and components have inconsistent shapes")
+        own = (self.log_frequencies, self.centres, self.targets)
+        types = {part.dtype for part in (*self.inner.tensors().values(), *own)}
+        if types - {torch.float64, torch.int64}:
+            raise ValueError("covariances and frequencies of categories are not of type float64")
+        if not all(bool(part.isfinite().all()) for part in (self.centres, self.targets)):
+            raise ValueError("frequencies of categories are not finite")
         totals = [part.exp().sum(1) for part in self.log_frequencies.split(list(self.kind.sizes), 1)]
         if not all(bool(((total - 1).abs() < 1e-6).all()) for total in totals):
             raise ValueError("frequencies of categories do not sum to one")

@@ -226,6 +226,9 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         checks.is_kind("encoding_", encoding, Encoding | None)
         expected = self.n_features_in_ if encoding is None else encoding.n_columns
         checks.same_size("n_features_in_", expected, n_features)
+        checks.fitted_reference(self.outlier_reference_)
+        checks.is_kind("unobserved_", self.unobserved_, tuple)
+        checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
         checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
 
     def __sklearn_tags__(self):

@@ -18,7 +18,20 @@ from mixtura.values.storable import storable
 CATEGORIES = ("category", "string", "str", "object", "bool")
 
 
-@storable("encoding")
+def check_encoding(encoding: Encoding) -> None:
+    """Raise a ValueError unless positions and categories belong together."""
+    positions, categories = encoding.categorical, encoding.categories
+    whole = all(type(j) is int and 0 <= j < encoding.n_features for j in positions)
+    if not whole or list(positions) != sorted(set(positions)) or len(positions) != len(categories):
+        raise ValueError("the positions of categorical features are not increasing, one for each list of categories")
+    for values in categories:
+        if not isinstance(values, np.ndarray) or values.ndim != 1 or not len(values):
+            raise ValueError("the categories of a feature are not a list")
+        if len(set(values.tolist())) < len(values):
+            raise ValueError("a categorical feature has a category twice")
+
+
+@storable("encoding", check=check_encoding)
 @dataclass(frozen=True)
 class Encoding:
     """Which features are categorical, and their categories.

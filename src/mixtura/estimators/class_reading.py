@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.trust import as_array, fitted_clone, folds
+from mixtura.estimators.trust import as_array, fitted_clone, folds, indexable
 from mixtura.reading.class_priors import estimate_prior
 from mixtura.reading.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
 
@@ -122,7 +122,7 @@ class ClassReading:
             Positions, labels and suggested classes, the most suspicious sample first.
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        numbers = checks.known_labels(y, self.classes_)
+        X, numbers = indexable(X), checks.known_labels(y, self.classes_)
         probabilities = np.eye(len(self.classes_))[numbers]  # samples that are not held out are not suspicious
         for train, test in folds(self, X, y, cv):
             probabilities[test] = 0.0

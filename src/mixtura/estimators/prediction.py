@@ -287,4 +287,7 @@ class DensityClassifier(ExplainedClassifier, ClassPredictions, MixtureEstimator)
         checks.positive("temperature_", self.temperature_)
         checks.share("label_noise_", self.label_noise_)
         if self.training_prior_ is not None:
-            checks.same_size("training_prior_", len(self.training_prior_), len(self.classes_))
+            checks.is_kind("training_prior_", self.training_prior_, np.ndarray)
+            checks.numbers("training_prior_", torch.from_numpy(self.training_prior_), self.classes_.shape)
+            if not bool((self.training_prior_ > 0).all()):
+                raise ValueError("training_prior_ is not one probability above 0 for each class")

@@ -23,7 +23,13 @@ from mixtura.values.storable import storable
 CONSTANT = "(constant)"  # a numeric column for tables of categories alone
 
 
-@storable("table_column")
+def check_column(column: TableColumn) -> None:
+    """Raise a ValueError unless all categories are text."""
+    for category in column.categories or ():
+        checks.is_kind("categories", category, str)
+
+
+@storable("table_column", check=check_column)
 @dataclass(frozen=True)
 class TableColumn:
     """A column of a table.

@@ -16,7 +16,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.conditionals import map_distances
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import read_labels
+from mixtura.estimators.input import ArrayLike, FrameLike, read_labels
 from mixtura.estimators.rowwise import rowwise
 from mixtura.model.mixture import Mixture
 from mixtura.reading.outliers import outlier_scores, reference_of, threshold_of
@@ -75,7 +75,7 @@ class OutlierDetection:
         self : estimator
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        weights = None if sample_weight is None else as_array(sample_weight)
+        X, weights = indexable(X), None if sample_weight is None else as_array(sample_weight)
         scores = []
         for train, test in folds(self, X, y, cv, weights):
             known = {} if weights is None else {"sample_weight": weights[train]}
@@ -133,6 +133,11 @@ def folds(model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None) -> lis
     if not parts:
         raise ValueError("No sample can be held out: every class has a single sample. Pass more samples.")
     return [(part.kept.nonzero()[:, 0].numpy(), part.held_out.nonzero()[:, 0].numpy()) for part in parts]
+
+
+def indexable(X: Any) -> Any:
+    """Samples from which some can be taken."""
+    return X if isinstance(X, ArrayLike | FrameLike | list) else np.asarray(X)
 
 
 def fitted_clone(model: Any, X: Any, y: Any, train: np.ndarray, **known: Any) -> Any:
