@@ -252,7 +252,7 @@ def test_ctrl_c_keeps_a_usable_model_or_none(name, monkeypatch, tmp_path):
 
 
 SEARCHES = {
-    "classifier": MixtureClassifier(covariance_type="diag", warp=None, random_state=0),
+    "classifier": MixtureClassifier(warp=None, random_state=0),
     "discriminative": DiscriminativeMixtureClassifier(1, prior="auto", cv=2, max_iter=5, random_state=0),
     "hybrid": HybridMixtureClassifier(
         1, discriminative="conditional", validation_fraction=0.3, n_epochs=3, random_state=0

@@ -66,4 +66,5 @@ def with_noise(log_posteriors: Tensor, noise: float, log_prior: Tensor) -> Tenso
     """log((1 - noise) p + noise prior), the posteriors of labels of which this share is random (label-noise)."""
     if noise == 0:
         return log_posteriors
-    return torch.logaddexp(log_posteriors + math.log1p(-noise), log_prior + math.log(noise))
+    log_rest = math.log1p(-noise) if noise < 1 else -math.inf  # weights that add up to next to nothing: all is noise
+    return torch.logaddexp(log_posteriors + log_rest, log_prior + math.log(noise))
