@@ -9,7 +9,9 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import mixtura
@@ -417,3 +419,12 @@ def test_bases_can_be_drawn(counts, fitted):
     figure = plotting.plot_bases(fitted, counts[0], np.random.default_rng(0).random((6, 12)), (3, 4))
     assert len(figure.axes) > 3
     plotting.plt.close(figure)
+
+
+def test_a_rare_column_does_not_end_the_training_at_its_start():
+    """A pixel that is dark in nearly all digits gives one held-out row a log posterior below -1000."""
+    X, y = load_digits(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=1, stratify=y)
+    model = NonnegativeMixtureClassifier(random_state=0, max_iter=60).fit(X_train, y_train)
+    assert model.n_iter_ > 0
+    assert model.score(X_test, y_test) > 0.85

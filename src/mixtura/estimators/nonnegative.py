@@ -29,7 +29,7 @@ from mixtura.nonnegative.mixture import (
     LabeledRows,
     LogLinearMixture,
     labeled_rows,
-    log_likelihood,
+    smoothed_likelihood,
 )
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
@@ -127,7 +127,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     history_ : list of Record
         Objective and time of each iteration.
     validation_scores_ : list of tuple
-        Iteration and log-likelihood per held-out sample.
+        Iteration and log-likelihood per held-out sample, with 1 % of the uniform distribution mixed in.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -307,7 +307,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             return Fitted(start, run(solver, problem.rows, start, max_iter, tol))
 
         def score(mixture: LogLinearMixture) -> float:
-            return log_likelihood(mixture, held_out) / held_out.weight
+            return smoothed_likelihood(mixture, held_out) / held_out.weight
 
         judge = HeldOut(score, interval=SCORING_INTERVAL)
         return Fitted(start, run(solver, problem.kept, start, max_iter, tol, held_out=judge))

@@ -15,6 +15,9 @@ from mixtura.values.storable import storable
 
 # Class probabilities below this are computed in logarithms, because quotients of such numbers lose precision.
 SMALLEST_PROBABILITY = 1e-290
+# Share of the uniform distribution in the score of held-out rows. A column that is zero in nearly all rows may give one
+# held-out row a log posterior of -1000, and early stopping would end at the initialisation.
+SMOOTHING = 0.01
 # Bytes of temporary arrays per row and basis: scores, gates, numerators and one intermediate result.
 SCRATCH_PER_VALUE = 4 * 8
 
@@ -239,3 +242,12 @@ def losses_without(mixture: LogLinearMixture, rows: LabeledRows) -> Tensor:
 def log_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
     """sum_n weight_n log p(c_n | x_n)."""
     return sum(float(chunk.weights @ posterior(mixture, chunk).log_probabilities) for chunk in rows.chunks)
+
+
+def smoothed_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
+    """sum_n weight_n log((1 - SMOOTHING) p(c_n | x_n) + SMOOTHING / C), which no single row dominates."""
+    total = 0.0
+    for chunk in rows.chunks:
+        probabilities = posterior(mixture, chunk).log_probabilities.exp()
+        total += float(chunk.weights @ ((1 - SMOOTHING) * probabilities + SMOOTHING / mixture.n_classes).log())
+    return total
