@@ -442,4 +442,6 @@ def _code(evidence: ReportedRows) -> str:
     text = "The same settings, fitted again without the selection."
     if evidence.fitted.mixture_.n_components > len(evidence.names):
         text += " Its initialisation is another one, so that a mixture of several components may differ slightly."
+    if evidence.fitted.label_noise_ > 0:
+        text += f" Its probabilities are not bounded by the label noise of {evidence.fitted.label_noise_:.2g}."
     return page.paragraph(text) + f"<pre>{page.escaped(code)}</pre>"

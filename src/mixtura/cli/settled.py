@@ -34,7 +34,9 @@ def fit_settled(model: MixtureClassifier, X: Any, labels: np.ndarray) -> Mixture
     """Fit a classifier with these settings, without the warnings that the model itself has given."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return settled(model, labels).fit(X, labels)
+        copy = settled(model, labels).fit(X, labels)
+    copy.label_noise_ = model.label_noise_  # estimated by the selection, which the copy skips
+    return copy
 
 
 def splits(labels: np.ndarray, seed: int, n_folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
