@@ -143,6 +143,7 @@ class AveragedBase(MixtureEstimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
+        checks.is_kind("estimator", self._base, MixtureEstimator)
         checks.is_kind("mixtures_", self.mixtures_, list)
         for member in self.mixtures_:
             checks.is_kind("mixtures_", member, Mixture)

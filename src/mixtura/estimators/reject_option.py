@@ -134,6 +134,11 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         checks.is_kind("estimator_", self.estimator_, ClassReading)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
+        checks.share("confidence", self.confidence)
+        if self.false_alarm is not None:
+            checks.part("false_alarm", self.false_alarm)
+            checks.is_kind("estimator_", self.estimator_, OutlierDetection)
+        checks.same_size("reject_label_", np.ndim(self.reject_label_), 0)
 
     @rowwise()
     def abstains(self, X: Any) -> np.ndarray:
