@@ -118,6 +118,12 @@ def test_outliers_are_calibrated_with_every_kind_of_label(kind):
     assert 0 <= int(model.is_outlier(rows, 0.1).sum()) < 15
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_outlier_scores_of_constant_features_are_finite():
+    model = GaussianMixture(2, prior="default", covariance_type="low_rank", max_iter=1, tol=10.0, random_state=0)
+    assert np.isfinite(model.fit(np.full((20, 1), 1e-21)).outlier_score(np.full((3, 1), 1e-21))).all()
+
+
 # ---- tables and categories -------------------------------------------------------------------------------------------
 
 COLUMNS = (TableColumn("a"), TableColumn("kind", ("red", "blue")))

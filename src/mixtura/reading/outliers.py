@@ -38,7 +38,8 @@ def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variance
     spread = (variances / (9 * means.square())).clamp_min(1e-12)
     roots = (distances.clamp_min(0) / means).pow(1 / 3)
     scores = torch.where(known, (roots - 1 + spread) / spread.sqrt(), 0.0)
-    return (posteriors(log_joint)[1] * scores).sum(0)
+    shares = posteriors(log_joint)[1]
+    return (shares * torch.where(shares > 0, scores, 0.0)).sum(0)  # a component without weight may be infinitely far
 
 
 def reference_of(scores: np.ndarray) -> np.ndarray:
