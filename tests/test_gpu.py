@@ -17,11 +17,13 @@ from mixtura import (
     HybridMixtureClassifier,
     MixtureClassifier,
 )
+from mixtura.covariances import COVARIANCES as PARTS
 from mixtura.engine.evaluator import move_for_passes
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.input import FEW_LABELS, read_labels
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 
 N_FEATURES = 4
@@ -141,6 +143,41 @@ def test_a_mixture_on_the_host_gives_the_same_pass(name, objective, rng, device)
     expected = summarise(mixture, source, objective, locate(source)).about(mixture.means)
     for part, expected_part in zip(summary.about(host.means).tensors(), expected.tensors(), strict=True):
         assert_close(part, expected_part, 1e-10, max(1.0, float(expected_part.abs().max())))
+
+
+DATA = {
+    "ordinary": lambda rows: rows,
+    "offset": lambda rows: rows + 1e4,
+    "unequal scales": lambda rows: rows * torch.logspace(-6, 6, rows.shape[1], device=rows.device),
+    "far outliers": lambda rows: torch.cat((rows, 1e4 * rows[:5])),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("empty", [False, True], ids=["all used", "empty component"])
+@pytest.mark.parametrize("objective", [Marginal(), Joint(), Conditional()], ids=lambda objective: objective.name)
+@pytest.mark.parametrize(
+    ("name", "n_components"), [("full", 4), ("diag", 4), ("spherical", 8), ("tied", 4), ("full", 70), ("diag", 300)]
+)
+def test_passes_over_float32_rows_are_those_of_the_host(name, n_components, objective, empty, kind, device):
+    rows, labels = samples(device, 20_000, 12)
+    rows = DATA[kind](rows)
+    labels = torch.cat((labels, labels[: len(rows) - len(labels)]))
+    means = rows[:n_components].double().cpu()
+    variances = (rows.double().var(0) / 4).expand(n_components, -1).cpu()
+    if name == "spherical":
+        variances = variances.mean(1, keepdim=True).expand_as(variances)
+    class_of = torch.arange(n_components) * 2 // n_components
+    covariance = PARTS[name](None).start(variances.contiguous(), means[:0], class_of[:0], class_of)
+    log_weights = torch.zeros(n_components, dtype=torch.float64)
+    log_weights[0] = -60.0 if empty else 0.0
+    mixture = Mixture(log_weights.log_softmax(0), means, covariance, class_of)
+    there, here = TensorSource(rows, labels), TensorSource(rows.cpu().double(), labels.cpu())
+    summary = summarise(move_for_passes(mixture, there), there, objective, locate(there)).about(means)
+    expected = summarise(mixture, here, objective, locate(here)).about(means)
+    assert summary.value == pytest.approx(expected.value, rel=1e-5)
+    for part, expected_part in zip(summary.tensors(), expected.tensors(), strict=True):
+        assert_close(part.cpu(), expected_part, 1e-5, max(1e-6, float(expected_part.abs().max())))
 
 
 @pytest.mark.parametrize("unlabeled", [None, -1, np.nan, 7])

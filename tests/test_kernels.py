@@ -76,12 +76,21 @@ OBJECTIVES = {
 }
 
 
+def count_passes(monkeypatch, calls):
+    """Note the calls of the kernels for whole passes."""
+    for name in ("pass_by_squares", "pass_by_pairs"):
+        run = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda *args, run=run: calls.append(1) or run(*args))
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("name", ["diag", "spherical"])
-def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
+@pytest.mark.parametrize(
+    ("name", "n_components"), [("diag", 5), ("spherical", 5), ("full", 5), ("tied", 20), ("diag", 70), ("full", 140)]
+)
+def test_whole_pass(generator, monkeypatch, name, n_components, objective, weighted):
     """Value, moments and counts of the denominator are those of the plain pass, also in part of the rows."""
-    mixture = mixture_of(generator, name)
+    mixture = mixture_of(generator, name, n_components)
     rows = (2.5 * draw(generator, 150, 4) + 1e4).float()
     labels = torch.arange(150, device=rows.device) % 3 - 1  # a third unlabeled
     weights = draw(generator, 150).square() if weighted else None
@@ -93,7 +102,7 @@ def test_pass_in_one_kernel(generator, monkeypatch, name, objective, weighted):
     monkeypatch.setattr(fused_module, "kernels_for", lambda values: None)
     plain = summarise(mixture, source, OBJECTIVES[objective], locate(source))
     monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
-    monkeypatch.setattr(kernels, "squares_pass", lambda *args, run=kernels.squares_pass: calls.append(1) or run(*args))
+    count_passes(monkeypatch, calls)
     fused = summarise(mixture, source, OBJECTIVES[objective], locate(source))
     assert len(calls) == (3 if objective == "joint" else 1)
     assert math.isclose(fused.value, plain.value, rel_tol=1e-6)
@@ -141,7 +150,7 @@ def refuses(monkeypatch, mixture, source, objective) -> bool:
     """Whether the kernel leaves the rows to the plain pass."""
     calls = []
     monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
-    monkeypatch.setattr(kernels, "squares_pass", lambda *args, run=kernels.squares_pass: calls.append(1) or run(*args))
+    count_passes(monkeypatch, calls)
     summarise(mixture, source, objective, locate(source))
     return not calls
 
@@ -154,7 +163,7 @@ def test_pass_in_one_kernel_leaves_the_rest_to_the_plain_pass(generator, monkeyp
     assert refuses(monkeypatch, mixture, TensorSource(rows, shares=shares), Conditional())
     assert refuses(monkeypatch, mixture, TensorSource(rows), Conditional())
     assert refuses(monkeypatch, mixture, TensorSource(rows, labels=shares[:, 0].long()), Margin())
-    assert refuses(monkeypatch, mixture_of(generator, "full"), TensorSource(rows), Marginal())
+    assert refuses(monkeypatch, mixture_of(generator, "low_rank"), TensorSource(rows), Marginal())
     assert not refuses(monkeypatch, mixture, TensorSource(rows), Marginal())
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from mixtura.engine.tuning import (
     FAST_DOUBLE,
     FEATURE_MULTIPLE,
     FEW_PARAMETERS,
+    LEAST_LOG_WEIGHT,
     MOST_FEATURES,
     ROUNDED_TOLERANCE,
     ROW_MULTIPLE,
@@ -27,7 +29,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import Conditioned, Covariance, Marginals
 from mixtura.values.extents import Frame, framed
-from mixtura.values.features import QUADRATICS, Coefficients, triangle
+from mixtura.values.features import QUADRATICS, SQUARES, Coefficients, triangle
 from mixtura.values.moments import Moments
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -92,15 +94,17 @@ class Evaluator:
         assert coefficients.weights is not None
         self.n_columns = coefficients.weights.shape[1]
         limit = (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps if self.n_columns <= MOST_FEATURES else -1.0
-        magnitudes = coefficients.magnitudes(frame.radii).tolist()
+        magnitudes, log_weights = torch.stack((coefficients.magnitudes(frame.radii), mixture.log_weights)).tolist()
+        self.magnitude = max(magnitudes)
+        self.smallest = min(weight for weight in (*log_weights, 0.0) if weight > -math.inf)
         self.exact = [k for k, magnitude in enumerate(magnitudes) if not magnitude <= limit]
-        if self.exact or dtype != coefficients.bias.dtype:
-            coefficients = coefficients.select(
-                torch.tensor(self.fast, dtype=torch.int64, device=frame.centre.device), dtype
-            )
+        if self.exact:
+            coefficients = coefficients.select(torch.tensor(self.fast, dtype=torch.int64, device=frame.centre.device))
         self.homogeneous = self.device.type == "cuda" and not self.exact and coefficients.projections is None
         self._homogeneous: Tensor | None = None
         self.given_coefficients = coefficients
+        if dtype != coefficients.bias.dtype:
+            coefficients = coefficients.select(slice(None), dtype)
         self.coefficients = coefficients if self.homogeneous else coefficients.to(self.device)
         self.centre = frame.to(self.device).centre.to(dtype)
         self._parts = {(0, len(coefficients.bias)): self.coefficients}
@@ -140,9 +144,38 @@ class Evaluator:
         """Whether matrix products serve for rows with missing values (marginal-woodbury) with sufficient precision."""
         return not self.exact and self.given.covariance.has_marginals
 
-    def log_joint(self, chunk: LoadedChunk, buffers: Buffers, inside: bool) -> Tensor:
-        """Log joints (K, n) of rows inside or outside the frame."""
-        scores, _ = self.evaluate(chunk, buffers)
+    def split(self, kernels: ModuleType) -> Any:
+        """The coefficients in halves, for kernels that compute in single precision.
+
+        None if these would lose too many digits: of rows far from the centre, in standard deviations, or of the moments
+        of a component with next to no weight.
+        """
+        coefficients, frame = self.given_coefficients, self.frame
+        shared, weights = coefficients.shared, coefficients.weights
+        if self.exact or weights is None or coefficients.projections is not None:
+            return None
+        if not self.magnitude <= kernels.MOST_MAGNITUDE or self.smallest < LEAST_LOG_WEIGHT:
+            return None
+        if self.n_components > kernels.MOST_COMPONENTS:
+            return None
+        if shared is QUADRATICS:
+            first, second, _ = triangle(self.n_features, weights.device)
+        elif shared is SQUARES:
+            first = second = torch.arange(self.n_features, device=weights.device)
+        else:
+            return None
+        return kernels.SplitCoefficients.of(
+            weights, coefficients.bias, frame.centre, frame.radii, first, second, self.device
+        )
+
+    def log_joint(
+        self, chunk: LoadedChunk, buffers: Buffers, inside: bool, scores_of: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """Log joints (K, n) of rows inside or outside the frame; `scores_of` computes those of complete rows inside."""
+        if scores_of is None or chunk.missing:
+            scores, _ = self.evaluate(chunk, buffers)
+        else:
+            scores = scores_of(chunk.rows)
         if inside or len(self.exact) == self.n_components:
             return scores
         far = ((chunk.rows - self.centre).abs() > self._local_frame.radii).any(1).nonzero()[:, 0]
@@ -368,12 +401,14 @@ class Evaluator:
         total = torch.zeros_like(self._homogeneous_weights(slice(None)), dtype=torch.float64)
         return Sums([total[:, self.n_columns], total[:, : self.n_columns]], homogeneous=total)
 
+    def own_sums(self, sums: Sums | None) -> Sums:
+        """Sums, or empty accumulators, where the mixture is."""
+        return Sums(self.given_coefficients.zeros()) if sums is None else sums.moved(self.given.means.device)
+
     def moments(self, sums: Sums) -> Moments:
         """The sums as moments: about the centre if all rows took the fast path, otherwise about the means."""
         means, coefficients = self.given.means, self.given_coefficients
-        if self.dtype != torch.float64:
-            coefficients = coefficients.select(slice(None), torch.float64)
-        total = coefficients.moments(sums.moved(means.device).products, self.frame.centre)
+        total = coefficients.moments(sums.products, self.frame.centre)
         if self.exact:
             total = _placed(total.about(means[self.fast]), _empty_moments(self.given), self.fast)
         if sums.direct is None:
@@ -439,9 +474,9 @@ def _placed(moments: Moments, empty: Moments, components: list[int]) -> Moments:
     return empty
 
 
-def frame_of(mixture: Mixture) -> Frame:
+def frame_of(mixture: Mixture, deviations: float = EXPECTED_DEVIATIONS) -> Frame:
     """The frame in which rows of a mixture are expected; it does not depend on the rows of a batch."""
-    reach = EXPECTED_DEVIATIONS * mixture.covariance.variances().sqrt()
+    reach = deviations * mixture.covariance.variances().sqrt()
     frame = framed(mixture.means.amin(0), mixture.means.amax(0))
     return Frame(frame.centre, ((mixture.means - frame.centre).abs() + reach).amax(0))
 

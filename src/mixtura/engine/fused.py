@@ -1,21 +1,22 @@
-"""Passes by fused kernels on a GPU: signed responsibilities in one kernel, and whole passes in one.
+"""Passes by fused kernels on a GPU: whole passes over float32 rows, and signed responsibilities of log joints.
 
-A whole pass is for diagonal and spherical covariances, few components and float32 rows. The kernel keeps coefficients,
-scores and sums on the chip, so that it reads only the rows: 10 million rows of 32 features with 64 components
-take 5 ms on an H200, and 26 ms by matrix products in double precision.
+A whole pass is for covariances whose scores are sums of shared features. Products are split into halves, so that the
+moments of ordinary rows are right to 1e-5 in single precision. Rows that need more take the way of the CPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Evaluator
-from mixtura.engine.sources import Block, Group
-from mixtura.engine.tuning import MOST_HALF_SQUARES
+from mixtura.engine.evaluator import Evaluator, evaluator_for, frame_of
+from mixtura.engine.sources import Block, Group, Source
+from mixtura.engine.tuning import NEAR_DEVIATIONS
+from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.features import SQUARES
@@ -23,38 +24,30 @@ from mixtura.values.features import SQUARES
 
 @dataclass(frozen=True)
 class FusedPass:
-    """The coefficients and targets of one pass, as the kernel takes them."""
+    """The coefficients of one pass, as the kernels take them."""
 
     kernels: ModuleType
     evaluator: Evaluator
+    split: Any  # kernels.SplitCoefficients
     log_sums: tuple[float, float]
     needs_denominator: bool
 
-    def serves(self, block: Block, group: Group, components: slice) -> bool:
-        """Whether the kernel supports the rows of a group of a block."""
+    def serves(self, block: Block, group: Group) -> bool:
+        """Whether the kernels support the rows of a group of a block."""
         if group.missing or block.rows.dtype != torch.float32 or block.rows.stride(1) != 1:
-            return False
-        if components.stop - components.start > self.kernels.MOST_SQUARES[0]:
             return False
         return _by_labels(self.log_sums, self.needs_denominator, block, group)
 
-    def add(self, block: Block, group: Group, part: slice, components: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Value, counts, sums of the features and counts of the denominator of some rows of a group."""
-        coefficients, frame = self.evaluator.given_coefficients, self.evaluator.frame
-        assert coefficients.weights is not None
-        rows, index = block.rows, group.index
+    def totals(self, block: Block, group: Group, components: slice, memory: int) -> Any:
+        """The sums of the rows of a group, as `kernels.Totals`; nothing waits for the device."""
         labels = block.labels if group.label is None and self.log_sums[0] != 0 else None
-        weights = block.weights
-        if index is None:
-            rows, labels, weights = (None if t is None else t[part] for t in (rows, labels, weights))
-        else:
-            index = index[part]
         targets = None if labels is None else (labels, self.evaluator.class_of[components])
-        value, counts, sums, posteriors = self.kernels.squares_pass(
-            rows, index, frame.centre, coefficients.weights[components], coefficients.bias[components],
-            targets, weights, self.log_sums,
-        )  # fmt: skip
-        return value, counts, sums, -self.log_sums[1] * posteriors
+        split = self.split.select(components)
+        given = (split, block.rows, group.index, targets, block.weights, self.log_sums)
+        sizes = zip((split.n_components, split.n_features), self.kernels.MOST_SQUARES, strict=True)
+        if self.evaluator.coefficients.shared is SQUARES and all(size <= most for size, most in sizes):
+            return self.kernels.pass_by_squares(*given)
+        return self.kernels.pass_by_pairs(*given, memory)
 
 
 def _by_labels(log_sums: tuple[float, float], needs_denominator: bool, block: Block, group: Group) -> bool:
@@ -75,20 +68,39 @@ def responsibility_kernels(objective: Objective, block: Block, group: Group) -> 
 
 
 def fused_pass(evaluator: Evaluator, objective: Objective) -> FusedPass | None:
-    """The pass in one kernel, if covariance, objective and precision allow it.
-
-    In single precision the second moments of a component are right to 1e-5 if the rows lie within some tens of its
-    standard deviations of the centre; otherwise double precision is used.
-    """
-    coefficients, frame = evaluator.given_coefficients, evaluator.frame
+    """The pass by kernels for whole passes, if covariance, objective and precision allow it."""
     kernels = kernels_for(evaluator.centre)
-    if kernels is None or evaluator.exact or not isinstance(objective, LogSumObjective):
+    if kernels is None or not isinstance(objective, LogSumObjective) or objective.log_sums is None:
         return None
-    size, weights, log_sums = evaluator.n_features, coefficients.weights, objective.log_sums
-    if coefficients.shared is not SQUARES or coefficients.projections is not None or weights is None:
+    split = evaluator.split(kernels)
+    if split is None:
         return None
-    if log_sums is None or size > kernels.MOST_SQUARES[1]:
+    return FusedPass(kernels, evaluator, split, objective.log_sums, objective.needs_denominator)
+
+
+@dataclass(frozen=True)
+class FusedScores:
+    """Log joints of float32 rows by kernels, within a frame that suits single precision."""
+
+    kernels: ModuleType
+    evaluator: Evaluator  # for the other rows
+    split: Any  # kernels.SplitCoefficients
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Of values, log joints and posteriors."""
+        return 4 * (self.split.n_features + 2 + 3 * self.split.n_padded)
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Log joints (K, n) of rows (n, D)."""
+        return self.kernels.scores_by_pairs(self.split, rows)
+
+
+def fused_scores(mixture: Mixture, source: Source) -> FusedScores | None:
+    """The kernels for log joints, if rows, covariance and precision allow it."""
+    if source.dtype != torch.float32 or source.device.type != "cuda":
         return None
-    if not bool((-weights[:, size:] * frame.radii.square()).amax() <= MOST_HALF_SQUARES):
-        return None
-    return FusedPass(kernels, evaluator, log_sums, objective.needs_denominator)
+    evaluator = evaluator_for(mixture, source, frame_of(mixture, NEAR_DEVIATIONS))
+    kernels = kernels_for(evaluator.centre)
+    split = None if kernels is None else evaluator.split(kernels)
+    return None if split is None or kernels is None else FusedScores(kernels, evaluator, split)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, evaluator_for, frame_of, move_for_passes
-from mixtura.engine.fused import FusedPass, fused_pass, responsibility_kernels
+from mixtura.engine.fused import FusedPass, fused_pass, fused_scores, responsibility_kernels
 from mixtura.engine.sources import Block, Group, LocalSource, Source
 from mixtura.engine.threads import available_threads, computing, share_out
 from mixtura.engine.tuning import (
@@ -48,7 +48,7 @@ class Chunk:
     group: Group
     part: slice
     components: slice
-    fused: FusedPass | None = None  # if one kernel does all the work
+    fused: FusedPass | None = None  # if kernels do all the work
 
     @property
     def work(self) -> float:
@@ -96,20 +96,24 @@ def chunks_of(
     n_threads: int,
     objective: Objective | None = None,
     fused: FusedPass | None = None,
+    bytes_per_row: int | None = None,  # of complete rows, if not those of the evaluator
 ) -> list[Chunk]:
     """Divide the rows of a block into equal chunks, so that the temporary arrays of all threads stay within the limit.
 
-    A pass in one kernel has no temporary arrays: all rows of a group are one chunk.
+    Kernels for whole passes divide the rows of a group themselves.
     """
     n_scores = _arrays_of_scores(block, objective)
     mixture, chunks = evaluator.given, []
     for group in block.groups(by_label):
         own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
         components = slice(0, evaluator.n_components) if own is None else own
-        if fused is not None and group.n_rows and fused.serves(block, group, components):
+        if fused is not None and group.n_rows and fused.serves(block, group):
             chunks.append(Chunk(block, group, slice(0, group.n_rows), components, fused))
             continue
-        scratch = 8 * _scratch(evaluator, components.stop - components.start, group, n_scores)
+        if bytes_per_row is None or group.missing:
+            scratch = 8 * _scratch(evaluator, components.stop - components.start, group, n_scores)
+        else:
+            scratch = bytes_per_row
         # On a GPU weights and sums count too: a few tensors of components x features.
         fixed = 64 * evaluator.n_components * evaluator.n_columns if evaluator.homogeneous else 0
         most = max(1, (memory_limit - min(fixed, memory_limit // 2)) // n_threads // scratch)
@@ -185,22 +189,30 @@ def _summarise(
 ) -> Summary:
     """The summary of rows that lie in one place."""
     evaluator, n_threads = evaluator_for(mixture, source, frame), available_threads(source.device)
-    fused = fused_pass(evaluator, objective)
+    fused = fused_pass(evaluator, objective) if source.dtype == torch.float32 else None
     totals = [_Total(evaluator, objective) for _ in range(n_threads)]
     totals[0].buffers = buffers or totals[0].buffers
     for block in source.blocks():
         chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, objective, fused)
-        share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk), n_threads, in_order=True)
+        share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk, memory_limit), n_threads, in_order=True)
     total = totals[0]
     for other in totals[1:]:
         total.add(other)
-    values = total.values or [torch.zeros((), dtype=torch.float64)]
-    value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
-    value = float(value) if value.ndim == 0 else value
     counts = torch.zeros_like(mixture.log_weights)
     if total.denominators is not None:
         counts = total.denominators.to(counts.device)
-    return Summary(value, float(total.weight), evaluator.moments(total.sums or evaluator.no_sums()), counts)
+    sums = evaluator.own_sums(total.sums)
+    for components, parts in total.fused:
+        value, own_counts, moments, denominators = parts.read()
+        total.values.append(value)
+        sums.products[0][components] += own_counts
+        sums.products[1][components] += moments
+        if objective.needs_denominator and fused is not None:
+            counts = counts - fused.log_sums[1] * denominators
+    values = [part.to(mixture.log_weights.device) for part in total.values] or [counts.new_zeros(())]
+    value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
+    value = float(value) if value.ndim == 0 else value
+    return Summary(value, float(total.weight), evaluator.moments(sums), counts)
 
 
 @dataclass
@@ -214,13 +226,14 @@ class _Total:
     values: list[Tensor] = field(default_factory=list)  # of the chunks
     weight: Any = 0.0  # a tensor if rows have weights, to avoid synchronising with the device
     denominators: Tensor | None = None  # counts, (K,)
+    fused: list[tuple[slice, Any]] = field(default_factory=list)  # components, and their sums by kernels
 
-    def add_chunk(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk, memory_limit: int) -> None:
         evaluator = self.evaluator
-        self.sums = self.sums or evaluator.no_sums()
         if chunk.fused is not None:
-            self._add_fused(chunk, chunk.fused, self.sums)
+            self._add_fused(chunk, chunk.fused, memory_limit)
             return
+        self.sums = self.sums or evaluator.no_sums()
         loaded = chunk.load(evaluator.loaded_dtype)
         log_joint, accumulate = evaluator.evaluate(loaded, self.buffers)
         weights = chunk.weights(loaded, evaluator.dtype)
@@ -259,13 +272,8 @@ class _Total:
         values, counts = kernels.responsibilities(log_joint, known, weights, (own_weight, every_weight))
         return values, log_joint, -every_weight * counts if self.objective.needs_denominator else None
 
-    def _add_fused(self, chunk: Chunk, fused: FusedPass, sums: Sums) -> None:
-        value, counts, moments, denominators = fused.add(chunk.block, chunk.group, chunk.part, chunk.components)
-        sums.products[0][chunk.components] += counts
-        sums.products[1][chunk.components] += moments
-        if self.objective.needs_denominator:
-            self.denominators = denominators if self.denominators is None else self.denominators + denominators
-        self.values.append(value)
+    def _add_fused(self, chunk: Chunk, fused: FusedPass, memory_limit: int) -> None:
+        self.fused.append((chunk.components, fused.totals(chunk.block, chunk.group, chunk.components, memory_limit)))
         weights, index = chunk.block.weights, chunk.group.index
         if weights is None:
             self.weight = self.weight + chunk.group.n_rows
@@ -299,10 +307,14 @@ def map_rows(
     default that of the computation.
     """
     mixture = move_for_passes(mixture, source, FEW_KEPT_PARAMETERS)
-    frame, n_threads = frame or frame_of(mixture), available_threads(source.device)
-    evaluator = evaluator_for(mixture, source, frame)
+    n_threads = available_threads(source.device)
+    by_kernels = fused_scores(mixture, source) if frame is None else None
+    if by_kernels is None:
+        evaluator = evaluator_for(mixture, source, frame or frame_of(mixture))
+    else:
+        evaluator = by_kernels.evaluator
     empty = torch.empty(mixture.n_components, 0, dtype=torch.float64, device=source.device)
-    inside, shape = frame.holds(source.extents), compute(empty).shape[1:]
+    inside, shape = evaluator.frame.holds(source.extents), compute(empty).shape[1:]
     answers = _Results(source, shape, dtype or evaluator.dtype)
     buffers = [Buffers() for _ in range(n_threads)]
 
@@ -311,13 +323,16 @@ def map_rows(
 
         def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
             loaded = chunk.load(evaluator.loaded_dtype)
-            values = compute(evaluator.log_joint(loaded, buffers[thread], inside))
+            scores_of = None if by_kernels is None else by_kernels.of
+            values = compute(evaluator.log_joint(loaded, buffers[thread], inside, scores_of))
             if isinstance(loaded.index, slice):
                 output[loaded.index].copy_(values)
             else:
                 output[loaded.index] = values.to(output.dtype)
 
-        share_out(chunks_of(block, False, evaluator, memory_limit, n_threads), answer, n_threads, in_order=False)
+        bytes_per_row = None if by_kernels is None else by_kernels.bytes_per_row
+        chunks = chunks_of(block, False, evaluator, memory_limit, n_threads, bytes_per_row=bytes_per_row)
+        share_out(chunks, answer, n_threads, in_order=False)
     return answers.joined()
 
 

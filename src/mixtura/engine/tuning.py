@@ -54,7 +54,8 @@ FEATURE_MULTIPLE = 8
 # From this number of components on, the scores of a row lie side by side in a GPU's memory: for 1024 components and
 # 25,000 rows posteriors then take 0.22 ms instead of 0.58; up to 64 they take less time the other way.
 SIDE_BY_SIDE = 128
-# Half the squared distance of a row from the centre, in standard deviations of a component, up to which the kernel that
-# computes in single precision serves: a distance of 32. Its sums are right to 2e-8, and this is what cancels when
-# second moments are taken about the mean.
-MOST_HALF_SQUARES = 512.0
+# Kernels of single precision (split-product): standard deviations from its mean within which they score rows
+# of a component, and log of the smallest weight of a component. Responsibilities are right to 1e-12, so that those of a
+# component of less weight have fewer than 6 digits.
+NEAR_DEVIATIONS = 8.0
+LEAST_LOG_WEIGHT = -14.0

@@ -1,0 +1,442 @@
+"""Passes by products in half precision that are split in three, with nearly the accuracy of single precision.
+
+A feature of a row is the product of two of its values, z_i z_j with z = x - centre; a further value is constant.
+Numbers are scaled by powers of two and written as sums of two halves, a = a' + a''. A product of matrices is then
+a'' b' + a' b'' + a' b' (split-product): half precision is twice as fast as any other that is nearly as accurate.
+
+Rows are first written as columns of scaled values. The features are computed from these where a kernel needs them, and
+are never stored. The scores of a chunk of rows are.
+"""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mixtura.numerics.kernels.responsibilities import evaluate, halves, responsibilities
+
+# Scaled values are at most this; features then fit half precision, and coefficients up to `MOST_MAGNITUDE` do.
+LARGEST = 128.0
+SCORE_UNIT = 4096.0  # factor of the scores of scaled features and coefficients
+RESPONSIBILITY_UNIT = 2.0**14
+# The largest sum of the absolute terms of a score. Errors of scores are about 2e-7 of it.
+MOST_MAGNITUDE = 2.0**14
+LOWEST, TINY = tl.constexpr(torch.finfo(torch.float32).min), tl.constexpr(torch.finfo(torch.float32).tiny)
+
+# Rows that are summed in single precision before they are added to sums in double precision.
+SUMMED = 1024
+# Sizes by padded number of components: features and rows of a tile, and warps. The first is for scores, the second for
+# sums. Measured on an H200 for 32 components of 16 features, 64 of 32 and 1024 of 128 (0.70, 2.5 and 15.6 ms); other
+# sizes took up to twice as long.
+TILES = {
+    16: ((32, 128, 4), (64, 64, 4)),
+    32: ((32, 128, 4), (64, 64, 4)),
+    64: ((32, 64, 4), (128, 32, 8)),
+    128: ((32, 128, 8), (128, 32, 8)),
+}
+LARGE_MEMORY = 120 * 2**10  # shared memory of a block with which loads are three steps ahead, and not two
+ROW_MULTIPLE = 128  # of chunks
+
+
+@dataclass(frozen=True)
+class SplitCoefficients:
+    """Scaled coefficients of the scores bias_k + weights_k . phi, in halves, on the device of the rows."""
+
+    pairs: Tensor  # (2, Q), the two factors of each feature
+    halves: Tensor  # (2, K, Q)
+    bias: Tensor  # (2, K), rounded, and the remainder
+    frame: Tensor  # (3, D), scale, shift and its remainder
+    units: Tensor  # (P + 1,), of the features, where the mixture is
+    n_components: int
+
+    @property
+    def n_features(self) -> int:
+        return self.frame.shape[1]
+
+    @property
+    def n_padded(self) -> int:
+        """Number of components, padded to whole tiles."""
+        return self.halves.shape[1]
+
+    @staticmethod
+    def of(
+        weights: Tensor,
+        bias: Tensor,
+        centre: Tensor,
+        radii: Tensor,
+        first: Tensor,
+        second: Tensor,
+        device: torch.device,
+    ) -> SplitCoefficients:
+        """Split coefficients for rows within radii of a centre.
+
+        Parameters
+        ----------
+        weights : Tensor of shape (K, P)
+            Of the values themselves, then of their products.
+        bias : Tensor of shape (K,)
+        centre : Tensor of shape (D,)
+        radii : Tensor of shape (D,)
+        first, second : Tensor of shape (P - D,)
+            The factors of the products.
+        device : torch.device
+            That of the rows; the other arguments are on any one device, in double precision.
+        """
+        (n_components, n_columns), size = weights.shape, len(centre)
+        exponents = torch.frexp(radii).exponent.clamp_min(-100)  # scales fit single precision
+        scale = torch.ldexp(torch.full_like(radii, LARGEST), -exponents)
+        own = torch.arange(size, device=first.device)
+        every = torch.stack((torch.cat((own, first)), torch.cat((torch.full_like(own, size), second))))
+        constant = torch.full_like(every[:, :1], size)
+        unit = torch.cat((scale, scale.new_full((1,), LARGEST)))
+        pairs = torch.cat((every, constant), 1)  # the last feature counts rows
+        units = unit[pairs[0]] * unit[pairs[1]]
+        k, q = padded_sizes(n_components, n_columns + 1)
+        scaled = weights.new_zeros(k, q)
+        scaled[:n_components, :n_columns] = weights * (SCORE_UNIT / units[:-1])
+        high = scaled.half()
+        rounded = torch.full((k,), -torch.inf, device=bias.device)
+        rounded[:n_components] = bias
+        rest = torch.zeros_like(rounded)
+        rest[:n_components] = (bias - rounded[:n_components]).nan_to_num(0.0)  # of a component of weight zero: -inf
+        shift = (centre * scale).float()
+        parts = (
+            torch.nn.functional.pad(pairs, (0, q - pairs.shape[1]), value=size + 1).int(),
+            torch.stack((high, (scaled - high).half())),
+            torch.stack((rounded, rest)),
+            torch.stack((scale.float(), shift, (centre * scale - shift).float())),
+        )
+        return SplitCoefficients(*_moved(parts, device), units, n_components)
+
+    def select(self, components: slice) -> SplitCoefficients:
+        """The coefficients of some components."""
+        n_components = components.stop - components.start
+        if n_components == self.n_components:
+            return self
+        k, q = padded_sizes(n_components, len(self.units))
+        weights = self.halves.new_zeros(2, k, q)
+        weights[:, :n_components] = self.halves[:, components, :q]
+        bias = torch.nn.functional.pad(self.bias[:, components], (0, k - n_components))
+        bias[0, n_components:] = -torch.inf
+        return SplitCoefficients(self.pairs[:, :q].contiguous(), weights, bias, self.frame, self.units, n_components)
+
+
+def padded_sizes(n_components: int, n_columns: int) -> tuple[int, int]:
+    """Numbers of components and features, padded to whole tiles."""
+    tile = _tile_of(n_components)
+    return -(-n_components // tile) * tile, -(-n_columns // TILES[tile][1][0]) * TILES[tile][1][0]
+
+
+def _tile_of(n_components: int) -> int:
+    return next((tile for tile in TILES if n_components <= tile), max(TILES))
+
+
+def _moved(parts: tuple[Tensor, ...], device: torch.device) -> list[Tensor]:
+    """Tensors on a device, in one copy."""
+    if parts[0].device == device:
+        return list(parts)
+    flat = [torch.nn.functional.pad(part.flatten().view(torch.uint8), (0, -part.nbytes % 16)) for part in parts]
+    whole, moved, start = torch.cat(flat).to(device), [], 0
+    for part, padded in zip(parts, flat, strict=True):
+        moved.append(whole[start : start + part.nbytes].view(part.dtype).view(part.shape))
+        start += len(padded)
+    return moved
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_features"])
+def _columns(
+    x, row_stride, n_rows, index, frame, n_features, z, stride,
+    INDEX: tl.constexpr, LARGEST: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """z (D + 2, n): scaled values, a constant, and zeros."""
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.program_id(1) * D + tl.arange(0, D)
+    there, valid = d < n_features, n < n_rows
+    inside = valid[:, None] & there[None, :]
+    rows = (tl.load(index + n, mask=valid, other=0) if INDEX else n).to(tl.int64)
+    values = tl.load(x + rows[:, None] * row_stride + d[None, :], mask=inside, other=0.0)
+    scale = tl.load(frame + d, mask=there, other=0.0)
+    shift = tl.load(frame + n_features + d, mask=there, other=0.0)
+    rest = tl.load(frame + 2 * n_features + d, mask=there, other=0.0)
+    values = values * scale[None, :] - shift[None, :] - rest[None, :]
+    values = tl.where(inside, values, tl.where((d == n_features)[None, :], LARGEST, 0.0))
+    tl.store(z + d[None, :].to(tl.int64) * stride + n[:, None], values, mask=(d < n_features + 2)[None, :])
+
+
+@triton.jit
+def _features(z, stride, n, pairs, n_columns, q):
+    """Features (Q, n) in halves."""
+    first = tl.load(pairs + q).to(tl.int64) * stride
+    second = tl.load(pairs + n_columns + q).to(tl.int64) * stride
+    return halves(tl.load(z + first[:, None] + n[None, :]) * tl.load(z + second[:, None] + n[None, :]))
+
+
+@triton.jit
+def split_dot(a_high, a_low, b_high, b_low, total):
+    """total + a b (split-product).
+
+    The sum starts from zero, since matrix units round the numbers that they add towards zero.
+    """
+    product = tl.dot(a_low, b_high)
+    product = tl.dot(a_high, b_low, product)
+    return total + tl.dot(a_high, b_high, product)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_components", "n_blocks", "own_weight", "weight", "first_program"])
+def _scores(
+    z, stride, n_rows, pairs, weights, bias, n_components, n_blocks, n_all, n_columns, unit, out,
+    class_of, labels, row_weights, own_weight, weight, partial, first_program,
+    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr,
+    SIGNED: tl.constexpr, LABELS: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """Scores (n, K); with SIGNED signed responsibilities in halves, and the sums of a program."""
+    k = tl.program_id(0) * K + tl.arange(0, K)
+    tile = tl.arange(0, ROWS)
+    start = tl.program_id(1) * ROWS
+    n = start + tile
+    s = tl.zeros([K, ROWS], tl.float32)
+    low = weights + n_all * n_columns
+    for block in range(n_blocks):
+        q = block * Q + tl.arange(0, Q)
+        high_features, low_features = _features(z, stride, n, pairs, n_columns, q)
+        places = k[:, None] * n_columns + q[None, :]
+        s = split_dot(tl.load(weights + places), tl.load(low + places), high_features, low_features, s)
+    s = tl.trans(s) * unit + tl.load(bias + k)[None, :] + tl.load(bias + n_all + k)[None, :]
+    if SIGNED:
+        valid = n < n_rows
+        owner = tl.load(class_of + k, mask=k < n_components, other=-2) if LABELS else k
+        share = tl.load(row_weights + n, mask=valid, other=0.0) if WEIGHTS else valid.to(tl.float32)
+        value, signed, every = evaluate(
+            s, share, labels, n, valid, owner, own_weight, weight, LABELS, LOWEST, TINY
+        )  # fmt: skip
+        width = n_all + 1 if LABELS else 1
+        home = partial + (first_program + tl.program_id(1)).to(tl.int64) * width
+        tl.store(home, tl.sum(value.to(tl.float64), 0))
+        if LABELS:
+            tl.store(home + 1 + k, tl.sum(every, 0).to(tl.float64))
+        high, low_half = halves(signed)
+        half = out.to(tl.pointer_type(tl.float16)) + start.to(tl.int64) * 2 * n_all
+        half += 2 * n_all * tile[:, None] + k[None, :]
+        tl.store(half, high)
+        tl.store(half + n_all, low_half)
+    else:
+        tl.store(out + start.to(tl.int64) * n_all + (n_all * tile[:, None] + k[None, :]), s)
+
+
+@triton.jit(do_not_specialize=["n_tiles", "n_outer"])
+def _sums(
+    z, stride, pairs, n_columns, signed, n_all, n_tiles, n_outer, sums,
+    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Add sum_n A_nk phi_q of the rows of a program to its sums (Q, K)."""
+    q = tl.program_id(0) * Q + tl.arange(0, Q)
+    k = tl.program_id(1) * K + tl.arange(0, K)
+    program = tl.program_id(2)
+    place = sums + program.to(tl.int64) * n_all * n_columns + (q[:, None] * n_all + k[None, :])
+    tile = tl.arange(0, ROWS)
+    half = signed.to(tl.pointer_type(tl.float16))
+    for outer in range(n_outer):
+        total = tl.zeros([Q, K], tl.float32)
+        begin = (program * n_outer + outer) * STEPS
+        for step in range(begin, tl.minimum(begin + STEPS, n_tiles)):
+            start = step * ROWS
+            high_features, low_features = _features(z, stride, start + tile, pairs, n_columns, q)
+            rows = half + start.to(tl.int64) * 2 * n_all + (2 * n_all * tile[:, None] + k[None, :])
+            total = split_dot(high_features, low_features, tl.load(rows), tl.load(rows + n_all), total)
+        tl.store(place, tl.load(place) + total.to(tl.float64))
+
+
+@lru_cache(maxsize=16)
+def _n_stages(device: torch.device) -> int:
+    large = device.type == "cuda" and _shared_memory(device) >= LARGE_MEMORY
+    return 3 if large else 2
+
+
+def _shared_memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+@lru_cache(maxsize=16)
+def n_processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The buffers of chunks of rows, and the steps of a pass over one of them."""
+
+    split: SplitCoefficients
+    columns: Tensor  # (D + 2, n)
+    scores: Tensor  # (n, K)
+
+    @staticmethod
+    def of(split: SplitCoefficients, n_rows: int, device: torch.device, memory: float = math.inf) -> _Chunks:
+        """Buffers for equal parts of the rows, within a number of bytes."""
+        n_values, n_blocks = split.n_features + 2, -(-n_rows // ROW_MULTIPLE)
+        most = max(1, min(n_blocks, memory // (4 * (n_values + split.n_padded)) // ROW_MULTIPLE))
+        n_chunk = -(-n_blocks // -(-n_blocks // int(most))) * ROW_MULTIPLE
+        return _Chunks(
+            split,
+            torch.empty(n_values, n_chunk, dtype=torch.float32, device=device),
+            torch.empty(n_chunk, split.n_padded, dtype=torch.float32, device=device),
+        )
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.scores)
+
+    @property
+    def tile(self) -> int:
+        """Components of one program."""
+        return _tile_of(self.split.n_components)
+
+    def fill(self, rows: Tensor, index: Tensor | None) -> int:
+        """Write the columns of rows, and return their number."""
+        n_rows, size = len(rows) if index is None else len(index), self.split.n_features
+        width = max(4, min(32, triton.next_power_of_2(size + 2)))
+        _columns[(triton.cdiv(n_rows, ROW_MULTIPLE), triton.cdiv(size + 2, width))](
+            rows, rows.stride(0), n_rows, index, self.split.frame, size, self.columns, self.columns.stride(0),
+            INDEX=index is not None, LARGEST=LARGEST, D=width, ROWS=ROW_MULTIPLE, num_warps=4,
+        )  # fmt: skip
+        return n_rows
+
+    def score(
+        self, n_rows: int, targets=None, row_weights=None, factors=(0.0, 0.0), partial=None, first_program: int = 0
+    ) -> int:
+        """Write scores, or signed responsibilities if sums of programs are given; return the number of programs."""
+        split, (n_columns, tile_rows, n_warps) = self.split, TILES[self.tile][0]
+        n_programs, n_components = triton.cdiv(n_rows, tile_rows), self.scores.shape[1]
+        labels, class_of = (None, None) if targets is None else targets
+        _scores[(n_components // self.tile, n_programs)](
+            self.columns, self.columns.stride(0), n_rows, split.pairs, split.halves, split.bias, split.n_components,
+            split.pairs.shape[1] // n_columns, n_components, split.pairs.shape[1], 1 / SCORE_UNIT, self.scores,
+            class_of, labels, row_weights, *factors, partial, first_program,
+            K=self.tile, Q=n_columns, ROWS=tile_rows, SIGNED=partial is not None, LABELS=labels is not None,
+            WEIGHTS=row_weights is not None, num_warps=n_warps, num_stages=_n_stages(self.scores.device),
+        )  # fmt: skip
+        return n_programs
+
+    def add(self, n_rows: int, sums: Tensor) -> None:
+        """Add the products of responsibilities and features to the sums of programs (S, Q, K)."""
+        n_columns, tile_rows, n_warps = TILES[self.tile][1]
+        n_programs, n_all, n_components = sums.shape
+        n_steps, n_tiles = max(1, SUMMED // tile_rows), triton.cdiv(n_rows, tile_rows)
+        _sums[(n_all // n_columns, n_components // self.tile, n_programs)](
+            self.columns, self.columns.stride(0), self.split.pairs, n_all, self.scores, n_components, n_tiles,
+            triton.cdiv(n_tiles, n_programs * n_steps), sums,
+            K=self.tile, Q=n_columns, ROWS=tile_rows, STEPS=n_steps,
+            num_warps=n_warps, num_stages=_n_stages(self.scores.device),
+        )  # fmt: skip
+
+
+def scores_by_pairs(split: SplitCoefficients, rows: Tensor) -> Tensor:
+    """Log joints (K, n) of float32 rows; those of a row lie side by side in memory."""
+    chunk = _Chunks.of(split, len(rows), rows.device)
+    chunk.score(chunk.fill(rows, None))
+    return chunk.scores[: len(rows), : split.n_components].T
+
+
+def pass_by_pairs(
+    split: SplitCoefficients,
+    rows: Tensor,
+    index: Tensor | None,
+    targets: tuple[Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    log_sums: tuple[float, float],
+    memory: int,
+) -> Totals:
+    """A whole pass over float32 rows.
+
+    Parameters
+    ----------
+    split : SplitCoefficients
+    rows : Tensor of shape (N, D)
+        Rows in float32, with contiguous features.
+    index : Tensor of shape (n,) or None
+        Indices of the rows to use; None for all.
+    targets : tuple of Tensor or None
+        Labels (N,), -1 for unlabeled, and the class of each component (K,); None without labels.
+    row_weights : Tensor of shape (N,) or None
+    log_sums : tuple of float
+        Factors of log p(x, c) and of log p(x) in the objective.
+    memory : int
+        Bytes of temporary arrays.
+
+    Returns
+    -------
+    totals : Totals
+    """
+    n_rows = len(rows) if index is None else len(index)
+    (k, q), tile = split.halves.shape[1:], _tile_of(split.n_components)
+    n_programs = max(1, 2 * n_processors(rows.device) // (k // tile * (q // TILES[tile][1][0])))
+    sums = torch.zeros(max(1, min(n_programs, n_rows // SUMMED)), q, k, dtype=torch.float64, device=rows.device)
+    chunk = _Chunks.of(split, n_rows, rows.device, memory - sums.nbytes)
+    own, every, unit = scaled_factors(log_sums if targets is not None else (0.0, sum(log_sums)))
+    row_weights, largest = scaled_weights(row_weights)
+    in_one = k == tile  # all components of a row in one program
+    n_parts = triton.cdiv(n_rows, TILES[tile][0][1])
+    partial = torch.zeros(n_parts, 1 if targets is None else k + 1, dtype=torch.float64, device=rows.device)
+    if targets is not None and not in_one:
+        targets = targets[0], torch.nn.functional.pad(targets[1], (0, k - split.n_components), value=-2)
+    done = 0
+    for start in range(0, n_rows, chunk.n_rows):
+        part = slice(start, min(start + chunk.n_rows, n_rows))
+        places = None if index is None else index[part]
+        here = part if places is None else places
+        n_part = chunk.fill(rows[part] if places is None else rows, places)
+        known = None if targets is None else (targets[0][here], targets[1])
+        weights = None if row_weights is None else row_weights[here]
+        if in_one:
+            done += chunk.score(n_part, known, weights, (own, every), partial, done)
+        else:
+            chunk.score(n_part)
+            values, counts = responsibilities(chunk.scores[:n_part].T, known, weights, (own, every), in_halves=True)
+            partial[0, 0] += values.sum(dtype=torch.float64)
+            if known is not None:
+                partial[0, 1:] += counts
+            chunk.scores[n_part:].zero_()  # of an incomplete tile
+        chunk.add(n_part, sums)
+    return Totals(split, torch.cat((sums.sum(0).flatten(), partial.sum(0))), unit, largest)
+
+
+def scaled_factors(log_sums: tuple[float, float]) -> tuple[float, float, float]:
+    """The factors of the two log sums so that signed responsibilities fill half precision, and their unit."""
+    own, every = log_sums
+    unit = RESPONSIBILITY_UNIT / 2.0 ** math.ceil(math.log2(max(abs(own) + abs(every), 1e-30)))
+    return unit * own, unit * every, unit
+
+
+def scaled_weights(row_weights: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Weights of rows divided by the largest, and this."""
+    if row_weights is None:
+        return None, None
+    largest = row_weights.amax().double().clamp_min(torch.finfo(torch.float64).tiny)
+    return (row_weights / largest).float(), largest
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums of a pass on a device: of the features (Q, K), the value, and with labels counts of the denominator."""
+
+    split: SplitCoefficients
+    packed: Tensor
+    unit: float  # of signed responsibilities
+    largest: Tensor | None  # the unit of the weights of rows
+
+    def read(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Value (), counts (K,), sums of the features (K, P), counts of the denominator (K,), where the mixture is."""
+        split, (_, k, q) = self.split, self.split.halves.shape
+        packed = (self.packed if self.largest is None else self.packed * self.largest).to(split.units.device)
+        sums = packed[: k * q].view(q, k)[: len(split.units), : split.n_components].T / (self.unit * split.units)
+        denominators = packed[k * q + 1 :][: split.n_components]
+        if not len(denominators):
+            denominators = packed.new_zeros(split.n_components)
+        return packed[k * q] / self.unit, sums[:, -1], sums[:, :-1], denominators
