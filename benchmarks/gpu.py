@@ -28,6 +28,7 @@ from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import plain_torch
 from mixtura.objectives import Conditional, Marginal
+from mixtura.solvers import Gradient
 from mixtura.values.moments import Summary
 
 EXPLANATION = (
@@ -187,6 +188,8 @@ FITS = (
     ("MixtureClassifier(), automatic", lambda: MixtureClassifier(), 5_000, 8, True, None),
     ("DiscriminativeMixtureClassifier(4, cv=2)", lambda: DiscriminativeMixtureClassifier(4, cv=2, max_iter=20), 100_000,
      16, True, None),
+    ("MixtureClassifier(4), conditional likelihood by L-BFGS, 3 iterations", lambda: MixtureClassifier(
+        4, objective="conditional", solver=Gradient("lbfgs"), max_iter=3), 100_000, 16, True, None),
     ("HybridMixtureClassifier(2)", lambda: HybridMixtureClassifier(2, n_epochs=5, tradeoff=0.5, margin=10.0), 20_000,
      16, True, None),
     ("AveragedMixtureClassifier, 10 members", lambda: AveragedMixtureClassifier(MixtureClassifier(2), 10), 20_000, 16,

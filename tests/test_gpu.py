@@ -25,6 +25,7 @@ from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.input import FEW_LABELS, read_labels
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
+from mixtura.solvers import Gradient
 
 N_FEATURES = 4
 MANY = FEW_VALUES // N_FEATURES + 1000
@@ -91,6 +92,9 @@ FITS = {
     "average": lambda rows, labels: AveragedMixture(n_estimators=3, resampling="none", random_state=0).fit(rows),
     "discriminative": lambda rows, labels: MixtureClassifier(
         2, objective="conditional", max_iter=5, random_state=0
+    ).fit(rows, labels),
+    "all samples by L-BFGS": lambda rows, labels: MixtureClassifier(
+        2, objective="conditional", solver=Gradient("lbfgs"), max_iter=2, random_state=0
     ).fit(rows, labels),
     "predictions": lambda rows, labels: MixtureClassifier(2, random_state=0).fit(rows, labels).predict_proba(rows),
 }
@@ -178,6 +182,32 @@ def test_passes_over_float32_rows_are_those_of_the_host(name, n_components, obje
     assert summary.value == pytest.approx(expected.value, rel=1e-5)
     for part, expected_part in zip(summary.tensors(), expected.tensors(), strict=True):
         assert_close(part.cpu(), expected_part, 1e-5, max(1e-6, float(expected_part.abs().max())))
+
+
+@pytest.mark.parametrize("kind", DATA)
+@pytest.mark.parametrize("name", ["full", "diag", "spherical", "tied"])
+def test_predictions_for_float32_rows_are_those_of_the_host(name, kind, device):
+    rows, labels = samples(device, 40_000, 6)
+    rows = DATA[kind](rows)
+    labels = torch.cat((labels, labels[: len(rows) - len(labels)]))
+    there = MixtureClassifier(3, covariance_type=name, max_iter=3, tol=1e3, random_state=0).fit(rows, labels)
+    here = MixtureClassifier(3, covariance_type=name, max_iter=3, tol=1e3, random_state=0).fit(rows.cpu(), labels.cpu())
+    here.mixture_ = there.mixture_.to("cpu")
+    probabilities, densities = there.predict_proba(rows), there.score_samples(rows)
+    expected = here.predict_proba(rows.cpu().double())
+    assert_close(probabilities.cpu(), expected, 1e-5, 1.0)
+    expected = here.score_samples(rows.cpu().double())
+    torch.testing.assert_close(densities.cpu().double(), expected, rtol=1e-5, atol=1e-4)
+    parts = torch.cat([there.predict_proba(part) for part in rows.split(777)])
+    torch.testing.assert_close(parts, probabilities, rtol=0.0, atol=1e-9)
+
+
+def test_lbfgs_on_the_gpu_reaches_the_objective_of_the_host(device):
+    rows, labels = samples(device, FEW_VALUES // N_FEATURES + 100)
+    settings = {"objective": "conditional", "solver": Gradient("lbfgs"), "max_iter": 3, "tol": 1e3, "random_state": 0}
+    there, here = (MixtureClassifier(2, **settings).fit(rows.to(where), labels.to(where)) for where in (device, "cpu"))
+    scores = [model.predict_log_proba(rows.cpu().double()).gather(1, labels.cpu()[:, None]) for model in (there, here)]
+    assert float(scores[0].mean()) == pytest.approx(float(scores[1].mean()), abs=1e-3)
 
 
 @pytest.mark.parametrize("unlabeled", [None, -1, np.nan, 7])

@@ -56,6 +56,21 @@ def gradient_and_value(training) -> tuple[dict, float]:
     return {name: leaf.grad.clone() for name, leaf in training.free.leaves.items()}, float(value)
 
 
+@every_covariance
+@every_objective
+@gradient_kinds
+def test_a_pass_over_all_rows_gives_the_same_gradient(case, objective, name, rng, device):
+    """L-BFGS on a GPU takes it from the moments of one pass."""
+    mixture, data = random_mixture(case, rng, device), random_data(KINDS[name], rng, n_rows=60)
+    training = training_of(mixture, data, device, objective=objective, optimiser="lbfgs")
+    expected, value = gradient_and_value(training)
+    training.optimiser.zero_grad()
+    actual_value = training._gradient_of_moments(training._source(slice(None)), training.total_weight, 1.0)
+    assert float(actual_value) == pytest.approx(value, rel=1e-9)
+    for leaf, gradient in zip(training.free.leaves.values(), expected.values(), strict=True):
+        assert_close(leaf.grad, gradient, 1e-8, max(1.0, float(gradient.abs().max())))
+
+
 def slow_value(training, data, twin_objective, prior) -> float:
     """By dense matrices, row by row."""
     twin = reference.twin_of(training.free.mixture())

@@ -138,16 +138,18 @@ class Training:
         self.weights = weights.to(self.dtype)
         self.total_weight = float(weights.sum(dtype=torch.float64))
         self.missing = bool(block.rows.isnan().any())
-        self.rows = self._standardised(block.rows)
         self.lbfgs = self._takes_lbfgs(n_rows)
+        by_passes = self.lbfgs and block.rows.device.type == "cuda"  # few launches, whatever the rows
+        self.rows = self._standardised(block.rows).to(block.rows.dtype if by_passes else self.dtype)
+        self.whole = self._source(slice(None)) if by_passes else None
         self.averages = self.free.snapshot() if solver.averaging < 1 else {}
         self.optimiser = self._optimiser()
         self.order = torch.Generator().manual_seed(problem.seed)
         self.graph: CapturedStep | None = None
 
     def _standardised(self, rows: Tensor) -> Tensor:
-        """Standardised rows (N, D), computed in double precision."""
-        return ((rows.double() - self.units.centre) / self.units.scales).to(self.dtype)
+        """Standardised rows (N, D), in double precision."""
+        return (rows.double() - self.units.centre) / self.units.scales
 
     def _takes_lbfgs(self, n_rows: int) -> bool:
         few = n_rows <= MOST_FOR_LBFGS
@@ -227,20 +229,24 @@ class Training:
         shares = None if self.shares is None else self.shares.index_select(0, batch)
         weights = self.weights.index_select(0, batch) * counted
         if self.missing:
-            return self._gradient_of_moments(batch[counted], divisor, prior_share)
+            return self._gradient_of_moments(self._source(batch[counted]), divisor, prior_share)
         targets = Targets(self.free.class_of, labels, shares, known_classes=self.free.n_classes)
         rows = self.rows.index_select(0, batch).T
         return self.free.add_gradient(self.problem.objective, rows, targets, weights, divisor, prior_share)
 
-    def _gradient_of_moments(self, batch: Tensor, divisor: float, prior_share: float) -> Tensor:
-        parts = (None if part is None else part[batch] for part in (self.labels, self.shares, self.weights))
-        rows = self.rows[batch]
+    def _source(self, part: slice | Tensor) -> TensorSource:
+        known = (None if values is None else values[part] for values in (self.labels, self.shares, self.weights))
+        return TensorSource(self.rows[part], *known)
+
+    def _gradient_of_moments(self, source: TensorSource, divisor: float, prior_share: float) -> Tensor:
+        """Gradient by one pass over the rows (gradient-moments)."""
         frame = Frame(torch.zeros_like(self.units.centre), self.frame.radii / self.units.scales)
         mixture = self.free.standard_mixture()
-        summary = summarise(mixture, TensorSource(rows, *parts), self.problem.objective, frame)
+        summary = summarise(mixture, source, self.problem.objective, frame)
         moments = summary.moments.about(mixture.means)
         # Log joints of the rows in their original units: less the log scales of the observed values.
-        seen = float(((~rows.isnan()).to(rows.dtype) @ self.units.scales.log().to(rows.dtype)).mean())
+        log_scales, (block,) = self.units.scales.log(), source.blocks()
+        seen = float(((~block.rows.isnan()).double() @ log_scales).mean() if self.missing else log_scales.sum())
         log_prior = self.free.add_gradient_of_moments(moments, divisor, prior_share)
         return log_prior + summary.value - seen * float(moments.counts.sum())
 
@@ -250,6 +256,8 @@ class Training:
 
         def closure() -> Tensor:
             self.optimiser.zero_grad(set_to_none=False)
+            if self.whole is not None:
+                return -self._gradient_of_moments(self.whole, self.total_weight, 1.0) / self.total_weight
             total = torch.zeros((), dtype=self.dtype, device=self.rows.device)
             for part in every.split(CHUNK_ROWS):
                 share = len(part) / len(self.rows)
