@@ -173,7 +173,7 @@ def draw_samples(images: dict[str, np.ndarray], folder: Path) -> None:
     figure, axes = plt.subplots(1, len(images), figsize=(1.55 * len(images), 3.9), layout="constrained", squeeze=False)
     for axis, (name, digits) in zip(axes[0], images.items(), strict=True):
         axis.imshow(np.block([list(row) for row in digits]), cmap="gray_r", vmin=0, vmax=1)
-        axis.set_title(name, fontsize=8)
+        axis.set_title(name, fontsize=8, pad=8)
         axis.set_axis_off()
     figure.savefig(folder / "hybrid_samples.png", dpi=110)
     plt.close(figure)
@@ -190,10 +190,9 @@ def draw_tradeoffs(results: dict[str, Any], folder: Path) -> None:
     for axis, (key, label) in zip(axes, keys.items(), strict=True):
         for part, colour, marker in (("train", "#0072B2", "o"), ("test", "#D55E00", "s")):
             axis.plot([record[name][part][key] for name in names], color=colour, marker=marker, label=part)
-        axis.set_xticks(range(len(names)), names)
+        axis.set_xticks(range(len(names)), names, fontsize=8)
         axis.set(xlabel="trade-off (1: generative)", ylabel=label)
         axis.grid(alpha=0.3)
-    axes[0].set_yscale("symlog")
     axes[2].legend(frameon=False)
     figure.savefig(folder / "hybrid_tradeoffs.png", dpi=90)
     plt.close(figure)
