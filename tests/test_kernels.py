@@ -14,7 +14,7 @@ from mixtura.engine.passes import map_rows, summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import gpu
-from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, posteriors
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, class_log_joint, likelihood, posteriors
 from mixtura.values.features import QUADRATICS, triangle
 
 kernels = pytest.importorskip("mixtura.numerics.kernels", reason="Triton is not installed")
@@ -31,10 +31,10 @@ def draw(generator, *shape, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("layout", ["components first", "rows first", "with gaps"])
+@pytest.mark.parametrize("layout", ["components first", "rows first", "with gaps", "rows first, with gaps"])
 def test_posteriors(generator, layout, dtype):
-    if layout == "rows first":
-        log_joint = (5 * draw(generator, 70, 11, dtype=dtype)).T
+    if layout.startswith("rows first"):
+        log_joint = (5 * draw(generator, 70, 16, dtype=dtype))[:, : 11 if layout.endswith("gaps") else 16].T
     else:
         log_joint = 5 * draw(generator, 11, 90, dtype=dtype)[:, : 70 if layout == "with gaps" else 90]
     log_joint[:, 3] = -torch.inf  # a row that no component can have made
@@ -144,6 +144,34 @@ def test_forward_alone(generator, name):
             expected = map_rows(mixture, TensorSource(rows), lambda a, finish=finish: finish(*posteriors(a)))
         actual = map_rows(mixture, TensorSource(rows), lambda a, finish=finish: finish(*kernels.posteriors(a)))
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # far rows overflow before they are replaced
+@pytest.mark.parametrize("far", [False, True], ids=["all near", "far rows"])
+@pytest.mark.parametrize(
+    ("name", "n_components"), [("diag", 5), ("spherical", 20), ("full", 5), ("tied", 20), ("diag", 70), ("full", 140)]
+)
+def test_forward_alone_by_split_products(generator, monkeypatch, name, n_components, far):
+    """Posteriors, log densities and class scores of float32 rows; far rows take the exact way, one by one."""
+    mixture, rows = mixture_of(generator, name, n_components), (2.5 * draw(generator, 150, 4)).float()
+    rows[5, 2] = torch.nan
+    if far:
+        rows[7] *= 1e6
+    calls, run = [], kernels.scores_by_pairs
+    monkeypatch.setattr(kernels, "scores_by_pairs", lambda *args: calls.append(1) or run(*args))
+    answers = (
+        lambda a: posteriors(a)[1].T,
+        lambda a: posteriors(a)[0],
+        lambda a: class_log_joint(a, mixture.class_sizes).T,
+    )
+    for compute in answers:
+        monkeypatch.setattr(fused_module, "kernels_for", lambda values: None)
+        expected = map_rows(mixture, TensorSource(rows.double()), compute)
+        monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
+        monkeypatch.setattr(likelihood, "kernels_for", lambda values: kernels)
+        actual = map_rows(mixture, TensorSource(rows), compute)
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
+    assert len(calls) == len(answers)
 
 
 def refuses(monkeypatch, mixture, source, objective) -> bool:

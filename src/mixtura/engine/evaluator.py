@@ -181,7 +181,7 @@ class Evaluator:
         far = ((chunk.rows - self.centre).abs() > self._local_frame.radii).any(1).nonzero()[:, 0]
         if len(far):
             part = LoadedChunk(chunk.rows[far], far, chunk.components, chunk.missing)
-            scores[:, far] = self._everywhere_exact.evaluate(part, Buffers())[0]
+            scores[:, far] = self._everywhere_exact.evaluate(part, Buffers())[0].to(scores.dtype)
         return scores
 
     @cached_property

@@ -98,9 +98,9 @@ class FusedScores:
 
 def fused_scores(mixture: Mixture, source: Source) -> FusedScores | None:
     """The kernels for log joints, if rows, covariance and precision allow it."""
-    if source.dtype != torch.float32 or source.device.type != "cuda":
+    kernels = kernels_for(torch.empty(0, device=source.device)) if source.dtype == torch.float32 else None
+    if kernels is None:
         return None
     evaluator = evaluator_for(mixture, source, frame_of(mixture, NEAR_DEVIATIONS))
-    kernels = kernels_for(evaluator.centre)
-    split = None if kernels is None else evaluator.split(kernels)
-    return None if split is None or kernels is None else FusedScores(kernels, evaluator, split)
+    split = evaluator.split(kernels)
+    return None if split is None else FusedScores(kernels, evaluator, split)

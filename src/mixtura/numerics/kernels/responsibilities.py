@@ -18,12 +18,12 @@ MOST_COMPONENTS = 4096
 
 @triton.jit
 def log_sums(s, LOWEST: tl.constexpr, TINY: tl.constexpr):
-    """log sum_k exp s_nk (n,) and the posteriors (n, K)."""
+    """log sum_k exp s_nk as the largest score (n,) and the rest (n,), and the posteriors (n, K)."""
     largest = tl.maximum(tl.max(s, 1), LOWEST)
     powers = tl.exp(s - largest[:, None])
     totals = tl.sum(powers, 1)
     logs = tl.log(tl.where(totals > 0, totals, 1.0))
-    return tl.where(totals > 0, largest + logs, -float("inf")), powers * (1.0 / tl.maximum(totals, TINY))[:, None]
+    return largest, tl.where(totals > 0, logs, -float("inf")), powers * (1.0 / tl.maximum(totals, TINY))[:, None]
 
 
 @triton.jit
@@ -32,14 +32,15 @@ def evaluate(
     TINY: tl.constexpr,
 ):  # fmt: skip
     """Values (n,), signed responsibilities (n, K) and posteriors (n, K) of log joints, times the weights of rows."""
-    sums, every = log_sums(s, LOWEST, TINY)
-    value = weight * sums
+    largest, rest, every = log_sums(s, LOWEST, TINY)
+    value = weight * (largest + rest)
     signed = weight * every
     if LABELS:
         label = tl.load(labels + places, mask=valid, other=-1)
         own = (label < 0)[:, None] | (label[:, None] == owner[None, :])
-        own_sums, own_shares = log_sums(tl.where(own, s, -float("inf")), LOWEST, TINY)
-        value += own_weight * own_sums
+        own_largest, own_rest, own_shares = log_sums(tl.where(own, s, -float("inf")), LOWEST, TINY)
+        # The conditional likelihood is a small difference of large sums: the largest score is added last.
+        value = weight * rest + own_weight * (own_largest - largest + own_rest) + (weight + own_weight) * largest
         signed += own_weight * own_shares
     return tl.where(share != 0, value, 0.0) * share, signed * share[:, None], every * share[:, None]
 
@@ -95,7 +96,7 @@ def posteriors(log_joint: Tensor) -> tuple[Tensor, Tensor]:
     """log sum_k exp a_k (n,) and the posteriors over components, of log joints (K, n)."""
     shares = torch.empty_like(log_joint)  # with the same strides, unless there are gaps
     if shares.stride() != log_joint.stride():
-        log_joint = log_joint.contiguous()
+        log_joint = shares.copy_(log_joint)
     return responsibilities(log_joint, None, None, (0.0, 1.0), shares)[0], shares
 
 
