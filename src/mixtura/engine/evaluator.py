@@ -95,7 +95,6 @@ class Evaluator:
         self.n_columns = coefficients.weights.shape[1]
         limit = (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps if self.n_columns <= MOST_FEATURES else -1.0
         magnitudes, log_weights = torch.stack((coefficients.magnitudes(frame.radii), mixture.log_weights)).tolist()
-        self.magnitude = max(magnitudes)
         self.smallest = min(weight for weight in (*log_weights, 0.0) if weight > -math.inf)
         self.exact = [k for k, magnitude in enumerate(magnitudes) if not magnitude <= limit]
         if self.exact:
@@ -154,18 +153,15 @@ class Evaluator:
         shared, weights = coefficients.shared, coefficients.weights
         if self.exact or weights is None or coefficients.projections is not None:
             return None
-        if not self.magnitude <= kernels.MOST_MAGNITUDE or self.smallest < LEAST_LOG_WEIGHT:
+        if shared not in (QUADRATICS, SQUARES) or self.n_components > kernels.MOST_COMPONENTS:
             return None
-        if self.n_components > kernels.MOST_COMPONENTS:
+        spread = (weights * coefficients.phi(frame.radii.unsqueeze(1))[:, 0]).norm(dim=1).amax()
+        if not float(spread) <= kernels.MOST_SPREAD or self.smallest < LEAST_LOG_WEIGHT:
             return None
-        if shared is QUADRATICS:
-            first, second, _ = triangle(self.n_features, weights.device)
-        elif shared is SQUARES:
-            first = second = torch.arange(self.n_features, device=weights.device)
-        else:
-            return None
+        all_pairs = shared is QUADRATICS
+        first, second, _ = triangle(self.n_features, weights.device) if all_pairs else (slice(None), slice(None), None)
         return kernels.SplitCoefficients.of(
-            weights, coefficients.bias, frame.centre, frame.radii, first, second, self.device
+            weights, coefficients.bias, frame.centre, frame.radii, first, second, all_pairs, self.device
         )
 
     def log_joint(

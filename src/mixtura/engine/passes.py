@@ -319,12 +319,13 @@ def map_rows(
     buffers = [Buffers() for _ in range(n_threads)]
 
     for block in source.blocks():
-        output = answers.part(block)
+        answers.begin(block)
 
-        def answer(chunk: Chunk, thread: int, output: Tensor = output) -> None:
+        def answer(chunk: Chunk, thread: int) -> None:
             loaded = chunk.load(evaluator.loaded_dtype)
             scores_of = None if by_kernels is None else by_kernels.of
             values = compute(evaluator.log_joint(loaded, buffers[thread], inside, scores_of))
+            output = answers.part(values)
             if isinstance(loaded.index, slice):
                 output[loaded.index].copy_(values)
             else:
@@ -337,36 +338,54 @@ def map_rows(
 
 
 class _Results:
-    """Memory for the results of all rows of a source, allocated once if their number is known."""
+    """Memory for the results of all rows of a source, allocated once if their number is known.
+
+    Results are stored in the order in which they are computed: class by class on a CPU, on a GPU also row by row.
+    Transposing them would take a quarter to a half of the time of `predict_proba`.
+    """
 
     def __init__(self, source: Source, shape: tuple[int, ...], dtype: torch.dtype):
-        self._shape, self._dtype, self._n_rows = shape, dtype, 0
-        self._whole = None if source.n_rows is None else _empty_results((source.n_rows, *shape), dtype, source.device)
+        self._device, self._n_all, self._shape, self._dtype = source.device, source.n_rows, shape, dtype
+        self._whole: Tensor | None = None
         self._parts: list[Tensor] = []
+        self._first = self._end = 0
 
-    def part(self, block: Block) -> Tensor:
-        """The part for the results of the next block."""
-        first, self._n_rows = self._n_rows, self._n_rows + len(block.rows)
+    def begin(self, block: Block) -> None:
+        """Continue with the rows of a block."""
+        self._first, self._end = self._end, self._end + len(block.rows)
+        if self._n_all is None:
+            self._whole = None
+        if self._device.type == "cpu":  # before several threads ask for it
+            self._allocate(by_rows=False)
+
+    def part(self, values: Tensor) -> Tensor:
+        """Return the memory for the results of the block, some of which are given."""
+        self._allocate(by_rows=values.ndim > 1 and values.stride(-1) == 1)
+        assert self._whole is not None
+        return self._whole if self._n_all is None else self._whole[self._first : self._end]
+
+    def _allocate(self, by_rows: bool) -> None:
         if self._whole is not None:
-            return self._whole[first : self._n_rows]
-        self._parts.append(_empty_results((len(block.rows), *self._shape), self._dtype, block.rows.device))
-        return self._parts[-1]
+            return
+        n_rows = self._end - self._first if self._n_all is None else self._n_all
+        self._whole = _empty_results((n_rows, *self._shape), self._dtype, self._device, by_rows)
+        self._parts.append(self._whole)
 
     def joined(self) -> Tensor:
-        if self._whole is not None:
-            return self._whole[: self._n_rows]  # without rows of weight zero
+        if not self._parts:
+            return torch.empty(0, *self._shape, dtype=self._dtype, device=self._device)
+        if self._n_all is not None:
+            return self._parts[0][: self._end]  # without rows of weight zero
         return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
 
 
-def _empty_results(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Allocate memory for the results of many rows.
-
-    Results are computed and stored class by class; transposing them would take half of the time of `predict_proba` with
-    64 diagonal components. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44.
-    """
-    if device.type != "cpu":  # (K, n) to (n, K) in memory takes a quarter of the time of `predict_proba` there
-        return torch.empty(shape[::-1], dtype=dtype, device=device).permute(*reversed(range(len(shape))))
-    return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch."), order="F"))
+def _empty_results(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, by_rows: bool) -> Tensor:
+    """Allocate memory for results. NumPy requests huge pages: the first write to 100 MB takes 11 ms instead of 44."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.empty(shape, str(dtype).removeprefix("torch."), order="C" if by_rows else "F"))
+    if by_rows:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.empty(shape[::-1], dtype=dtype, device=device).permute(*reversed(range(len(shape))))
 
 
 def map_parts(rows: Tensor, bytes_per_row: int, memory_limit: int, compute: Callable[[Tensor], Tensor]) -> Tensor:
@@ -389,7 +408,8 @@ def impute(mixture: Mixture, source: Source, memory_limit: int = DEFAULT_MEMORY_
     evaluator = evaluator_for(mixture, source, frame_of(mixture))
     answers = _Results(source, (source.n_features,), evaluator.dtype)
     for block in source.blocks():
-        output = answers.part(block).copy_(block.rows)
+        answers.begin(block)
+        output = answers.part(block.rows).copy_(block.rows)
         for chunk in chunks_of(block, False, evaluator, memory_limit, 1):
             if chunk.group.missing:
                 loaded = chunk.load(evaluator.dtype)

@@ -7,7 +7,7 @@ from mixtura.numerics.kernels.responsibilities import MOST_COMPONENTS as MOST_CO
 from mixtura.numerics.kernels.responsibilities import posteriors as posteriors
 from mixtura.numerics.kernels.responsibilities import products as products
 from mixtura.numerics.kernels.responsibilities import responsibilities as responsibilities
-from mixtura.numerics.kernels.split import MOST_MAGNITUDE as MOST_MAGNITUDE
+from mixtura.numerics.kernels.split import MOST_SPREAD as MOST_SPREAD
 from mixtura.numerics.kernels.split import SplitCoefficients as SplitCoefficients
 from mixtura.numerics.kernels.split import Totals as Totals
 from mixtura.numerics.kernels.split import pass_by_pairs as pass_by_pairs

@@ -23,12 +23,13 @@ from torch import Tensor
 
 from mixtura.numerics.kernels.responsibilities import evaluate, halves, responsibilities
 
-# Scaled values are at most this; features then fit half precision, and coefficients up to `MOST_MAGNITUDE` do.
+# Scaled values are at most this; features then fit half precision, and coefficients within `MOST_SPREAD` do.
 LARGEST = 128.0
 SCORE_UNIT = 4096.0  # factor of the scores of scaled features and coefficients
 RESPONSIBILITY_UNIT = 2.0**14
-# The largest sum of the absolute terms of a score. Errors of scores are about 2e-7 of it.
-MOST_MAGNITUDE = 2.0**14
+# The largest root of the sum of the squared terms of a score. The largest errors of scores are 5e-7 of it, their mean,
+# and that of log-likelihoods, 7e-8: with 8 features 1e-5 of a log-likelihood is reached at 3500.
+MOST_SPREAD = 3000.0
 LOWEST, TINY = tl.constexpr(torch.finfo(torch.float32).min), tl.constexpr(torch.finfo(torch.float32).tiny)
 
 # Rows that are summed in single precision before they are added to sums in double precision.
@@ -74,6 +75,7 @@ class SplitCoefficients:
         radii: Tensor,
         first: Tensor,
         second: Tensor,
+        all_pairs: bool,
         device: torch.device,
     ) -> SplitCoefficients:
         """Split coefficients for rows within radii of a centre.
@@ -87,34 +89,30 @@ class SplitCoefficients:
         radii : Tensor of shape (D,)
         first, second : Tensor of shape (P - D,)
             The factors of the products.
+        all_pairs : bool
+            Whether these are all pairs i <= j, and not squares alone.
         device : torch.device
             That of the rows; the other arguments are on any one device, in double precision.
         """
         (n_components, n_columns), size = weights.shape, len(centre)
+        k, q = padded_sizes(n_components, n_columns + 1)
         exponents = torch.frexp(radii).exponent.clamp_min(-100)  # scales fit single precision
         scale = torch.ldexp(torch.full_like(radii, LARGEST), -exponents)
-        own = torch.arange(size, device=first.device)
-        every = torch.stack((torch.cat((own, first)), torch.cat((torch.full_like(own, size), second))))
-        constant = torch.full_like(every[:, :1], size)
-        unit = torch.cat((scale, scale.new_full((1,), LARGEST)))
-        pairs = torch.cat((every, constant), 1)  # the last feature counts rows
-        units = unit[pairs[0]] * unit[pairs[1]]
-        k, q = padded_sizes(n_components, n_columns + 1)
+        units = torch.cat((scale * LARGEST, scale[first] * scale[second], scale.new_full((1,), LARGEST**2)))
         scaled = weights.new_zeros(k, q)
         scaled[:n_components, :n_columns] = weights * (SCORE_UNIT / units[:-1])
         high = scaled.half()
-        rounded = torch.full((k,), -torch.inf, device=bias.device)
-        rounded[:n_components] = bias
-        rest = torch.zeros_like(rounded)
-        rest[:n_components] = (bias - rounded[:n_components]).nan_to_num(0.0)  # of a component of weight zero: -inf
-        shift = (centre * scale).float()
+        padded = bias.new_full((k,), -torch.inf)
+        padded[:n_components] = bias
+        rounded = padded.float()
+        shift = centre * scale
+        rounded_shift = shift.float()
         parts = (
-            torch.nn.functional.pad(pairs, (0, q - pairs.shape[1]), value=size + 1).int(),
             torch.stack((high, (scaled - high).half())),
-            torch.stack((rounded, rest)),
-            torch.stack((scale.float(), shift, (centre * scale - shift).float())),
+            torch.stack((rounded, (padded - rounded).nan_to_num(0.0).float())),  # of a component of weight zero: -inf
+            torch.stack((scale.float(), rounded_shift, (shift - rounded_shift).float())),
         )
-        return SplitCoefficients(*_moved(parts, device), units, n_components)
+        return SplitCoefficients(pairs_of(size, all_pairs, q, device), *_moved(parts, device), units, n_components)
 
     def select(self, components: slice) -> SplitCoefficients:
         """The coefficients of some components."""
@@ -127,6 +125,16 @@ class SplitCoefficients:
         bias = torch.nn.functional.pad(self.bias[:, components], (0, k - n_components))
         bias[0, n_components:] = -torch.inf
         return SplitCoefficients(self.pairs[:, :q].contiguous(), weights, bias, self.frame, self.units, n_components)
+
+
+@lru_cache(maxsize=64)
+def pairs_of(size: int, all_pairs: bool, width: int, device: torch.device) -> Tensor:
+    """Factors (2, width) of the features: values, products, a constant that counts rows, and zeros."""
+    own = torch.arange(size)
+    products = torch.triu_indices(size, size) if all_pairs else own.expand(2, -1)
+    constant = torch.full((1, size), size)
+    pairs = torch.cat((torch.cat((own[None], constant)), products, constant[:, :1].expand(2, -1)), 1)
+    return torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]), value=size + 1).int().to(device)
 
 
 def padded_sizes(n_components: int, n_columns: int) -> tuple[int, int]:
