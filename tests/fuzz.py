@@ -473,8 +473,6 @@ def unequal(what: str, other: Any, answers: dict[str, np.ndarray], tolerance: fl
                 actual.append(f"{what}: {name} differs by {np.nanmax(np.abs(values - other[name])):.1e}")
         else:
             size = np.maximum(1.0, np.abs(values)) if values.ndim == 1 else 1.0
-            if name == "outlier_score":  # a cube root of a distance, which may be zero but for rounding
-                size = 1e3 * size
             if name == "transform":
                 size = np.nanmax(np.abs(values), 0, initial=1e-300)
             allowed = np.reshape(rounding, (-1, *[1] * (values.ndim - 1))) + tolerance * size

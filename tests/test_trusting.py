@@ -50,6 +50,15 @@ def test_outlier_score_is_that_of_a_slow_twin(covariance_type):
         assert_allclose(scores[n], total, atol=1e-7)
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_outlier_scores_near_the_means_do_not_depend_on_the_batch(covariance_type):
+    X, y = named_samples(2)
+    model = MixtureClassifier(1, covariance_type=covariance_type, random_state=0).fit(X.to_numpy(), y)
+    rows = np.concatenate((model.means_, np.nextafter(model.means_, np.inf), X.to_numpy()[:30]))
+    alone = [model.outlier_score(row[None])[0] for row in rows]
+    assert_allclose(model.outlier_score(rows), alone, rtol=0, atol=1e-12)
+
+
 @two_and_ten
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 def test_false_alarms_are_as_rare_as_requested(n_classes, missing):

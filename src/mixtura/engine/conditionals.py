@@ -14,6 +14,10 @@ from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import posteriors
 
+# Fraction of its mean below which a squared distance is computed from the deviations: as a difference of log joints it
+# has an error of up to 1e-8 that does not shrink with it, and its roots have a much larger one.
+NEAR = 0.1
+
 
 def map_distances(
     mixture: Mixture,
@@ -29,14 +33,13 @@ def map_distances(
         for part in _parts(block, evaluator, memory_limit):
             observed = ~part.rows.isnan()
             log_joint = evaluator.log_joint(part, Buffers(), inside=False).clone()
+            means, variances = (part.to(log_joint) for part in mixture.covariance.distance_moments(observed))
             if part.missing:
                 deviations = _deviations(mixture, part, observed)
                 distances = mixture.covariance.condition(deviations, observed).squared_distances
             else:
-                constant = mixture.log_determinants + mixture.n_features * LOG_TWO_PI
-                distances = 2 * (evaluator.log_weights - log_joint) - constant.to(log_joint).unsqueeze(-1)
-            moments = (part.to(log_joint) for part in mixture.covariance.distance_moments(observed))
-            answers = compute(log_joint, distances, *moments)
+                distances = _complete_distances(mixture, part, evaluator, log_joint, NEAR * means, memory_limit)
+            answers = compute(log_joint, distances, means, variances)
             if output is None:
                 output = answers.new_empty((len(block.rows), *answers.shape[1:]))
             output[part.index] = answers
@@ -45,6 +48,25 @@ def map_distances(
         empty = mixture.means[:, :0]
         return compute(empty, empty, empty[0], empty[0])
     return torch.cat(outputs)
+
+
+def _complete_distances(
+    mixture: Mixture,
+    part: LoadedChunk,
+    evaluator: Evaluator,
+    log_joint: Tensor,
+    limits: Tensor,
+    memory_limit: int,
+) -> Tensor:
+    """Squared distances (K, n) of complete rows; those below the limits have as many digits as the rows allow."""
+    constant = mixture.log_determinants + mixture.n_features * LOG_TWO_PI
+    distances = 2 * (evaluator.log_weights - log_joint) - constant.to(log_joint).unsqueeze(-1)
+    near = (distances < limits).any(0).nonzero()[:, 0]
+    step = max(1, memory_limit // (8 * 4 * mixture.means.numel()))
+    for some in near.split(step):
+        deviations = (part.rows[some].double() - mixture.means.unsqueeze(1)).to(part.rows.dtype)  # (K, n', D)
+        distances[:, some] = mixture.covariance.squared_distances(deviations)
+    return distances
 
 
 def draw_missing(
