@@ -192,6 +192,17 @@ def test_fixed_class_probabilities_are_kept(rng, device):
     assert abs(actual.log_weights - mixture.log_weights).max() > 1e-3
 
 
+def test_logits_of_classes_may_be_far_apart(rng, device):
+    class_prior = torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64, device=device)
+    mixture = random_mixture(COVARIANCES["diag"], rng, device)
+    free = training_of(mixture, random_data(KINDS["labels"], rng), device, class_prior=class_prior).free
+    with torch.no_grad():
+        free.leaves["logits"] += 1e3 * free.class_of  # only their differences within a class matter
+    expected = class_prior.log()[free.class_of]
+    totals = free.standard_mixture().log_class_prior[free.class_of]
+    assert_close(totals, expected)
+
+
 def held_out_of(data, device) -> TensorSource:
     return TensorSource(tensor(data.rows, device), tensor(data.labels, device))
 

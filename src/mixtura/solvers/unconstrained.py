@@ -133,8 +133,10 @@ class FreeMixture:
         logits = self.leaves["logits"]
         if self._log_class_prior is None:
             return logits.log_softmax(0)
-        largest = logits.detach().max()
-        totals = (self._members @ (logits - largest).exp()).log() + largest
+        largest = logits.new_zeros(self.n_classes).scatter_reduce(  # of each class: they may be far apart
+            0, self.class_of, logits.detach(), "amax", include_self=False
+        )
+        totals = (self._members @ (logits - largest[self.class_of]).exp()).log() + largest
         return logits - totals[self.class_of] + self._log_class_prior[self.class_of]
 
     def _quadratic(self) -> Quadratic:
