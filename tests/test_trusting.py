@@ -74,6 +74,14 @@ def test_false_alarms_are_as_rare_as_requested(n_classes, missing):
     assert not model.is_outlier(fresh * np.nan).any()
 
 
+def test_a_threshold_from_single_precision_is_saved(tmp_path):
+    X, y = named_samples(2)
+    rows = torch.from_numpy(X.to_numpy()).float()
+    model = MixtureClassifier(1, random_state=0).fit(rows, y).calibrate_outliers(rows, y)
+    model.save(tmp_path / "model")
+    assert torch.equal(load(tmp_path / "model").is_outlier(rows, 0.1), model.is_outlier(rows, 0.1))
+
+
 def test_small_training_sets_do_not_make_everything_an_outlier():
     """In-sample thresholds would: 12 samples in 4 dimensions fit themselves."""
     X, y = named_samples(2, 12, missing=0.0)

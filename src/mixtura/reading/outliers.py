@@ -44,7 +44,7 @@ def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variance
 
 def reference_of(scores: np.ndarray) -> np.ndarray:
     """Sorted held-out scores; large numbers are reduced to equally spaced quantiles."""
-    ordered = np.sort(scores)
+    ordered = np.sort(scores.astype(np.float64))
     if len(ordered) <= MOST_REFERENCES:
         return ordered
     return ordered[np.linspace(0, len(ordered) - 1, MOST_REFERENCES).round().astype(np.int64)]
