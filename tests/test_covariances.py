@@ -227,6 +227,24 @@ def test_padding_patterns_to_one_size_changes_nothing(shared_rows, monkeypatch, 
         assert_close(padded, separate, 1e-12)
 
 
+@pytest.mark.parametrize("n_patterns", [30, 300])
+@pytest.mark.parametrize("shared_rows", [1, 20])
+def test_conditioning_on_collinear_features_does_not_depend_on_the_other_rows(n_patterns, shared_rows, rng, device):
+    roots = rng.normal(size=(3, 6, 6))
+    roots[:, -1] = roots[:, 0]
+    roots[:, -1, -1] += 1e-6
+    covariance = FullCovariance(tensor(roots @ roots.swapaxes(1, 2), device))
+    observed = np.repeat(rng.random((n_patterns, 6)) < 0.7, shared_rows, 0)
+    rows = rng.normal(size=(3, len(observed), 6)) @ roots.swapaxes(1, 2)
+    deviations, observed = tensor(np.where(observed, rows, 0.0), device), tensor(observed, device)
+    together = covariance.condition(deviations, observed)
+    for n in range(0, len(observed), 17):
+        alone = covariance.condition(deviations[:, n : n + 1], observed[n : n + 1])
+        assert_close(together.squared_distances[:, n], alone.squared_distances[:, 0], 1e-7)
+        assert_close(together.log_determinants[:, n], alone.log_determinants[:, 0], 1e-12)
+        assert_close(together.deviations[:, n], alone.deviations[:, 0], 1e-6)
+
+
 @pytest.mark.parametrize("shared_rows", [1, 20])
 def test_conditional_moments_of_rows_without_weight_are_left_out(shared_rows, rng, device):
     roots = rng.normal(size=(3, 15, 15))

@@ -85,7 +85,8 @@ class DenseGaussians:
             patterns, pattern_of = _patterns(observed[rows])
             features = _padded_features(~patterns if on_precision_side else patterns)  # (u, m): u patterns
             matrices = (self.precisions if on_precision_side else self.matrices).to(deviations.dtype)
-            inverses = PatternInverses(linalg.Inverses(_submatrices(matrices, features)), pattern_of)
+            inverses = linalg.Inverses(_submatrices(matrices, features), may_sweep=self._well_conditioned)
+            inverses = PatternInverses(inverses, pattern_of)
             side = self._on_precision_side if on_precision_side else self._on_observed_side
             distances[:, rows], filled[:, rows] = side(deviations[:, rows], features[pattern_of], inverses)
             log_determinants[:, rows] = inverses.matrices.log_determinants[:, pattern_of]
@@ -95,7 +96,11 @@ class DenseGaussians:
         return distances, log_determinants, filled, blocks
 
     def _rows_of_blocks(self, observed: Tensor) -> list[tuple[bool, Tensor]]:
-        """Group rows whose matrices are inverted together, by the side that is used and the size of the matrices."""
+        """Group rows whose matrices are inverted together, by the side that is used and the size of the matrices.
+
+        Padding changes the last digits of a factor; it is left out if covariances are so ill-conditioned that results
+        would depend on the other rows.
+        """
         size = observed.shape[1]
         n_missing = size - observed.sum(1)
         on_precision_side = (2 * n_missing <= size) & self._well_conditioned
@@ -108,7 +113,7 @@ class DenseGaussians:
             side, m = divmod(key, size + 1)
             if blocks and blocks[-1][0] == bool(side):
                 _, smaller, n_before = blocks[-1]
-                if len(self.matrices) * n_before * (m**3 - smaller**3) < PADDED_CUBES:
+                if self._well_conditioned and len(self.matrices) * n_before * (m**3 - smaller**3) < PADDED_CUBES:
                     count += n_before
                     blocks.pop()
             blocks.append((bool(side), m, count))
@@ -128,8 +133,11 @@ class DenseGaussians:
         self, deviations: Tensor, features: Tensor, inverses: PatternInverses
     ) -> tuple[Tensor, Tensor]:
         at_observed = _take(deviations, features)  # d_o, (K, n, o)
-        pulled = inverses.times(at_observed)  # P d_o
-        distances = (pulled * at_observed).sum(-1)
+        if self._well_conditioned:
+            pulled = inverses.times(at_observed)  # P d_o
+            distances = (pulled * at_observed).sum(-1)
+        else:
+            pulled, distances = inverses.times_by_factors(at_observed)
         matrices = self.matrices.to(deviations.dtype)
         filled = _put(torch.zeros_like(deviations), features, pulled) @ matrices  # Sigma_.o P d_o
         return distances, _put(filled, features, at_observed)
@@ -172,6 +180,17 @@ class PatternInverses:
         sizes = self.pattern_of.bincount(minlength=n_patterns).tolist()
         parts = zip(vectors.split(sizes, 1), inverses.unbind(1), strict=True)  # (K, n_u, m), (K, m, m)
         return torch.cat([part @ matrices for part, matrices in parts], 1)
+
+    def times_by_factors(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """As `times`, and the squared distances (K, n), with the digits that factors have and inverses have not."""
+        factors = self.matrices.factors  # (K, u, m, m)
+        if len(self.pattern_of) < ROWS_PER_PATTERN * factors.shape[1]:
+            pulled, distances = linalg.solve_squared(factors[:, self.pattern_of], vectors.unsqueeze(-1))
+            return pulled.squeeze(-1), distances.squeeze(-1)
+        sizes = self.pattern_of.bincount(minlength=factors.shape[1]).tolist()
+        parts = zip(vectors.split(sizes, 1), factors.unbind(1), strict=True)  # (K, n_u, m), (K, m, m)
+        pulled, distances = zip(*(linalg.solve_squared(own, part.mT) for part, own in parts), strict=True)
+        return torch.cat(pulled, 2).mT, torch.cat(distances, 1)
 
     def scattered(self, weights: Tensor, places: Tensor, n_places: int) -> Tensor:
         """The sum of weights (K, n) times inverses, whose entries have places (u m m,): (K, n_places)."""

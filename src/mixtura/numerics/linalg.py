@@ -80,6 +80,12 @@ def solve_lower(factors: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factors, right, upper=False)
 
 
+def solve_squared(factors: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(L L')^-1 right, and the squared distances right' (L L')^-1 right of the columns, (..., n)."""
+    halves = solve_lower(factors, right)
+    return torch.linalg.solve_triangular(factors.mT, halves, upper=True), halves.square().sum(-2)
+
+
 def precisions(factors: Tensor) -> Tensor:
     """(L L')^-1, as coefficients of feature maps."""
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
@@ -98,6 +104,8 @@ class Inverses:
     Parameters
     ----------
     matrices : Tensor of shape (..., M, M)
+    may_sweep : bool, default=True
+        Whether many matrices may be inverted by another algorithm than a few.
 
     Attributes
     ----------
@@ -107,10 +115,10 @@ class Inverses:
 
     log_determinants: Tensor
 
-    def __init__(self, matrices: Tensor):
+    def __init__(self, matrices: Tensor, may_sweep: bool = True):
         size, shape = matrices.shape[-1], matrices.shape[:-2]
         self._factors: Tensor | None = None
-        if size <= LARGEST_SWEEP and (size == 0 or shape.numel() >= FEWEST_SWEPT):
+        if may_sweep and size <= LARGEST_SWEEP and (size == 0 or shape.numel() >= FEWEST_SWEPT):
             stack = matrices.flatten(0, -3).permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
             inverses, logs = _sweep(stack)
             vars(self)["every"] = inverses.permute(2, 0, 1).reshape(matrices.shape)
@@ -118,6 +126,12 @@ class Inverses:
         else:
             self._factors, _ = safe_cholesky(matrices)
             self.log_determinants = log_determinants(self._factors)
+
+    @property
+    def factors(self) -> Tensor:
+        """Lower Cholesky factors (..., M, M); only without sweeps."""
+        assert self._factors is not None
+        return self._factors
 
     @cached_property
     def every(self) -> Tensor:
