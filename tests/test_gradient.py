@@ -1,5 +1,6 @@
 """Gradients of objectives by free parameters, and the solver that follows them."""
 
+import re
 from dataclasses import fields, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.numerics import optimisers
+from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
@@ -201,6 +203,19 @@ def test_logits_of_classes_may_be_far_apart(rng, device):
     expected = class_prior.log()[free.class_of]
     totals = free.standard_mixture().log_class_prior[free.class_of]
     assert_close(totals, expected)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_fit_that_diverges_names_the_learning_rate(rng, device, epochs):
+    mixture = random_mixture(COVARIANCES["full"], rng, device)
+    source = random_data(KINDS["labels"], rng).source(device)
+    how = "a covariance is singular or not finite" if epochs == 1 else "the objective is nan"
+    message = (
+        f"the objective or a parameter became too large or not finite in epoch {epochs} of solver 'gradient' ({how}); "
+        "decrease the learning rate, or use prior='default'"
+    )
+    with pytest.raises(NumericalError, match=f"^{re.escape(message)}$"):
+        fit(mixture, source, epochs, learning_rate=1e10, batch_size=1000)
 
 
 def held_out_of(data, device) -> TensorSource:

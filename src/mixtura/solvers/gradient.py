@@ -6,7 +6,8 @@ A step is one epoch. On CUDA the work of a minibatch is captured once in a graph
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
 from mixtura.engine.threads import threads_for
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import NumericalError
 from mixtura.numerics.optimisers import LBFGS, Adam, import_compiler
 from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem
@@ -90,11 +92,15 @@ class Gradient:
         if training.epoch != state.epoch:  # after an interrupted epoch, or for another state of the same training
             training.load(state.copies, state.epoch)
         training.epoch = -1  # until the epoch is complete
-        value = training.run_epoch(state.epoch)
+        with _divergence(state.epoch + 1):
+            value = training.run_epoch(state.epoch)
+        if not math.isfinite(value):
+            raise _diverged(state.epoch + 1, f"the objective is {value}")
         return GradientState(training, state.epoch + 1, training.copies()), Info(value)
 
     def result(self, state: GradientState) -> Mixture:
-        return state.training.mixture_of(state.copies)
+        with _divergence(state.epoch):
+            return state.training.mixture_of(state.copies)
 
     def saved(self, state: GradientState) -> dict[str, Any]:
         start = state.training.start
@@ -106,6 +112,23 @@ class Gradient:
         copies = {name: _moved(part, device) for name, part in saved["copies"].items()}
         training.load(copies, saved["epoch"])
         return GradientState(training, saved["epoch"], copies)
+
+
+def _diverged(epoch: int, how: str) -> NumericalError:
+    """The error of a fit whose parameters are useless after an epoch."""
+    return NumericalError(
+        f"the objective or a parameter became too large or not finite in epoch {epoch} of solver 'gradient' ({how}); "
+        "decrease the learning rate, or use prior='default'"
+    )
+
+
+@contextmanager
+def _divergence(epoch: int) -> Iterator[None]:
+    """Errors of linear algebra, in words that name their cause."""
+    try:
+        yield
+    except (torch.linalg.LinAlgError, NumericalError) as error:  # pyright: ignore[reportPrivateImportUsage]
+        raise _diverged(epoch, "a covariance is singular or not finite") from error
 
 
 # By names: leaves, averages, the state of the random generator, and the state of the optimiser.
@@ -273,9 +296,10 @@ class Training:
         """Return the mixture of the averaged parameters in the copies, or of the leaves without averaging."""
         live = self.free.snapshot()
         self.free.restore(copies["averages"] or copies["leaves"])
-        mixture = self.free.mixture()
-        self.free.restore(live)
-        return mixture
+        try:
+            return self.free.mixture()
+        finally:
+            self.free.restore(live)
 
     def copies(self) -> Copies:
         """Copy everything that changes."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import Objective, Prior, Quadratic
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DenseForm, Moments
@@ -152,7 +153,10 @@ class FreeMixture:
     def mixture(self) -> Mixture:
         """The mixture in the units of the rows, in double precision."""
         with torch.no_grad():
-            return self.units.back(self.standard_mixture())
+            mixture = self.units.back(self.standard_mixture())
+        if not bool(mixture.means.isfinite().all() & (mixture.log_weights < torch.inf).all()):
+            raise NumericalError("a mean or a weight is not finite")
+        return mixture
 
     def standard_mixture(self) -> Mixture:
         """The mixture of the standardised features."""
