@@ -430,14 +430,14 @@ def test_the_centre_is_exact_in_single_precision(device):
     assert torch.equal(centre.float().double(), centre)
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e39, 1e150])
-def test_a_frame_of_tiny_or_huge_units_is_finite(size, device):
+@pytest.mark.parametrize("size", [1e-300, 1e-72, 1e-42, 1e39, 1e150])
+def test_a_frame_of_tiny_or_huge_units_is_finite_and_tight(size, device):
     low, high = (torch.tensor([factor * size], dtype=torch.float64, device=device) for factor in (1.0, 2.0))
     frame = framed(low, high)
     assert torch.isfinite(frame.centre).all()
     assert (frame.centre + frame.radii >= high).all()
     assert (frame.centre - frame.radii <= low).all()
-    assert (frame.radii <= high).all()
+    assert_close(frame.radii / size, [0.5], 1e-5)
 
 
 def test_a_column_without_observed_values_lies_at_zero(device):

@@ -122,10 +122,11 @@ class Frame:
 
 
 def framed(smallest: Tensor, largest: Tensor) -> Frame:
-    """The frame of rows between these values; its centre is representable in single precision."""
+    """The frame of rows between these values; its centre is representable in single precision, if this is near it."""
     empty = smallest > largest  # a column without an observed value
     smallest, largest = torch.where(empty, 0.0, smallest).double(), torch.where(empty, 0.0, largest).double()
     middle = 0.5 * smallest + 0.5 * largest
     rounded = middle.float().double()
-    centre = torch.where(rounded.isfinite(), rounded, middle)  # outside the range of single precision
+    near = (rounded - middle).abs() <= 1e-6 * middle.abs()  # not outside the range of single precision
+    centre = torch.where(near, rounded, middle)
     return Frame(centre, torch.maximum(largest - centre, centre - smallest))
