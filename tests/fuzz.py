@@ -465,8 +465,8 @@ def unequal(what: str, other: Any, answers: dict[str, np.ndarray], tolerance: fl
     if isinstance(other, Exception):
         return [f"{what}: {type(other).__name__}: {other}"]
     actual = []
-    # A probability is no more exact than the log densities that it is made of.
-    rounding = 1e-15 * np.abs(answers["score_samples"]) if "score_samples" in answers else 0.0
+    # A probability is no more exact than the log densities that it is made of: some tens of roundings for a distance.
+    rounding = 1e-14 * np.abs(answers["score_samples"]) if "score_samples" in answers else 0.0
     for name, values in answers.items():
         if tolerance is None:
             if not np.array_equal(values, other[name], equal_nan=True):
