@@ -286,3 +286,22 @@ def test_a_failed_step_changes_nothing(rng):
     refused(lambda: model.partial_fit(np.full((3, 2), np.inf)), "infinity")
     assert np.array_equal(model.means_, before)
     assert model.running_.n_steps == n_steps
+
+
+@pytest.mark.parametrize("make", [lambda: GaussianMixture(2, random_state=0), lambda: MixtureClassifier(1)])
+@pytest.mark.parametrize(
+    ("scale", "weight", "message"),
+    [
+        (1e153, 1.0, "their squares overflow. Rescale that column, or remove such values."),
+        (1e160, 1.0, "their squares overflow. Rescale that column, or remove such values."),
+        (1e300, 1.0, "their squares overflow. Rescale that column, or remove such values."),
+        (1.0, 1e30, "must be between 1e-30 and 1e+30; got 1e+32."),
+    ],
+)
+def test_later_batches_are_as_limited_as_the_first(make, scale, weight, message, rng):
+    model, rows, labels = make(), clusters(rng, 100), np.arange(100) % 2
+    more = {"classes": [0, 1]} if isinstance(model, MixtureClassifier) else {}
+    model.partial_fit(rows, labels, **more)
+    before = model.means_
+    refused(lambda: model.partial_fit(rows * scale, labels, sample_weight=np.full(100, weight)), message)
+    assert np.array_equal(model.means_, before)

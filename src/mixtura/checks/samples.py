@@ -88,6 +88,18 @@ SMALLEST_SPREAD = 1e-150
 
 def squareable(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
     """Check that weighted squares of rows, within these radii of the centre, neither overflow nor underflow."""
+    small_enough(estimator, centre, radii, weight)
+    too_small = (radii > 0) & (radii < SMALLEST_SPREAD)
+    if bool(too_small.any()):
+        column = int(too_small.int().argmax())
+        raise ValueError(
+            f"X varies by at most {2 * float(radii[column]):g} in {column_name(estimator, column)}; its variance "
+            "underflows. Rescale that column, or remove it."
+        )
+
+
+def small_enough(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
+    """Check that weighted squares of rows, within these radii of the centre, do not overflow."""
     sizes = centre.abs() + radii
     too_large = ~(sizes.square() * max(weight, 1.0)).isfinite()
     if bool(too_large.any()):
@@ -95,13 +107,6 @@ def squareable(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.
         raise ValueError(
             f"X holds values up to {float(sizes[column]):g} in {column_name(estimator, column)}; their squares "
             "overflow. Rescale that column, or remove such values."
-        )
-    too_small = (radii > 0) & (radii < SMALLEST_SPREAD)
-    if bool(too_small.any()):
-        column = int(too_small.int().argmax())
-        raise ValueError(
-            f"X varies by at most {2 * float(radii[column]):g} in {column_name(estimator, column)}; its variance "
-            "underflows. Rescale that column, or remove it."
         )
 
 

@@ -28,6 +28,7 @@ from mixtura.estimators.input import (
 )
 from mixtura.estimators.streamed import is_streamed, number_labels
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
 from mixtura.solvers import EM, Problem, Record
@@ -125,10 +126,13 @@ class OnlineFit:
             problem = Problem(source, objective, locate(source), known[0], running.prior, known[1], limit, ridge=ridge)
             mixture = self.mixture_.to(source.device)
             summary = summarise(mixture, source, objective, problem.frame, limit)
+            weight = float(running.counts.sum()) + summary.weight
+            checks.total_weight(weight)
+            checks.small_enough(self, problem.frame.centre, problem.frame.radii, weight)
             moments = running.added(summary.moments, mixture, step)
             updated = EM(strict=strict).maximised(problem, mixture, moments)
             if not bool(updated.means.isfinite().all() & updated.log_weights.isfinite().any()):
-                raise FloatingPointError(f"the parameters became infinite at batch {running.n_steps + 1}")
+                raise NumericalError(f"the parameters became infinite at batch {running.n_steps + 1}")
             self.mixture_ = as_loaded(updated)
             self._remember(moments, problem, running.n_steps + 1)
         return Record(running.n_steps + 1, summary.mean_value, 0.0, 0.0)
