@@ -18,6 +18,7 @@ from mixtura import (
     MixtureClassifier,
 )
 from mixtura.covariances import COVARIANCES as PARTS
+from mixtura.engine import fused
 from mixtura.engine.evaluator import move_for_passes
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
@@ -149,6 +150,11 @@ def test_a_mixture_on_the_host_gives_the_same_pass(name, objective, rng, device)
         assert_close(part, expected_part, 1e-10, max(1.0, float(expected_part.abs().max())))
 
 
+@pytest.fixture
+def kernels_for_few_rows(monkeypatch):
+    monkeypatch.setattr(fused, "FEW_PRODUCTS", 0)
+
+
 DATA = {
     "ordinary": lambda rows: rows,
     "offset": lambda rows: rows + 1e4,
@@ -163,7 +169,10 @@ DATA = {
 @pytest.mark.parametrize(
     ("name", "n_components"), [("full", 4), ("diag", 4), ("spherical", 8), ("tied", 4), ("full", 70), ("diag", 300)]
 )
-def test_passes_over_float32_rows_are_those_of_the_host(name, n_components, objective, empty, kind, device):
+def test_passes_over_float32_rows_are_those_of_the_host(
+    name, n_components, objective, empty, kind, device, monkeypatch
+):
+    monkeypatch.setattr(fused, "FEW_PRODUCTS", 0)
     rows, labels = samples(device, 20_000, 12)
     rows = DATA[kind](rows)
     labels = torch.cat((labels, labels[: len(rows) - len(labels)]))
@@ -195,7 +204,7 @@ def test_predictions_for_float32_rows_are_those_of_the_host(name, kind, device):
     here.mixture_ = there.mixture_.to("cpu")
     probabilities, densities = there.predict_proba(rows), there.score_samples(rows)
     expected = here.predict_proba(rows.cpu().double())
-    assert_close(probabilities.cpu(), expected, 1e-5, 1.0)
+    assert_close(probabilities.cpu(), expected, 3e-5, 1.0)
     expected = here.score_samples(rows.cpu().double())
     torch.testing.assert_close(densities.cpu().double(), expected, rtol=1e-5, atol=1e-4)
     parts = torch.cat([there.predict_proba(part) for part in rows.split(777)])

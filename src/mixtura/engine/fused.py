@@ -15,11 +15,12 @@ from torch import Tensor
 
 from mixtura.engine.evaluator import Evaluator, evaluator_for, frame_of
 from mixtura.engine.sources import Block, Group, Source
-from mixtura.engine.tuning import NEAR_DEVIATIONS
+from mixtura.engine.tuning import FEW_PRODUCTS, LEAST_VARIANCE, NEAR_DEVIATIONS
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.features import SQUARES
+from mixtura.values.moments import DiagonalForm, Summary
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,31 @@ class FusedPass:
             return self.kernels.pass_by_squares(*given)
         return self.kernels.pass_by_pairs(*given, memory)
 
+    def keeps_digits(self, summary: Summary, source: Source) -> bool:
+        """Whether the covariances that follow from the moments have two digits at least.
+
+        A component may become narrow in a single pass, such as one that is left with one row: its covariance is then
+        the small difference of large moments (split-product).
+        """
+        if self.needs_denominator:  # solvers add the moments of the model itself
+            return True
+        moments, evaluator = summary.moments, self.evaluator
+        counts = moments.counts.clamp_min(torch.finfo(torch.float64).tiny)
+        own = moments.about(moments.reference + moments.firsts / counts.unsqueeze(-1))
+        groups = evaluator.given.covariance.matrix_of
+        own = own.pooled(groups, int(groups.max()) + 1)
+        counts, radii = own.counts.clamp_min(torch.finfo(torch.float64).tiny), evaluator.frame.radii
+        units = torch.where(radii > 0, radii, 1.0)
+        constant = (radii == 0).to(units.dtype)  # their variances are exactly zero
+        rows = counts if source.n_rows is None else counts * (source.n_rows / summary.weight)
+        limits = LEAST_VARIANCE / rows.clamp_min(1.0).sqrt()
+        if isinstance(own.form, DiagonalForm):
+            variances = own.seconds[0] / (counts.unsqueeze(-1) * units.square()) + constant
+            return bool((variances.amin(1) > limits).all())
+        matrices = own.seconds[0] / (counts.reshape(-1, 1, 1) * torch.outer(units, units))
+        matrices.diagonal(dim1=1, dim2=2).add_(constant - limits.unsqueeze(-1))
+        return not bool(torch.linalg.cholesky_ex(matrices).info.any())
+
 
 def _by_labels(log_sums: tuple[float, float], needs_denominator: bool, block: Block, group: Group) -> bool:
     """Whether an objective needs nothing but the labels of the rows of a group, if they have any."""
@@ -67,10 +93,17 @@ def responsibility_kernels(objective: Objective, block: Block, group: Group) -> 
     return kernels if _by_labels(objective.log_sums, objective.needs_denominator, block, group) else None
 
 
-def fused_pass(evaluator: Evaluator, objective: Objective) -> FusedPass | None:
-    """The pass by kernels for whole passes, if covariance, objective and precision allow it."""
-    kernels = kernels_for(evaluator.centre)
-    if kernels is None or not isinstance(objective, LogSumObjective) or objective.log_sums is None:
+def _is_large(evaluator: Evaluator, source: Source) -> bool:
+    """Whether a pass takes longer than the launches of the kernels."""
+    return source.n_rows is None or source.n_rows * evaluator.n_columns * evaluator.n_components >= FEW_PRODUCTS
+
+
+def fused_pass(evaluator: Evaluator, objective: Objective, source: Source) -> FusedPass | None:
+    """The pass by kernels for whole passes, if rows, covariance, objective and precision allow it."""
+    kernels = kernels_for(evaluator.centre) if source.dtype == torch.float32 else None
+    if kernels is None or not _is_large(evaluator, source):
+        return None
+    if not isinstance(objective, LogSumObjective) or objective.log_sums is None:
         return None
     split = evaluator.split(kernels)
     if split is None:
@@ -102,5 +135,5 @@ def fused_scores(mixture: Mixture, source: Source) -> FusedScores | None:
     if kernels is None:
         return None
     evaluator = evaluator_for(mixture, source, frame_of(mixture, NEAR_DEVIATIONS))
-    split = evaluator.split(kernels)
+    split = evaluator.split(kernels)  # for any number of rows: answers do not depend on it
     return None if split is None else FusedScores(kernels, evaluator, split)

@@ -188,8 +188,24 @@ def _summarise(
     mixture: Mixture, objective: Objective, frame: Frame, memory_limit: int, buffers: Buffers | None, source: Source
 ) -> Summary:
     """The summary of rows that lie in one place."""
-    evaluator, n_threads = evaluator_for(mixture, source, frame), available_threads(source.device)
-    fused = fused_pass(evaluator, objective) if source.dtype == torch.float32 else None
+    evaluator = evaluator_for(mixture, source, frame)
+    fused = fused_pass(evaluator, objective, source)
+    summary = _total(evaluator, objective, fused, memory_limit, buffers, source)
+    if fused is not None and not fused.keeps_digits(summary, source):
+        return _total(evaluator, objective, None, memory_limit, buffers, source)
+    return summary
+
+
+def _total(
+    evaluator: Evaluator,
+    objective: Objective,
+    fused: FusedPass | None,
+    memory_limit: int,
+    buffers: Buffers | None,
+    source: Source,
+) -> Summary:
+    """The summary by an evaluator, and by kernels for whole passes where they support the rows."""
+    n_threads = available_threads(source.device)
     totals = [_Total(evaluator, objective) for _ in range(n_threads)]
     totals[0].buffers = buffers or totals[0].buffers
     for block in source.blocks():
@@ -198,7 +214,7 @@ def _summarise(
     total = totals[0]
     for other in totals[1:]:
         total.add(other)
-    counts = torch.zeros_like(mixture.log_weights)
+    counts = torch.zeros_like(evaluator.given.log_weights)
     if total.denominators is not None:
         counts = total.denominators.to(counts.device)
     sums = evaluator.own_sums(total.sums)
@@ -209,7 +225,7 @@ def _summarise(
         sums.products[1][components] += moments
         if objective.needs_denominator and fused is not None:
             counts = counts - fused.log_sums[1] * denominators
-    values = [part.to(mixture.log_weights.device) for part in total.values] or [counts.new_zeros(())]
+    values = [part.to(counts.device) for part in total.values] or [counts.new_zeros(())]
     value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
     value = float(value) if value.ndim == 0 else value
     return Summary(value, float(total.weight), evaluator.moments(sums), counts)
