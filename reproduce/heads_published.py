@@ -253,7 +253,11 @@ def draw(folder: Path) -> None:
             curves = np.array([run["curve"] for run in runs if run["method"] == method])  # (seeds, points, 2)
             axis.plot(curves[0, :, 0], curves[..., 1].mean(0), color=colour, marker=marker, markersize=4, label=label)
         axis.set(xscale="log", yscale="log", xlabel="weights left", ylabel="test error, %", title=title)
-        axis.grid(alpha=0.3, which="both")
+        for ticks, ends in ((axis.set_xticks, axis.get_xlim()), (axis.set_yticks, axis.get_ylim())):
+            own = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if ends[0] <= n <= ends[1]]
+            ticks(own, [str(n) for n in own])
+            ticks([], minor=True)
+        axis.grid(alpha=0.3)
     axes[0][0].legend(frameon=False, fontsize=8)
     figure.savefig(folder / "heads_weights.png", dpi=90)
     plt.close(figure)
