@@ -17,7 +17,6 @@ from reproduce.heads import COLUMNS, METHODS, RESULTS, Column, chosen
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON files, if any is there."""
     files = [folder / f"heads{stem}_{name}.json" for name in COLUMNS for stem in ("", "_published")]
-    files.append(folder / "heads_small_weights.json")
     return {"heads.md": report(folder)} if any(file.exists() for file in files) else {}
 
 
@@ -60,7 +59,6 @@ def published_lines(results: Path) -> list[str]:
     """The recipe of the paper, and errors at equal numbers of weights."""
     files = {name: results / f"heads_published_{name}.json" for name in COLUMNS}
     parts = [(column.title, column.paper, files[name]) for name, column in COLUMNS.items()]
-    parts.append((SMALL_TITLE, None, results / "heads_small_weights.json"))
     parts = [(title, paper, json.loads(file.read_text())) for title, paper, file in parts if file.is_file()]
     if not parts:
         return []
@@ -70,21 +68,16 @@ def published_lines(results: Path) -> list[str]:
     return [*lines, "![Error against the number of weights left](heads_weights.png)", ""]
 
 
-SMALL_TITLE = "MNIST, D = 2, small: 5000 training images, 8 channels"
-
-
-def recipe_lines(title: str, paper: tuple[float, ...] | None, record: dict[str, Any]) -> list[str]:
-    """One column; without published figures it is the small version."""
+def recipe_lines(title: str, paper: tuple[float, ...], record: dict[str, Any]) -> list[str]:
+    """One column."""
     runs = record["runs"]
     epochs = sorted({run["epochs"] for run in runs})
     lines = [f"### {title}, the paper's recipe", ""]
     lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
-    if paper is None:
-        lines += ["Not comparable with the figures of the paper: fewer images, channels and epochs.", ""]
     lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
-    for method, figure in zip(METHODS, paper or (None,) * len(METHODS), strict=True):
+    for method, figure in zip(METHODS, paper, strict=True):
         own = [run for run in runs if run["method"] == method]
-        cells = [METHODS[method], "" if figure is None else f"{figure:.2f}"]
+        cells = [METHODS[method], f"{figure:.2f}"]
         cells += [spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))]
         cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
         lines.append("| " + " | ".join(cells) + " |")

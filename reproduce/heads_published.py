@@ -6,9 +6,6 @@ epochs, no augmentation, no normalisation beyond the pixels, the model of the la
 component per class and full quadratic features; the divergence has the weight 1e-9 epoch / epochs. Strength of L1 and
 the margin are not published: 1e-3 and 2. Nothing is chosen, so no validation images are needed.
 
-A small version for a CPU (`python -m reproduce hu21-weights`) has 5000 training images, 8 instead of 32 channels and 30
-epochs; its errors are not comparable with those of the paper.
-
 On a GPU all heads and seeds are trained side by side, each in a stream of its own. After training, weights are removed
 one after the other, the smallest first (SDGM: the largest log alpha first), for errors at equal numbers of weights.
 """
@@ -189,15 +186,10 @@ def curve(head: Any, features: Tensor, labels: Tensor) -> list[list[float]]:
     return points
 
 
-SMALL = (5000, 30, 8)  # images, epochs, channels of the small version
-
-
-def run_column(column: Column, options: Options, seconds: float, size: tuple[int | None, int, int]) -> list[dict]:
+def run_column(column: Column, options: Options, seconds: float) -> list[dict]:
     """All heads and seeds of a column."""
-    rows, epochs, width = (256, 1, 4) if options.quick else size
-    train, test = load(column.data, options.device, rows)
-    if rows is not None and not options.quick:
-        test = load(column.data, options.device, None)[1]
+    n_images, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
+    train, test = load(column.data, options.device, n_images)
     seeds = range(options.n_seeds(3))
     trainers = [
         PlainTrainer(method, column.n_features, train, seed, epochs, width) for seed in seeds for method in METHODS
@@ -212,21 +204,12 @@ def run_column(column: Column, options: Options, seconds: float, size: tuple[int
     ]  # fmt: skip
 
 
-def compute_small(options: Options, seconds: float = float("inf")) -> None:
-    """The small version of the first column."""
-    path = options.out / "heads_small_weights.json"
-    if not path.exists():
-        runs = run_column(COLUMNS["mnist_2"], options, seconds, SMALL)
-        write(path, runs, "MNIST, D = 2, 5000 images, width 8")
-    draw(options.out)
-
-
 def compute(options: Options, seconds: float = float("inf"), columns: Sequence[str] | None = None) -> None:
     """Columns that are missing, each at most so long."""
     for name, column in COLUMNS.items():
         wanted = name == "mnist_2" if options.quick else columns is None or name in columns
         if wanted and not (options.out / f"heads_published_{name}.json").exists():
-            runs = run_column(column, options, seconds, (None, EPOCHS, 32))
+            runs = run_column(column, options, seconds)
             write(options.out / f"heads_published_{name}.json", runs)
     draw(options.out)
 
@@ -238,7 +221,6 @@ def draw(folder: Path) -> None:
     import matplotlib.pyplot as plt
 
     files = {column.title: folder / f"heads_published_{name}.json" for name, column in COLUMNS.items()}
-    files["MNIST, D = 2, 5000 images, width 8"] = folder / "heads_small_weights.json"
     files = {title: file for title, file in files.items() if file.exists()}
     figure, axes = plt.subplots(1, len(files), figsize=(4.4 * len(files), 3.6), layout="constrained", squeeze=False)
     looks = {

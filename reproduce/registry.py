@@ -174,11 +174,6 @@ TABLES = {
         "Strength of L1 (1e-3) and the margin (2) are not published; three poolings as in the authors' program; "
         "CIFAR-10, CIFAR-100 and ImageNet are absent.",
     ),
-    "hu21-weights": Table(
-        "HU21", "errors at equal numbers of weights, small version for a CPU", "heads_published:compute_small",
-        "head_report:pages", ("heads_small_weights.json",), ("nn",), ("mnist",), "CPU", "15",
-        "Not in the paper, which has no sparsity figures for its heads. 5000 training images, 8 channels, 30 epochs.",
-    ),
     "sparse-settings": Table(
         "HU21", "settings of sparse learning, by folds of training rows", "sparse_settings:compute",
         "sparse_settings:pages", ("sparse_settings.json",), SPARSE, ("ripley", "ratsch"), "CPU", "60",
