@@ -6,14 +6,18 @@ Without --fresh, runs that the results hold already are kept and only missing on
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from mixtura.datasets.downloads import PUBLIC, download_into
 from reproduce import stamps
 from reproduce.options import Options
-from reproduce.registry import TABLES, Table
+from reproduce.registry import SOURCES, TABLES, Source, Table, entries_of_others
 
 
 def listing() -> str:
@@ -26,43 +30,145 @@ def listing() -> str:
 
 
 def compute(table: Table, options: Options, fresh: bool) -> None:
-    """Run a table, stamp its results and write its pages."""
+    """Run a table, stamp its results and write its pages.
+
+    With `fresh`, earlier results stay beside the new ones, as FILE.before, until the run has ended. A run that fails
+    before its first result leaves the earlier ones in place.
+    """
     options.out.mkdir(parents=True, exist_ok=True)
     files = [options.out / name for name in table.results]
-    if fresh:
-        for file in files:
-            file.unlink(missing_ok=True)
     before = {file: stamps.stamps_of(file) for file in files if file.exists()}
-    table.run(options)
+    if fresh:
+        before = {file: codes for file, codes in before.items() if set_aside(file, table)}
+    try:
+        table.run(options)
+    except BaseException:
+        if fresh:
+            for file in files:
+                restore(file, table)
+        raise
     for file in files:
         if file.exists():
             stamps.add_stamp(file, before.get(file, []), table.sources)
+        if fresh:
+            earlier(file).unlink(missing_ok=True)
     table.render(options.out)
+    if options.out.resolve() == stamps.RESULTS:
+        stamps.drop_notes(table.results)
+        render_pages_of_all_tables()
+
+
+def earlier(file: Path) -> Path:
+    return file.with_suffix(".json.before")
+
+
+def set_aside(file: Path, table: Table) -> bool:
+    """Rename a result file, and keep a copy of what other tables have in it; whether there is any."""
+    entries = entries_of_others(json.loads(file.read_text()), table, file.name)
+    if earlier(file).exists():  # of a fresh run that was stopped: the complete results are the older ones
+        file.unlink()
+    else:
+        file.rename(earlier(file))
+    if entries:
+        stamps.write_json(file, entries)
+    return bool(entries)
+
+
+def restore(file: Path, table: Table) -> None:
+    """Put an earlier file back if a failed run added nothing; otherwise say where it is."""
+    if not earlier(file).exists():
+        return
+    entries = json.loads(file.read_text()) if file.exists() else {}
+    if set(entries) <= {"stamps", *entries_of_others(entries, table, file.name)}:
+        earlier(file).replace(file)
+    else:
+        print(f"{file} holds the new runs so far; earlier results are in {earlier(file)}", flush=True)
 
 
 def render() -> None:
     """All pages from the JSON files."""
-    from reproduce import overview, readme
-
     for table in TABLES.values():
         table.render(stamps.RESULTS)
+    render_pages_of_all_tables()
+
+
+def render_pages_of_all_tables() -> None:
+    from reproduce import overview, readme
+
     overview.write()
     readme.write()
+
+
+def missing_data(table: Table) -> list[Source]:
+    """Data files that a table needs and the data folder lacks."""
+    folder = os.environ.get("MIXTURA_DATA")
+    needed = [SOURCES[key] for key in table.data if key != "generated"]
+    return [source for source in needed if not folder or not any(Path(folder).expanduser().glob(source.file))]
+
+
+def check_data(parser: argparse.ArgumentParser, name: str) -> None:
+    """Stop if data are missing; go on without files that cannot be fetched if the table has other data, too."""
+    table = TABLES[name]
+    missing = missing_data(table)
+    lines = [
+        f"  {source.file}: " + ("python -m reproduce fetch" if source.public else f"from its source, {source.source}")
+        for source in missing
+    ]
+    if any(source.public for source in missing) or len(missing) == len(table.data):
+        folder = os.environ.get("MIXTURA_DATA")
+        where = f"{folder} lacks" if folder else "set MIXTURA_DATA or pass --data FOLDER, a folder with"
+        parser.error("\n".join([f"{name} needs data files; {where}", *lines]))
+    if missing:
+        print("\n".join(["Without these files, so that their rows are left out:", *lines]), flush=True)
 
 
 def fetch(parser: argparse.ArgumentParser) -> None:
     """Download what the data folder lacks; say in words what failed, and go on."""
     if not os.environ.get("MIXTURA_DATA"):
         parser.error("fetch needs a folder: set MIXTURA_DATA or pass --data FOLDER")
+    folder, failed = Path(os.environ["MIXTURA_DATA"]).expanduser(), 0
     for name in PUBLIC:
-        path = Path(os.environ["MIXTURA_DATA"]).expanduser() / f"{name}.npz"
+        path = folder / f"{name}.npz"
         if path.exists():
             print(f"{name}: there already", flush=True)
             continue
         try:
-            print(f"{name}: {download_into(path)}", flush=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of attempts that are repeated
+                print(f"{name}: {download_into(path)}", flush=True)
         except (OSError, ValueError) as problem:
+            failed += 1
             print(f"{name}: not fetched: {problem}", flush=True)
+    for source in SOURCES.values():
+        if not source.public and not (folder / source.file).exists():
+            print(f"{source.file}: cannot be fetched; its source is {source.source}", flush=True)
+    if failed:
+        parser.exit(1, f"{failed} of {len(PUBLIC)} data sets were not fetched\n")
+
+
+def note(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    name, text = (words[0] if words else ""), " ".join(words[1:])
+    if name not in TABLES or not text:
+        parser.error("a note needs a table and words: python -m reproduce note TABLE WORDS")
+    for file in TABLES[name].results:
+        if (stamps.RESULTS / file).exists():
+            stamps.add_note(file, text, TABLES[name].sources)
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {number}")
+    return number
+
+
+def checked_device(text: str) -> str:
+    """A device that torch knows and this machine has."""
+    try:
+        torch.empty(1, device=text)
+    except (RuntimeError, AssertionError) as problem:
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: {str(problem).splitlines()[0]}") from None
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,16 +178,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "table", choices=[*TABLES, "fetch", "render", "note"], metavar="TABLE", help="one of those below"
     )
-    parser.add_argument("words", nargs="*", help="of a note: the table and the text")
+    parser.add_argument("words", nargs="*", metavar="WORDS", help="of a note: the table and the text")
     parser.add_argument("--fresh", action="store_true", help="compute all runs again")
-    parser.add_argument("--seeds", type=int, help="number of seeds, splits or repetitions; default: as committed")
-    parser.add_argument("--device", default=Options.device, help="cpu or cuda; default: %(default)s")
-    parser.add_argument("--jobs", type=int, default=1, help="processes with one thread each, where a table has them")
-    parser.add_argument("--data", type=Path, help="folder of the data sets; default: $MIXTURA_DATA")
-    parser.add_argument("--out", type=Path, default=stamps.RESULTS, help="folder of the results")
+    parser.add_argument(
+        "--seeds", type=positive, metavar="N", help="number of seeds, splits or repetitions; default: as committed"
+    )
+    parser.add_argument(
+        "--device", type=checked_device, default=Options.device, help="cpu or cuda; default: %(default)s"
+    )
+    parser.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="processes with one thread each, where a table has them"
+    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder of the data sets; default: $MIXTURA_DATA")
+    parser.add_argument(
+        "--out", type=Path, default=stamps.RESULTS, metavar="FOLDER", help="folder of the results; default: %(default)s"
+    )
     parser.add_argument("--quick", action="store_true", help="a small version that only shows that the script runs")
     options = parser.parse_args(arguments)
-    if options.quick and options.out == stamps.RESULTS:
+    if options.words and options.table != "note":
+        parser.error(f"{options.table} takes no words; got {' '.join(options.words)}")
+    if options.quick and options.out.resolve() == stamps.RESULTS:
         parser.error("--quick needs --out FOLDER: its figures mean nothing and must not replace results")
     if options.data is not None:
         os.environ["MIXTURA_DATA"] = str(options.data)
@@ -90,13 +206,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif options.table == "fetch":
         fetch(parser)
     elif options.table == "note":
-        name, *words = options.words
-        for file in TABLES[name].results:
-            if (stamps.RESULTS / file).exists():
-                stamps.add_note(file, " ".join(words), TABLES[name].sources)
+        note(parser, options.words)
     else:
+        if not options.quick:
+            check_data(parser, options.table)
         chosen = Options(options.out, options.seeds, options.device, options.jobs, options.quick)
-        compute(TABLES[options.table], chosen, options.fresh)
+        try:
+            compute(TABLES[options.table], chosen, options.fresh)
+        except FileNotFoundError as problem:
+            parser.error(f"{options.table} stopped: {problem}")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
-
-from mixtura.datasets.downloads import PUBLIC
 from reproduce import stamps
 from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
@@ -31,10 +28,11 @@ has them. `--out FOLDER` writes elsewhere than in `results/`. `--quick` runs a s
 script works; the tests run it for every table on generated data.
 
 Every JSON file starts with stamps: the version of mixtura and a digest of the code of the method (without docstrings
-and comments). Without `--fresh` runs that a file holds already are kept, so that a file can have several stamps.
-Results
-that are older than the code have a note in [notes.json](notes.json); `tests/test_reproduce.py` checks this, and that
-each page equals what its JSON file renders to.
+and comments). Without `--fresh` runs that a file holds already are kept, so that a file can have several stamps. With
+`--fresh` earlier results stay in FILE.before until the run has ended; one that fails at once leaves them in place, and
+results of other tables in the same file are kept. Results that are older than the code have a note in
+[notes.json](notes.json); `tests/test_reproduce.py` checks this, and that each page equals what its JSON file renders
+to.
 
 Settings are chosen on training or validation samples only. Where a candidate entered a search after a test figure had
 been seen, the page of the table says so.
@@ -58,11 +56,6 @@ COMMANDS_OF = "These commands compute them with one seed; minutes are estimates 
 DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that the loaders in
 `mixtura.datasets` name into an archive of this name, with `numpy.savez`.
 """
-
-
-def fetched(file: str) -> bool:
-    """Whether `python -m reproduce fetch` gets a file; generated data need no file."""
-    return file == "(generated)" or any(fnmatch(f"{name}.npz", file) for name in PUBLIC)
 
 
 def entry(name: str, table: Table) -> list[str]:
@@ -147,7 +140,7 @@ def text() -> str:
         lines += [line for name, table in own.items() for line in entry(name, table)] + [""]
     lines += ["## Data", "", DATA, "| file | source | licence | `fetch` |", "|---|---|---|---|"]
     lines += [
-        f"| {source.file} | {source.source} | {source.licence} | {'yes' if fetched(source.file) else 'no'} |"
+        f"| {source.file} | {source.source} | {source.licence} | {'yes' if source.public else 'no'} |"
         for source in SOURCES.values()
     ]
     lines += ["", FOOT]

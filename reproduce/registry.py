@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from mixtura.datasets.downloads import PUBLIC
 from reproduce.comparison import with_sentences
 from reproduce.options import Options
 
@@ -26,6 +29,11 @@ class Source:
     file: str
     source: str
     licence: str
+
+    @property
+    def public(self) -> bool:
+        """Whether `python -m reproduce fetch` gets the file; generated data need none."""
+        return self.file == "(generated)" or any(fnmatch(f"{name}.npz", self.file) for name in PUBLIC)
 
 
 SOURCES = {
@@ -49,6 +57,7 @@ class Table:
 
     `run` and `pages` are functions of modules of this package, as "module:function". `sources` are the files and
     folders of src/mixtura whose code the figures depend on. `minutes` are of a complete run with the device named.
+    `entries` are those of a result file that several tables share; "" stands for all that no other table names.
     """
 
     paper: str
@@ -61,6 +70,7 @@ class Table:
     device: str
     minutes: str
     deviations: str
+    entries: tuple[str, ...] = ("",)
 
     def run(self, options: Options) -> None:
         _function(self.run_by)(options)
@@ -138,11 +148,11 @@ TABLES = {
     "rptp18-table2": Table(
         "RPTP18", "Table 2, few labels", "hybrid_plan:table_two", "hybrid_tables:pages", ("hybrid.json",), HYBRID,
         ("mnist",), "GPU", "30",
-        "Five labeled subsets instead of one. The rows with label spreading are not in the paper.",
+        "Five labeled subsets instead of one. The rows with label spreading are not in the paper.", ("few labels",),
     ),
     "rptp18-figure3": Table(
         "RPTP18", "Figure 3, missing values", "hybrid_plan:figure_three", "hybrid_tables:pages", ("hybrid.json",),
-        HYBRID, ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.",
+        HYBRID, ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.", ("missing", "missing speed"),
     ),
     "rptp18-figures": Table(
         "RPTP18", "Figures 1, 2 and 3c", "hybrid_figures:compute", "hybrid_figures:pages", ("hybrid_figures.json",),
@@ -189,3 +199,14 @@ TABLES = {
         ("sparse_calibration.json",), SPARSE, ("ripley", "ratsch"), "CPU", "3", "Not in the paper.",
     ),
 }  # fmt: skip
+
+
+def entries_of_others(results: dict[str, Any], table: Table, file: str) -> dict[str, Any]:
+    """The entries of a result file that belong to other tables."""
+    others = [other for other in TABLES.values() if other is not table and file in other.results]
+    if not others:
+        return {}
+    named = {entry for other in others for entry in other.entries}
+    if "" in table.entries:
+        return {key: value for key, value in results.items() if key in named}
+    return {key: value for key, value in results.items() if key not in (*table.entries, "stamps")}

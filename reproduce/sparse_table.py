@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import platform
 import time
 import warnings
@@ -59,17 +58,13 @@ METHODS = {
 }
 
 
-def home() -> Path:
-    return Path(os.environ.get("MIXTURA_DATA", Path(__file__).resolve().parent.parent.parent / "shared" / "data"))
-
-
 @cache
 def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Distinct published splits."""
     if name == "ripley":
-        data = load_ripley(home())
+        data = load_ripley()
         return [(data.X_train, data.y_train, data.X_test, data.y_test)]
-    data = load_ratsch(name, home())
+    data = load_ratsch(name)
     seen, distinct = set(), []
     for train, test in zip(data.train, data.test, strict=True):
         if (key := train.tobytes()) not in seen:

@@ -84,3 +84,12 @@ def add_note(file: str, words: str, sources: Iterable[str]) -> None:
     codes = {old["code"] for old in stamps_of(RESULTS / file)} - {now}
     known[file] = {**known.get(file, {}), **dict.fromkeys(sorted(codes), words)}
     NOTES.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+
+
+def drop_notes(files: Iterable[str]) -> None:
+    """Take away notes on code that computed nothing of a file any more."""
+    known = notes()
+    for file in (file for file in files if file in known and (RESULTS / file).exists()):
+        codes = {stamp["code"] for stamp in stamps_of(RESULTS / file)}
+        known[file] = {code: words for code, words in known[file].items() if code in codes}
+    NOTES.write_text(json.dumps({file: codes for file, codes in sorted(known.items()) if codes}, indent=1) + "\n")

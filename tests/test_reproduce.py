@@ -1,5 +1,7 @@
 """The published tables: pages equal what the results render to, results are not older than the code, scripts run."""
 
+import argparse
+import json
 import sys
 
 import numpy as np
@@ -9,12 +11,24 @@ from sklearn.datasets import load_digits
 
 from conftest import ROOT
 from mixtura.covariances import FullCovariance, LowRankCovariance
+from mixtura.datasets.downloads import PUBLIC
 from mixtura.model.mixture import Mixture
 
 sys.path.insert(0, str(ROOT))
 
-from reproduce import comparison, discriminative, few_labels_published, hybrid, hybrid_tables, overview, readme, stamps
-from reproduce.__main__ import main
+from reproduce import (
+    comparison,
+    discriminative,
+    few_labels_published,
+    hybrid,
+    hybrid_tables,
+    overview,
+    readme,
+    registry,
+    stamps,
+)
+from reproduce.__main__ import check_data, compute, main
+from reproduce.options import Options
 from reproduce.registry import TABLES
 
 FILES = sorted(path.name for path in stamps.RESULTS.glob("*.json"))
@@ -186,6 +200,9 @@ def test_a_note_is_of_older_code_only(tmp_path, monkeypatch):
     stamps.add_stamp(tmp_path / "cbcl.json", [{"code": "older"}], TABLES["lzz06-table1"].sources)
     main(["note", "lzz06-table1", "Computed", "before", "an", "edit."])
     assert stamps.notes() == {"cbcl.json": {"older": "Computed before an edit."}}
+    stamps.add_stamp(tmp_path / "cbcl.json", [], TABLES["lzz06-table1"].sources)  # computed again
+    stamps.drop_notes(["cbcl.json", "cbcl_choice.json"])
+    assert stamps.notes() == {}
 
 
 def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
@@ -195,11 +212,128 @@ def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MIXTURA_DATA", "")  # main sets it; restored afterwards
     monkeypatch.setattr("reproduce.__main__.download_into", failing)
     (tmp_path / "bupa.npz").write_bytes(b"")
-    main(["fetch", "--data", str(tmp_path)])
-    lines = capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit) as stopped:
+        main(["fetch", "--data", str(tmp_path)])
+    assert stopped.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.err == f"{len(PUBLIC) - 1} of {len(PUBLIC)} data sets were not fetched\n"
+    lines = printed.out.splitlines()
     assert "bupa: there already" in lines
+    assert any(line.startswith("cbcl_faces.npz: cannot be fetched; its source is MIT CBCL") for line in lines)
     assert "mnist: not fetched: no network" in lines
     assert "ratsch_banana: not fetched: no network" in lines
+
+
+# ---- the entrance ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A folder of results with two files: one of a table alone, one that tables share."""
+    (tmp_path / "regularised_bupa.json").write_text('{"repetitions": {"200": {}}}')
+    entries = '{"stamps": [{"code": "older"}], "MNIST": {"LL": {}}, "few labels": {"100: SV (LM)": {}}, "missing": {}}'
+    (tmp_path / "hybrid.json").write_text(entries)
+    monkeypatch.setenv("MIXTURA_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def of(folder, name="hybrid.json"):
+    return json.loads((folder / name).read_text())
+
+
+def stopping(folder, name, entries):
+    """A script that writes some results and then fails, as on Ctrl-C."""
+
+    def run(options):
+        if entries:
+            known = of(folder, name) if (folder / name).exists() else {}
+            stamps.write_json(folder / name, {**known, **entries})
+        raise KeyboardInterrupt
+
+    return run
+
+
+def test_a_fresh_run_that_fails_at_once_keeps_the_results(results, monkeypatch):
+    for table, name in (("ot95-table2", "regularised_bupa.json"), ("rptp18-table2", "hybrid.json")):
+        before = (results / name).read_text()
+        monkeypatch.setattr(registry, "_function", lambda path, name=name: stopping(results, name, {}))
+        with pytest.raises(KeyboardInterrupt):
+            compute(TABLES[table], Options(results), fresh=True)
+        assert (results / name).read_text() == before
+        assert not list(results.glob("*.before"))
+
+
+def test_a_fresh_run_that_is_stopped_keeps_both_results(results, monkeypatch, capsys):
+    script = stopping(results, "hybrid.json", {"few labels": {"new": {}}})
+    monkeypatch.setattr(registry, "_function", lambda path: script)
+    before = of(results)
+    for _ in range(2):  # stopped twice, the oldest results stay
+        with pytest.raises(KeyboardInterrupt):
+            compute(TABLES["rptp18-table2"], Options(results), fresh=True)
+        assert of(results)["few labels"] == {"new": {}}
+        assert of(results)["MNIST"] == before["MNIST"]
+        assert of(results, "hybrid.json.before") == before
+    assert f"earlier results are in {results / 'hybrid.json.before'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("table", "kept"),
+    [
+        ("rptp18-table1", {"few labels", "missing"}),
+        ("rptp18-table2", {"MNIST", "missing"}),
+        ("rptp18-figure3", {"MNIST", "few labels"}),
+    ],
+)
+def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results, monkeypatch):
+    def run(options):
+        assert set(of(results)) - {"stamps"} == kept
+        stamps.write_json(results / "hybrid.json", {**of(results), "added": {}})
+
+    monkeypatch.setattr(registry, "_function", lambda path: run if path == TABLES[table].run_by else lambda folder: {})
+    compute(TABLES[table], Options(results), fresh=True)
+    assert set(of(results)) - {"stamps"} == {*kept, "added"}
+    assert [stamp["code"] for stamp in of(results)["stamps"]] == ["older", stamps.digest(TABLES[table].sources)]
+    assert not list(results.glob("*.before"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hu21"], "invalid choice: 'hu21'"),
+        (["ot95-table1", "--seeds", "0"], "argument --seeds: must be at least 1; got 0"),
+        (["ot95-table1", "--jobs", "-1"], "argument --jobs: must be at least 1; got -1"),
+        (["ot95-table1", "--device", "abacus"], "argument --device: abacus cannot be used"),
+        (["ot95-table1", "again"], "ot95-table1 takes no words; got again"),
+        (["ot95-table1", "--quick"], "--quick needs --out FOLDER"),
+        (["ot95-table1", "--quick", "--out", "reproduce/results"], "--quick needs --out FOLDER"),
+        (["note"], "a note needs a table and words"),
+        (["note", "kjo03"], "a note needs a table and words"),
+        (["note", "hu21", "Old."], "a note needs a table and words"),
+        (["ot95-table2"], "ot95-table2 needs data files; {folder} lacks\n  bupa.npz: python -m reproduce fetch\n"),
+        (["lzz06-table1"], "  cbcl_faces.npz: from its source, MIT CBCL Face Database 1, training part\n"),
+        (["ot95-table2", "--quick", "--out", "{folder}"], "ot95-table2 stopped: bupa.npz was not found: {folder}"),
+    ],
+)
+def test_mistakes_have_a_message_and_change_nothing(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("MIXTURA_DATA", str(tmp_path))
+    before = {path: path.stat().st_mtime_ns for path in stamps.RESULTS.iterdir()} if FILES else {}
+    with pytest.raises(SystemExit) as stopped:
+        main([argument.format(folder=tmp_path) for argument in arguments])
+    assert stopped.value.code == 2
+    assert message.format(folder=tmp_path) in capsys.readouterr().err
+    assert before == ({path: path.stat().st_mtime_ns for path in stamps.RESULTS.iterdir()} if FILES else {})
+
+
+def test_data_that_cannot_be_fetched_are_left_out_where_there_are_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MIXTURA_DATA", str(tmp_path))
+    for name in ("ripley", "pima", "mnist"):
+        (tmp_path / f"{name}.npz").write_bytes(b"")
+    check_data(argparse.ArgumentParser(), "kjo03")
+    assert "peterson_barney.npz: from its source, Peterson & Barney" in capsys.readouterr().out
+    (tmp_path / "pima.npz").unlink()
+    with pytest.raises(SystemExit):
+        check_data(argparse.ArgumentParser(), "kjo03")
 
 
 # ---- ingredients of RPTP18 -------------------------------------------------------------------------------------------
