@@ -4,7 +4,8 @@ The network and its training are those of the authors' program: five convolution
 paper says four), a linear layer to D features, SGD with momentum 0.9 and a constant rate of 1e-3, batches of 32, 100
 epochs, no augmentation, no normalisation beyond the pixels, the model of the last epoch. The mixture heads have one
 component per class and full quadratic features; the divergence has the weight 1e-9 epoch / epochs. Strength of L1 and
-the margin are not published: 1e-3 and 2. Nothing is chosen, so no validation images are needed.
+the margin are not published: 1e-3 and 2; by the default schedule of its head the full margin acts after half an epoch.
+Nothing is chosen, so no validation images are needed.
 
 On a GPU all heads and seeds are trained side by side, each in a stream of its own. After training, weights are removed
 one after the other, the smallest first (SDGM: the largest log alpha first), for errors at equal numbers of weights.

@@ -79,15 +79,10 @@ def older(table: Table) -> list[str]:
 
 # Commands that compute the figures that a published table lacks, with one seed, and their minutes on an H200, estimated
 # from runs of the same size.
-STAGES = "pixels diagonal_pixels diagonal variants diagonal_variants pixel_variants"
 PART = "--device cuda --part _new --out parts"
 COUNTS = "100,250,500,1000,2500,5000,10000,25000"
 COMMANDS = {
-    "RPTP18 table 1": (
-        (f"reproduce.hybrid {STAGES} --seeds 0 {PART}", "20"),
-        (f'reproduce.hybrid_search listed "CIFAR-10 (pca50)" {PART}', "3"),
-        (f'reproduce.hybrid_search listed "CIFAR-10 (pca50), diagonal" {PART}', "3"),
-    ),
+    "RPTP18 table 1": ((f"reproduce.hybrid pixel_variants --seeds 0 {PART}", "5"),),
     "RPTP18 table 2": ((f"reproduce.few_labels_published {COUNTS} {PART}", "20"),),
     "HU21 table 2": (("reproduce hu21-table2-published --device cuda", "15"),),
 }
