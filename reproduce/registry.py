@@ -181,8 +181,8 @@ TABLES = {
         "HU21", "Table 2, heads of networks, the paper's recipe", "heads_published:compute", "head_report:pages",
         tuple(f"heads_published_{name}.json" for name in ("mnist_2", "mnist_10", "fashion_10")),
         ("nn",), ("mnist", "fashion"), "GPU", "30",
-        "The committed runs have 19 of the 100 epochs. Strength of L1 (1e-3) and the margin (2) are not published; three poolings as in the authors' program; "
-        "CIFAR-10, CIFAR-100 and ImageNet are absent.",
+        "The committed runs have 19 of the 100 epochs. Strength of L1 (1e-3) and the margin (2) are not published; "
+        "three poolings as in the authors' program; CIFAR-10, CIFAR-100 and ImageNet are absent.",
     ),
     "sparse-settings": Table(
         "HU21", "settings of sparse learning, by folds of training rows", "sparse_settings:compute",
