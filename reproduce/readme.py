@@ -45,6 +45,11 @@ all environment variables of earlier versions:
     python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 0 --stride 2 --part _0 --out parts &
     python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 1 --stride 2 --part _1 --out parts
     python -m reproduce.hybrid_tables parts/hybrid_*.json        # add their results to results/hybrid.json
+
+## Some rows alone
+
+    python -m reproduce.discriminative svm rlsc --names synth waveform        # missing records of KJO03
+    python -m reproduce.nonnegative usps --again "published, 100 iterations"  # rows of LZZ06 again, and missing ones
 """
 
 WORDS = """Published figures that can be computed with the data at hand and that no run has computed so far. Figures

@@ -22,6 +22,7 @@ from reproduce import (
     few_labels_published,
     hybrid,
     hybrid_tables,
+    nonnegative,
     overview,
     readme,
     registry,
@@ -189,6 +190,24 @@ def test_absent_figures_have_a_reason(tmp_path):
     cells = comparison.compared(blocks["label spreading (ours)"], tmp_path)
     assert {cell.reason for cell in cells if cell.row == "SV (LM)"} == {comparison.NOT_HERE}
     assert len(comparison.counted(blocks["label spreading (ours)"], tmp_path)) == 8
+
+
+def test_kernels_chosen_among_fewer_widths_are_named():
+    record = {"data": "synth", "set": 0, "method": "svm", "n_widths": len(discriminative.WIDTHS)}
+    assert "narrow search:" not in discriminative.searches([record])[0]
+    older = {"data": "pima", "set": 0, "method": "rvm"}
+    assert discriminative.searches([record, older])[0].endswith("still of the narrow search: rvm: pima.")
+    assert not discriminative.is_narrow({"data": "synth", "method": "dgmm"})
+
+
+def test_rules_that_are_measured_again_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(nonnegative, "coded", lambda data, n_basis: ({}, None))
+    rows = [{"rule": rule, "M": "8", "penalty": "0"} for rule in ("old", "other")]
+    (tmp_path / "usps.json").write_text(json.dumps({"machine": {"processor": "abacus"}, "rows": rows}))
+    table = nonnegative.Table("usps", {}, 2, Options(tmp_path), again=["old"])
+    assert list(table.known) == [("other", "8", "0")]
+    assert table.machine["processor"] == "abacus"
+    assert "python" in table.machine['rows "old":']
 
 
 @with_results
