@@ -299,3 +299,10 @@ def test_transformers_and_reject_options_are_kept_in_files(tmp_path):
             assert (again.predict(X) == model.predict(X)).all()
         else:
             assert_allclose(again.transform(X), model.transform(X))
+
+
+def test_features_of_bfloat16_tensors_are_selected():
+    X, y = named_samples(2)
+    rows = torch.from_numpy(X.to_numpy()).bfloat16()
+    selector = MarginalFeatureSelector(MixtureClassifier(1), n_features_to_select=2).fit(rows, y)
+    assert_allclose(selector.transform(rows), rows.float().numpy()[:, selector.get_support()])

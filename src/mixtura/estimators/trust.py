@@ -150,5 +150,8 @@ def fitted_clone(model: Any, X: Any, y: Any, train: np.ndarray, **known: Any) ->
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Labels or predictions as an array."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    """Labels, samples or predictions as an array; NumPy has no bfloat16."""
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
