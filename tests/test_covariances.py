@@ -231,7 +231,7 @@ def test_padding_patterns_to_one_size_changes_nothing(shared_rows, monkeypatch, 
 @pytest.mark.parametrize("shared_rows", [1, 20])
 def test_conditioning_on_collinear_features_does_not_depend_on_the_other_rows(n_patterns, shared_rows, rng, device):
     roots = rng.normal(size=(3, 6, 6))
-    roots[:, -1] = roots[:, 0]
+    roots[:, -1] = roots[:, 0] + roots[:, 1]
     roots[:, -1, -1] += 1e-6
     covariance = FullCovariance(tensor(roots @ roots.swapaxes(1, 2), device))
     observed = np.repeat(rng.random((n_patterns, 6)) < 0.7, shared_rows, 0)
@@ -243,6 +243,22 @@ def test_conditioning_on_collinear_features_does_not_depend_on_the_other_rows(n_
         assert_close(together.squared_distances[:, n], alone.squared_distances[:, 0], 1e-7)
         assert_close(together.log_determinants[:, n], alone.log_determinants[:, 0], 1e-12)
         assert_close(together.deviations[:, n], alone.deviations[:, 0], 1e-6)
+
+
+def test_conditioning_where_collinear_features_are_missing_is_exact(rng, device):
+    roots = rng.normal(size=(3, 6, 6))
+    roots[:, -1] = roots[:, 0] + roots[:, 1]
+    roots[:, -1, -1] += 0.04
+    matrices = roots @ roots.swapaxes(1, 2)
+    assert 1e4 < (np.linalg.inv(matrices) * matrices).max() < conditioning.LARGEST_INFLATION
+    observed = np.array([False, False, True, True, True, True])
+    rows = np.where(observed, rng.normal(size=(3, 50, 6)) @ roots.swapaxes(1, 2), 0.0)
+    known = tensor(np.tile(observed, (50, 1)), device)
+    given = FullCovariance(tensor(matrices, device)).condition(tensor(rows, device), known)
+    for k, matrix in enumerate(matrices):
+        own = rows[k][:, observed]
+        distances = (own * np.linalg.solve(matrix[np.ix_(observed, observed)], own.T).T).sum(1)
+        assert_close(given.squared_distances[k], distances, 1e-12)
 
 
 @pytest.mark.parametrize("shared_rows", [1, 20])

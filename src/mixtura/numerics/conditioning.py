@@ -48,6 +48,7 @@ class DenseGaussians:
     """K zero-mean Gaussians, to be conditioned on some of their features."""
 
     matrices: Tensor  # (K, D, D)
+    factors: Tensor  # (K, D, D), their lower Cholesky factors
     precisions: Tensor  # (K, D, D)
     log_determinants: Tensor  # (K,), of the matrices
 
@@ -55,6 +56,12 @@ class DenseGaussians:
     def _well_conditioned(self) -> bool:
         inflation = self.precisions.diagonal(dim1=-2, dim2=-1) * self.matrices.diagonal(dim1=-2, dim2=-1)
         return bool((inflation < LARGEST_INFLATION).all())
+
+    @cached_property
+    def _whitening(self) -> Tensor:
+        """L^-T of the factors L: the squared distance of a row d is |d' L^-T|^2."""
+        identity = torch.eye(self.factors.shape[-1], dtype=self.factors.dtype, device=self.factors.device)
+        return linalg.solve_lower(self.factors, identity.expand_as(self.factors)).mT.contiguous()
 
     def condition(self, deviations: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor, list[PatternBlock]]:
         """Condition on the observed values of rows.
@@ -126,8 +133,11 @@ class DenseGaussians:
         pulled = deviations @ self.precisions.to(deviations.dtype)  # Lambda d, (K, n, D)
         at_missing = _take(pulled, features)  # (K, n, m)
         fill = inverses.times(at_missing)  # C Lambda_mo d_o, (K, n, m)
-        distances = (deviations * pulled).sum(-1) - (fill * at_missing).sum(-1)
-        return distances, _put(deviations, features, -fill)
+        filled = _put(deviations, features, -fill)
+        # The fill minimises the distance of the whole row, so that its rounding errors have no effect of first order.
+        # d_o' Lambda_oo d_o less its part along the fill would lose as many digits as variances are inflated.
+        distances = (filled @ self._whitening.to(deviations.dtype)).square().sum(-1)
+        return distances, filled
 
     def _on_observed_side(
         self, deviations: Tensor, features: Tensor, inverses: PatternInverses

@@ -371,7 +371,7 @@ class Covariance(Structured):
 
     @cached_property
     def _gaussians(self) -> DenseGaussians:
-        return DenseGaussians(self._matrices, self.precisions, self.log_determinants)
+        return DenseGaussians(self._matrices, self.factors, self.precisions, self.log_determinants)
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:
         """Condition on the observed values (n, D); deviations (K, n, D) are zero for missing values."""
