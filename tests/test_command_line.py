@@ -445,6 +445,23 @@ def test_folders_and_absent_files(capsys, folder):
     assert sorted(os.listdir(folder)) == ["inner", "t.csv"]  # noqa: PTH208
 
 
+def test_inputs_are_not_overwritten(capsys, folder):
+    write(rows())
+    assert run(capsys, "fit", "t.csv", "--target", "t", "--budget", "1s", "--out", "m")[0] == 0
+    (folder / "linked.html").symlink_to("t.csv")
+    before = [(folder / name).read_bytes() for name in ("t.csv", "m")]
+    for arguments, name in [
+        (["fit", "t.csv", "--target", "t", "--out", "./t.csv"], "t.csv"),
+        (["predict", "m", "t.csv", "--out", "t.csv"], "t.csv"),
+        (["predict", "m", "t.csv", "--out", "m"], "m"),
+        (["report", "m", "t.csv", "--out", "linked.html"], "linked.html"),
+    ]:
+        code, out, err = run(capsys, *arguments)
+        message = f"mixtura: {name!r} is an input and would be overwritten; choose another file with --out.\n"
+        assert (code, out, err) == (2, "", message)
+    assert [(folder / name).read_bytes() for name in ("t.csv", "m")] == before
+
+
 def test_no_permission_to_write(capsys, folder, monkeypatch):
     write(rows())
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write everywhere

@@ -142,16 +142,18 @@ def _has_decimal_comma(frame: pd.DataFrame) -> bool:
     return False
 
 
-def check_place(path: Path, ending: str | None = None, option: str = "--out") -> Path:
+def check_place(path: Path, *inputs: Path, ending: str | None = None, option: str = "--out") -> Path:
     """Check that a file can be written, before any work is done.
 
     Raises
     ------
     ValueError
-        The place is a folder, in no existing folder, or may not be written to.
+        The place is one of the inputs, a folder, in no existing folder, or may not be written to.
     """
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder; pass the name of a file with {option}.")
+    if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
+        raise ValueError(f"{str(path)!r} is an input and would be overwritten; choose another file with {option}.")
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(f"There is no folder {str(folder)!r} to write {path.name!r} to; create it first.")

@@ -34,7 +34,7 @@ MOST_HELD_OUT, MOST_VALUES = 3000, 300_000
 def run_fit(data: Path, target: str, out: Path, budget: float, drop: Sequence[str], seed: int) -> Answer:
     """Fit a classifier to a table and write a model file."""
     began = time.perf_counter()
-    check_place(out)
+    check_place(out, data)
     with progress(3) as say:
         say(f"Reading {data.name}")
         problem = read_problem(read_table(data), target, drop)
@@ -161,7 +161,7 @@ def load_table_model(path: Path) -> TableClassifier:
 
 def run_predict(path: Path, data: Path, out: Path, confidence: float, false_alarm: float) -> Answer:
     """Write the predictions for a table."""
-    check_place(out)
+    check_place(out, path, data)
     model = load_table_model(path)
     frame = read_table(data)
     notes = _unknown_values(model, frame)

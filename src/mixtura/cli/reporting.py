@@ -37,7 +37,7 @@ CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 60)), np.sin(np.linspace(0, 
 
 def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: int) -> Answer:
     """Write the report."""
-    out = check_place(out or Path(f"{path.stem}.html"), ".html")
+    out = check_place(out or Path(f"{path.stem}.html"), path, data, ending=".html")
     model = load_table_model(path)
     with progress(2 + len(RIVALS)) as say:
         say("Predicting held-out rows")
