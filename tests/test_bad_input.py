@@ -6,9 +6,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from mixtura import GaussianMixture, MixtureClassifier
+from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MarginalFeatureSelector,
+    MixtureClassifier,
+    MixtureImputer,
+    NonnegativeMixtureClassifier,
+    RejectOption,
+    RelevanceVectorClassifier,
+    SparseMixtureClassifier,
+)
 from mixtura.objectives import Conditional
 
 X, Y = load_iris(return_X_y=True)
@@ -22,6 +36,31 @@ def refused(call, text, kind=ValueError):
 
 
 # ---- arguments of the constructor ----------------------------------------------------------------------------------
+
+QUICK = [
+    MixtureClassifier(1),
+    GaussianMixture(),
+    DiscriminativeMixtureClassifier(1, prior="default", max_iter=1),
+    HybridMixtureClassifier(1, n_epochs=1),
+    SparseMixtureClassifier(1, max_iter=1),
+    RelevanceVectorClassifier(max_iter=1),
+    NonnegativeMixtureClassifier(1, sparsity=0.0, max_iter=1),
+    AveragedMixture(n_estimators=1),
+    AveragedMixtureClassifier(n_estimators=1),
+    MixtureImputer(),
+    RejectOption(),
+    MarginalFeatureSelector(),
+]
+LABELS = ("unlabeled", "reject_label")  # any object may be a label
+EACH_ARGUMENT = [(model, name) for model in QUICK for name in model.get_params(deep=False) if name not in LABELS]
+
+
+@pytest.mark.parametrize(("model", "name"), EACH_ARGUMENT, ids=lambda part: str(part).partition("(")[0])
+@pytest.mark.parametrize("value", ["nonsense", object()], ids=["text", "object"])
+def test_every_argument_is_checked_also_where_it_has_no_effect(model, name, value):
+    with pytest.raises((ValueError, TypeError)):
+        clone(model).set_params(**{name: value}).fit(X[::5], Y[::5])
+
 
 ARGUMENTS = [
     ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),

@@ -109,6 +109,11 @@ def _listed(word: str, values: list[Any]) -> str:
     return f"{word} are {values}" if values else ""
 
 
+def verbosity(value: Any) -> None:
+    """Check `verbose`: a truth value or a level."""
+    count("verbose", int(value) if isinstance(value, bool) else value, 0)
+
+
 def rank(value: object, n_features: int) -> int | None:
     """Check the rank of low-rank covariances; None for "auto"."""
     if isinstance(value, str) and value == "auto":

@@ -64,11 +64,11 @@ class MixtureEstimator(Savable, DescribedMixture, BaseEstimator):
         return Product(inner, len(self.encoding_.numeric), self.encoding_.sizes)
 
     def _gaussian(self, n_features: int) -> Structure:
+        rank = checks.rank(self.rank, n_features)
         if not isinstance(self.covariance_type, str):
             if isinstance(self.covariance_type, Structure):
                 return self.covariance_type
             raise ValueError(_unknown_covariance(self.covariance_type))
-        rank = checks.rank(self.rank, n_features)
         if self.covariance_type not in COVARIANCES:
             raise ValueError(_unknown_covariance(self.covariance_type))
         return COVARIANCES[self.covariance_type](rank)

@@ -251,7 +251,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         with whole_fit(self):
             checks.switch("warm_start", self.warm_start)
             self._check_choice()
-            checks.count("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+            checks.verbosity(self.verbose)
             self._n_starts()
             objective = self._objective()
             self._requested_solver()
@@ -431,8 +431,9 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         """The requested structure; "auto" is full covariances until another one is selected."""
         if not is_auto(self.covariance_type):
             return super()._gaussian(n_features)
+        rank = checks.rank(self.rank, n_features)
         if self._goes_on and is_auto(self.n_components) and self.search_ is not None:
-            return COVARIANCES[self.search_.best.what["covariance_type"]](checks.rank(self.rank, n_features))
+            return COVARIANCES[self.search_.best.what["covariance_type"]](rank)
         return Full()
 
     @property

@@ -84,6 +84,7 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         with whole_fit(self):
             checks.one_of("method", self.method, ("mean", "draw"))
             checks.switch("add_indicator", self.add_indicator)
+            check_random_state(self.random_state)
             base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
             if not isinstance(base, GaussianMixture | AveragedMixture):
                 raise TypeError(f"estimator must be a GaussianMixture or an AveragedMixture; got {base!r}.")

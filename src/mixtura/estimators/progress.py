@@ -31,6 +31,7 @@ def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iter
     **samples : Source
         The training samples as `training`, and others by their name in messages.
     """
+    checks.verbosity(estimator.verbose)
     file = None
     if estimator.checkpoint is not None:
         checks.checkpoint(estimator.checkpoint)

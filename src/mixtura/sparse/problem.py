@@ -36,14 +36,13 @@ KERNELS = ("polynomial", "rbf", "precomputed")
 
 def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
     """The kernel given by the arguments; None for monomials and for precomputed values."""
+    degree, gamma = checks.count("degree", degree), checks.positive("gamma", gamma)
+    coef0 = checks.non_negative("coef0", coef0)
     if name == "polynomial":
-        kernel = Polynomial(
-            checks.count("degree", degree), checks.positive("gamma", gamma), checks.non_negative("coef0", coef0)
-        )
-        checks.powers(kernel.degree, kernel.gamma, kernel.coef0)
-        return kernel
+        checks.powers(degree, gamma, coef0)
+        return Polynomial(degree, gamma, coef0)
     if name == "rbf":
-        return RBF(checks.positive("gamma", gamma))
+        return RBF(gamma)
     return Custom(name) if callable(name) else None
 
 
