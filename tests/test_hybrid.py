@@ -240,6 +240,23 @@ def test_optuna_searches_the_settings():
     assert model.score(TEST, TEST_LABELS) > 0.8
 
 
+def test_tuning_refuses_other_estimators_and_studies_and_leaves_optuna_as_it_was():
+    optuna = pytest.importorskip("optuna")
+    before = optuna.logging.get_verbosity()
+    rows, labels = RIPLEY.tolist(), RIPLEY_LABELS
+    model = hybrid(n_epochs=1, covariance_type="low_rank", rank=1)
+    study = optuna.create_study(direction="maximize")
+    assert len(tune(model, rows, labels, n_trials=1, study=study).search_) == 1
+    assert optuna.logging.get_verbosity() == before
+    with pytest.raises(TypeError, match=r"^tune needs a HybridMixtureClassifier; got MixtureClassifier\.$"):
+        tune(MixtureClassifier(1), rows, labels)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"^study must be None or an optuna\.Study; got 3\.$"):
+        tune(model, rows, labels, study=3)
+    for options in ({}, {"directions": ["maximize", "maximize"]}):  # by default a study minimises
+        with pytest.raises(ValueError, match=r"^study must maximise one score; create it with .*'maximize'\)\.$"):
+            tune(model, rows, labels, study=optuna.create_study(**options))
+
+
 # ---- bad input ---------------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
 from mixtura import checks
@@ -45,7 +48,7 @@ def tune(
     n_trials : int, default=50
         Number of trials.
     study : optuna.Study, optional
-        A study to continue; None creates one from the `random_state` of the estimator.
+        A study to continue, with direction="maximize"; None creates one from the `random_state` of the estimator.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative sample weights.
     X_val : array-like of shape (n_validation, n_features), optional
@@ -58,8 +61,10 @@ def tune(
     model : HybridMixtureClassifier
         Fitted with the best parameters; `search_` holds all trials.
     """
+    if not isinstance(estimator, HybridMixtureClassifier):
+        raise TypeError(f"tune needs a HybridMixtureClassifier; got {type(estimator).__name__}.")
     checks.count("n_trials", n_trials)
-    study = _new_study(estimator) if study is None else study
+    study = _checked_study(study, estimator)
 
     def score(trial: Any) -> float:
         candidate: Any = clone(estimator)
@@ -74,7 +79,8 @@ def tune(
         trial.set_user_attr("log_loss", -best[-1])
         return best[0] + 1e-3 * max(best[-1], -1e2)  # errors first; log-losses between equal errors
 
-    study.optimize(score, n_trials=n_trials)
+    with _quiet(not estimator.verbose):
+        study.optimize(score, n_trials=n_trials)
     final: Any = clone(estimator)
     final.set_params(**_settings(study.best_params))
     final.fit(X, y, sample_weight, X_val, y_val)
@@ -88,14 +94,34 @@ def tune(
     return final
 
 
-def _new_study(estimator: HybridMixtureClassifier) -> Any:
+def _checked_study(study: Any, estimator: HybridMixtureClassifier) -> Any:
+    """The study to continue, or a new one."""
     try:
         import optuna
     except ImportError as error:
         raise ImportError("tune needs optuna; install it with: pip install 'mixtura[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.INFO if estimator.verbose else optuna.logging.WARNING)
+    if study is not None:
+        if not isinstance(study, optuna.Study):
+            raise TypeError(f"study must be None or an optuna.Study; got {study!r}.")
+        if study.directions != [optuna.study.StudyDirection.MAXIMIZE]:
+            raise ValueError("study must maximise one score; create it with optuna.create_study(direction='maximize').")
+        return study
     seed = estimator.random_state if isinstance(estimator.random_state, int) else None
-    return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+    with _quiet(not estimator.verbose):
+        return optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+
+
+@contextmanager
+def _quiet(quiet: bool) -> Iterator[None]:
+    """Warnings of Optuna only, or a line for each trial."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING if quiet else optuna.logging.INFO)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def _drawn(trial: Any, estimator: HybridMixtureClassifier, X: Any) -> dict[str, Any]:
@@ -107,7 +133,7 @@ def _drawn(trial: Any, estimator: HybridMixtureClassifier, X: Any) -> dict[str, 
     if estimator.discriminative == "margin":
         drawn["margin"] = trial.suggest_float("margin", *MARGINS, log=True)
     if estimator.covariance_type in ("low_rank", "low_rank_precision"):
-        drawn["rank"] = trial.suggest_int("rank", 1, max(1, min(LARGEST_RANK, X.shape[1] - 1)))
+        drawn["rank"] = trial.suggest_int("rank", 1, max(1, min(LARGEST_RANK, np.shape(X)[1] - 1)))
     return _settings(drawn)
 
 
