@@ -245,6 +245,21 @@ class TestInterruption:
         assert model.n_iter_ == n_kept
         assert model.predict(ripley[0]).shape == (120,)
 
+    def test_nothing_is_computed_after_an_interrupt_in_the_first_step(self, ripley, monkeypatch):
+        def interrupted(self, *arguments):
+            raise KeyboardInterrupt
+
+        def late(self, *arguments):
+            raise AssertionError("the posterior of all candidates takes long")
+
+        monkeypatch.setattr(SparseNewton, "step", interrupted)
+        monkeypatch.setattr(SparseNewton, "posterior", late)
+        model = SparseMixtureClassifier(**QUICK)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*ripley)
+        with pytest.raises(NotFittedError):
+            model.predict(ripley[0])
+
 
 class TestHardData:
     @pytest.mark.parametrize("scales", [(1.0, 1.0), (0.4, 2.0)], ids=["round", "long"])

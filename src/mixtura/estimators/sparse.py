@@ -329,6 +329,8 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
         """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
+        if result.outcome is Outcome.INTERRUPTED and not result.history:
+            raise KeyboardInterrupt  # nothing is learnt, and the posterior of all candidates takes long
         state, evidence, basis = problem.settled(result.mixture)
         state = replace(state, mixture=ordinary(state.mixture))
         state, self.log_evidence_ = solver.settled(state, evidence)
