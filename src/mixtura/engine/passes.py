@@ -30,6 +30,7 @@ from mixtura.engine.tuning import (
     FEW_KEPT_PARAMETERS,
     FEWEST_ROWS,
     ROW_MULTIPLE,
+    SMALL_PASS,
 )
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
@@ -52,8 +53,7 @@ class Chunk:
 
     @property
     def work(self) -> float:
-        n_components = self.components.stop - self.components.start
-        return (self.part.stop - self.part.start) * n_components * float(self.block.rows.shape[1]) ** 2
+        return work_of(self.part.stop - self.part.start, self.components, self.block.rows.shape[1])
 
     def load(self, dtype: torch.dtype | None) -> LoadedChunk:
         """Load the rows, converted to a precision if given."""
@@ -88,6 +88,11 @@ class Chunk:
         return None if weights is None else weights[chunk.index].to(dtype)
 
 
+def work_of(n_rows: int, components: slice, n_features: int) -> float:
+    """Approximate number of multiplications."""
+    return n_rows * (components.stop - components.start) * float(n_features) ** 2
+
+
 def chunks_of(
     block: Block,
     by_label: bool,
@@ -103,10 +108,10 @@ def chunks_of(
     Kernels for whole passes divide the rows of a group themselves.
     """
     n_scores = _arrays_of_scores(block, objective)
-    mixture, chunks = evaluator.given, []
-    for group in block.groups(by_label):
-        own = mixture.class_slices[group.label] if group.label is not None and group.label >= 0 else None
-        components = slice(0, evaluator.n_components) if own is None else own
+    groups, chunks = [(group, _components_of(group, evaluator)) for group in block.groups(by_label)], []
+    if sum(work_of(group.n_rows, own, evaluator.n_features) for group, own in groups) < SMALL_PASS:
+        n_threads = 1  # as in `share_out`: chunks for several threads would only be more and smaller
+    for group, components in groups:
         if fused is not None and group.n_rows and fused.serves(block, group):
             chunks.append(Chunk(block, group, slice(0, group.n_rows), components, fused))
             continue
@@ -130,6 +135,13 @@ def chunks_of(
             for start in range(0, group.n_rows, size)
         ]
     return chunks
+
+
+def _components_of(group: Group, evaluator: Evaluator) -> slice:
+    """The components that the rows of a group are evaluated with."""
+    if group.label is None or group.label < 0:
+        return slice(0, evaluator.n_components)
+    return evaluator.given.class_slices[group.label]
 
 
 def _arrays_of_scores(block: Block, objective: Objective | None) -> int:
