@@ -29,6 +29,7 @@ from mixtura.nonnegative.mixture import (
     LabeledRows,
     LogLinearMixture,
     labeled_rows,
+    rows_per_chunk,
     smoothed_likelihood,
 )
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
@@ -245,9 +246,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         shifts, scales = column_units(features, weights)
         scaled = scaled_columns(features, shifts, scales)
         n_bases = self.n_components if self.shared else self.n_components * n_classes
-        step = max(1, checks.memory_limit(self.memory_limit) // (SCRATCH_PER_VALUE * n_bases))
-        kept_out = self._held_out(labels, weights, splitter)
-        device = features.device
+        kept_out, device = self._held_out(labels, weights, splitter), features.device
+        step = rows_per_chunk(n_bases, features.shape[1], checks.memory_limit(self.memory_limit), device)
         labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
 
         def part(chosen: Tensor) -> LabeledRows:
