@@ -116,7 +116,8 @@ def test_json_has_the_facts(capsys):
     assert re.findall(r"Column '(\w+)'", " ".join(facts["notes"])) == ["id", "name", "deck"]
 
 
-def test_a_budget_that_is_too_short_is_said(capsys):
+def test_a_budget_that_is_too_short_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(fitting, "SHORTEST", 1e-9)  # in the usual one a fast machine compares two candidates
     passengers().to_csv("table.csv", index=False)
     code, out, _ = run(capsys, "fit", "table.csv", "--target", "survived", "--budget", "0.001s", "--json")
     facts = json.loads(out)
