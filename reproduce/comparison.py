@@ -354,11 +354,9 @@ def orders(folder: Path) -> str:
 def epochs_of_recipe(folder: Path) -> str:
     """How long the heads were trained with the paper's recipe."""
     files = (f"heads_published_{name}.json" for name in HEAD_COLUMNS.values())
-    epochs = sorted({run["epochs"] for file in files for run in read(folder, file).get("runs", [])})
-    words = f"{' to '.join(str(count) for count in dict.fromkeys((epochs[0], epochs[-1])))} epochs" if epochs else ""
-    return (
-        f"{words} of training instead of the paper's 100, with a constant learning rate." if epochs[:1] < [100] else ""
-    )
+    fewest = min((run["epochs"] for file in files for run in read(folder, file).get("runs", [])), default=100)
+    words = f"{fewest} epochs of training instead of the paper's 100, with a constant learning rate."
+    return words if fewest < 100 else ""
 
 
 BLOCKS = (

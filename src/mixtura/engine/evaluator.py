@@ -158,10 +158,8 @@ class Evaluator:
         spread = (weights * coefficients.phi(frame.radii.unsqueeze(1))[:, 0]).norm(dim=1).amax()
         if not float(spread) <= kernels.MOST_SPREAD or self.smallest < LEAST_LOG_WEIGHT:
             return None
-        all_pairs = shared is QUADRATICS
-        first, second, _ = triangle(self.n_features, weights.device) if all_pairs else (slice(None), slice(None), None)
         return kernels.SplitCoefficients.of(
-            weights, coefficients.bias, frame.centre, frame.radii, first, second, all_pairs, self.device
+            weights, coefficients.bias, frame.centre, frame.radii, shared is QUADRATICS, self.device
         )
 
     def log_joint(

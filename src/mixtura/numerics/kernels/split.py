@@ -73,8 +73,6 @@ class SplitCoefficients:
         bias: Tensor,
         centre: Tensor,
         radii: Tensor,
-        first: Tensor,
-        second: Tensor,
         all_pairs: bool,
         device: torch.device,
     ) -> SplitCoefficients:
@@ -87,10 +85,8 @@ class SplitCoefficients:
         bias : Tensor of shape (K,)
         centre : Tensor of shape (D,)
         radii : Tensor of shape (D,)
-        first, second : Tensor of shape (P - D,)
-            The factors of the products.
         all_pairs : bool
-            Whether these are all pairs i <= j, and not squares alone.
+            Whether products are of all pairs i <= j, and not squares alone.
         device : torch.device
             That of the rows; the other arguments are on any one device, in double precision.
         """
@@ -98,7 +94,9 @@ class SplitCoefficients:
         k, q = padded_sizes(n_components, n_columns + 1)
         exponents = torch.frexp(radii).exponent.clamp_min(-100)  # scales fit single precision
         scale = torch.ldexp(torch.full_like(radii, LARGEST), -exponents)
-        units = torch.cat((scale * LARGEST, scale[first] * scale[second], scale.new_full((1,), LARGEST**2)))
+        first, second = pairs_of(size, all_pairs, n_columns + 1, weights.device)
+        of_values = torch.nn.functional.pad(scale, (0, 1), value=LARGEST)
+        units = of_values[first] * of_values[second]
         scaled = weights.new_zeros(k, q)
         scaled[:n_components, :n_columns] = weights * (SCORE_UNIT / units[:-1])
         high = scaled.half()
