@@ -24,8 +24,7 @@ def listing() -> str:
     width = max(map(len, TABLES))
     lines = [f"{name:{width}}  {table.paper}: {table.title}" for name, table in TABLES.items()]
     others = {"fetch": "download the public data sets into the data folder",
-              "render": "write all Markdown files and pages from the JSON files",
-              "note": "TABLE WORDS: say why results older than the code are kept"}  # fmt: skip
+              "render": "write all Markdown files and pages from the JSON files"}  # fmt: skip
     return "\n".join([*lines, *(f"{name:{width}}  {text}" for name, text in others.items())])
 
 
@@ -49,12 +48,11 @@ def compute(table: Table, options: Options, fresh: bool) -> None:
         raise
     for file in files:
         if file.exists():
-            stamps.add_stamp(file, before.get(file, []), table.sources)
+            stamps.add_stamp(file, before.get(file, []))
         if fresh:
             earlier(file).unlink(missing_ok=True)
     table.render(options.out)
     if options.out.resolve() == stamps.RESULTS:
-        stamps.drop_notes(table.results)
         render_pages_of_all_tables()
 
 
@@ -146,15 +144,6 @@ def fetch(parser: argparse.ArgumentParser) -> None:
         parser.exit(1, f"{failed} of {len(PUBLIC)} data sets were not fetched\n")
 
 
-def note(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    name, text = (words[0] if words else ""), " ".join(words[1:])
-    if name not in TABLES or not text:
-        parser.error("a note needs a table and words: python -m reproduce note TABLE WORDS")
-    for file in TABLES[name].results:
-        if (stamps.RESULTS / file).exists():
-            stamps.add_note(file, text, TABLES[name].sources)
-
-
 def positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -175,10 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m reproduce", description=__doc__, epilog=listing(), formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "table", choices=[*TABLES, "fetch", "render", "note"], metavar="TABLE", help="one of those below"
-    )
-    parser.add_argument("words", nargs="*", metavar="WORDS", help="of a note: the table and the text")
+    parser.add_argument("table", choices=[*TABLES, "fetch", "render"], metavar="TABLE", help="one of those below")
     parser.add_argument("--fresh", action="store_true", help="compute all runs again")
     parser.add_argument(
         "--seeds", type=positive, metavar="N", help="number of seeds, splits or repetitions; default: as committed"
@@ -195,8 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a small version that only shows that the script runs")
     options = parser.parse_args(arguments)
-    if options.words and options.table != "note":
-        parser.error(f"{options.table} takes no words; got {' '.join(options.words)}")
     if options.quick and options.out.resolve() == stamps.RESULTS:
         parser.error("--quick needs --out FOLDER: its figures mean nothing and must not replace results")
     if options.data is not None:
@@ -205,8 +189,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         render()
     elif options.table == "fetch":
         fetch(parser)
-    elif options.table == "note":
-        note(parser, options.words)
     else:
         if not options.quick:
             check_data(parser, options.table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reproduce import stamps
 from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
 from reproduce.stamps import RESULTS
@@ -27,12 +26,10 @@ Every table of the five papers that mixtura implements can be computed again fro
 has them. `--out FOLDER` writes elsewhere than in `results/`. `--quick` runs a small version that only shows that a
 script works; the tests run it for every table on generated data.
 
-Every JSON file starts with stamps: the version of mixtura and a digest of the code of the method (without docstrings
-and comments). Without `--fresh` runs that a file holds already are kept, so that a file can have several stamps. With
-`--fresh` earlier results stay in FILE.before until the run has ended; one that fails at once leaves them in place, and
-results of other tables in the same file are kept. Results that are older than the code have a note in
-[notes.json](notes.json); `tests/test_reproduce.py` checks this, and that each page equals what its JSON file renders
-to.
+Every JSON file starts with stamps: the versions of mixtura, torch and Python. Without `--fresh` runs that a file holds
+already are kept, so that a file can have several stamps. With `--fresh` earlier results stay in FILE.before until the
+run has ended; one that fails at once leaves them in place, and results of other tables in the same file are kept.
+`tests/test_reproduce.py` checks that each page equals what its JSON file renders to.
 
 Settings are chosen on training or validation samples only. Where a candidate entered a search after a test figure had
 been seen, the page of the table says so.
@@ -71,15 +68,6 @@ def entry(name: str, table: Table) -> list[str]:
     data = ", ".join(SOURCES[key].file for key in table.data)
     cells = [f"`{name}`", table.title, links, data, table.device, table.minutes, table.deviations]
     return ["| " + " | ".join(cells) + " |"]
-
-
-def older(table: Table) -> list[str]:
-    """Notes on results of a table that are older than the code."""
-    notes, lines = stamps.notes(), []
-    for file in table.results:
-        for code, words in notes.get(file, {}).items():
-            lines.append(f"| {file} | {code} | {words} |")
-    return lines
 
 
 # Commands that compute the figures that a published table lacks, with one seed, and their minutes on an H200, estimated
@@ -147,8 +135,6 @@ def text() -> str:
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
         lines += [*not_computed(), "", *without_results(), COMMANDS_OF, "", *commands(), MERGE]
-    lines += ["## Results older than the code", "", "| file | code | note |", "|---|---|---|"]
-    lines += list(dict.fromkeys(line for table in TABLES.values() for line in older(table)))
     return "\n".join(lines) + "\n"
 
 

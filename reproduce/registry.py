@@ -55,9 +55,9 @@ SOURCES = {
 class Table:
     """A table or figure of a paper, or a comparison that settled a default.
 
-    `run` and `pages` are functions of modules of this package, as "module:function". `sources` are the files and
-    folders of src/mixtura whose code the figures depend on. `minutes` are of a complete run with the device named.
-    `entries` are those of a result file that several tables share; "" stands for all that no other table names.
+    `run` and `pages` are functions of modules of this package, as "module:function". `minutes` are of a
+    complete run with the device named. `entries` are those of a result file that several tables share; "" stands for
+    all that no other table names.
     """
 
     paper: str
@@ -65,7 +65,6 @@ class Table:
     run_by: str
     pages_by: str
     results: tuple[str, ...]
-    sources: tuple[str, ...]
     data: tuple[str, ...]
     device: str
     minutes: str
@@ -90,29 +89,21 @@ def _function(path: str) -> Callable:
     return getattr(import_module(f"reproduce.{module}"), name)
 
 
-GENERATIVE = ("model", "covariances", "priors", "solvers/em.py", "solvers/loop.py", "init/starts.py")
-SPARSE = ("sparse", "estimators/sparse.py")
-AVERAGED = ("estimators/averaged.py", "estimators/averaged_classifier.py")
-HYBRID = (*GENERATIVE, "objectives", "solvers/gradient.py", "solvers/unconstrained.py")
-SELECTION = ("selection", "estimators/classifier.py")
-
 TABLES = {
     "ot95-table1": Table(
         "OT95", "Table 1, two circularly arranged classes", "regularised:toy", "regularised:pages",
-        ("regularised_toy.json",), (*GENERATIVE, *SELECTION, *AVERAGED), ("generated",), "CPU", "1",
+        ("regularised_toy.json",), ("generated",), "CPU", "1",
         "The geometry is not published; `make_rings` is about as difficult. Averages have 20 members. The paper gives "
         "standard deviations over 20 repetitions.",
     ),
     "ot95-table2": Table(
         "OT95", "Table 2, BUPA liver disorders", "regularised:bupa", "regularised:pages",
-        ("regularised_bupa.json",), (*GENERATIVE, *SELECTION, *AVERAGED, "model/warp.py"), ("bupa",),
+        ("regularised_bupa.json",), ("bupa",),
         "CPU", "3",
         "100 random splits instead of one; 5 components per class (not published); inputs standardised.",
     ),
     "kjo03": Table(
         "KJO03", "Tables 2 and 3", "discriminative:compute", "discriminative:pages", ("discriminative.json",),
-        ("model", "covariances/diagonal.py", "priors", "objectives/likelihood.py", "solvers/baum_welch.py",
-         "solvers/unconstrained.py", "estimators/discriminative.py"),
         ("ripley", "pima", "vowels", "mnist", "generated"), "CPU; GPU for digits with all images", "300",
         "TIMIT (d-t, iy-ih) is licensed and absent. Waveform is generated (20 sets). Digits are MNIST at 16 x 16 by "
         "averaging. The rows of the vowel data are not those of the paper, which are not known. Penalties take the "
@@ -124,79 +115,79 @@ TABLES = {
     ),
     "lzz06-table1": Table(
         "LZZ06", "Table 1, CBCL faces", "nonnegative:run_cbcl", "nonnegative:pages", ("cbcl.json", "cbcl_choice.json"),
-        ("nonnegative", "estimators/nonnegative.py"), ("cbcl",), "CPU", "90",
+        ("cbcl",), "CPU", "90",
         "The published test set is absent: 472 faces and 2048 non-faces of the training part are held out, so that the "
         "columns of the paper are of other, harder images. Random starts, since the published start (all weights "
         "equal) never moves.",
     ),
     "lzz06-table2": Table(
         "LZZ06", "Table 2, USPS digits", "nonnegative:run_usps", "nonnegative:pages", ("usps.json", "usps_choice.json"),
-        ("nonnegative", "estimators/nonnegative.py"), ("usps",), "CPU", "90",
+        ("usps",), "CPU", "90",
         "500 training digits per class, drawn once; which ones the paper drew is not known.",
     ),
     "lzz06-speed": Table(
         "LZZ06", "speed of the solvers", "nonnegative:run_speed", "nonnegative:pages", ("nonnegative_speed.json",),
-        ("nonnegative",), ("usps",), "CPU", "2", "Not in the paper.",
+        ("usps",), "CPU", "2", "Not in the paper.",
     ),
     "rptp18-table1": Table(
-        "RPTP18", "Table 1, hybrid training", "hybrid_plan:table_one", "hybrid_tables:pages", ("hybrid.json",), HYBRID,
+        "RPTP18", "Table 1, hybrid training", "hybrid_plan:table_one", "hybrid_tables:pages", ("hybrid.json",),
         ("mnist", "cifar"), "GPU", "240",
         "Basic, Rotated and Random are drawn again from MNIST; Background and Rotated Background need images that are "
         "not published with them; TIMIT is licensed; CIFAR-10 has its 50 principal components alone. The paper "
         "searches settings with 100 trials of Bayesian optimisation; trials here are counted in the page.",
     ),
     "rptp18-table2": Table(
-        "RPTP18", "Table 2, few labels", "hybrid_plan:table_two", "hybrid_tables:pages", ("hybrid.json",), HYBRID,
+        "RPTP18", "Table 2, few labels", "hybrid_plan:table_two", "hybrid_tables:pages", ("hybrid.json",),
         ("mnist",), "GPU", "30",
         "Five labeled subsets instead of one. The rows with label spreading are not in the paper.", ("few labels",),
     ),
     "rptp18-figure3": Table(
         "RPTP18", "Figure 3, missing values", "hybrid_plan:figure_three", "hybrid_tables:pages", ("hybrid.json",),
-        HYBRID, ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.", ("missing", "missing speed"),
+        ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.", ("missing", "missing speed"),
     ),
     "rptp18-figures": Table(
         "RPTP18", "Figures 1, 2 and 3c", "hybrid_figures:compute", "hybrid_figures:pages", ("hybrid_figures.json",),
-        HYBRID, ("mnist",), "GPU", "10",
+        ("mnist",), "GPU", "10",
         "Figure 2 draws samples of 50 principal components, mapped back to pixels. Figure 3b needs TIMIT.",
     ),
     "hu21-table1": Table(
         "HU21", "Table 1, errors and numbers of weights", "sparse_table:compute", "sparse_table:pages",
-        ("sparse_table.json",), SPARSE, ("ripley", "ratsch"), "CPU", "20",
+        ("sparse_table.json",), ("ripley", "ratsch"), "CPU", "20",
         "Splits 1 to 10 where the paper has 100 (Banana: the 80 distinct ones); no mixture of Gaussian processes, for "
         "which there is no public code. Inputs are scaled to unit variance and divided by the root of their number.",
     ),
     "hu21-appendix-b": Table(
         "HU21", "Appendix B, initial numbers of components", "sparse_components:compute", "sparse_components:pages",
-        ("sparse_components.json",), SPARSE, ("generated",), "CPU", "1", "Five drawn sets instead of one.",
+        ("sparse_components.json",), ("generated",), "CPU", "1", "Five drawn sets instead of one.",
     ),
     "hu21-table2": Table(
         "HU21", "Table 2, heads of networks, our recipe", "heads:compute", "head_report:pages",
         (*(f"heads_{name}.json" for name in ("mnist_2", "mnist_10", "fashion_10", "density", "small_density")),
          *(f"heads_select_{name}.json" for name in ("mnist_2", "mnist_10", "fashion_10"))),
-        ("nn",), ("mnist", "fashion"), "GPU", "25",
+        ("mnist", "fashion"), "GPU", "25",
         "Batch normalisation, dropout, augmentation and a one-cycle schedule, the same for all heads, are ours; "
         "CIFAR-10, CIFAR-100 and ImageNet are absent.",
     ),
     "hu21-table2-published": Table(
         "HU21", "Table 2, heads of networks, the paper's recipe", "heads_published:compute", "head_report:pages",
         tuple(f"heads_published_{name}.json" for name in ("mnist_2", "mnist_10", "fashion_10")),
-        ("nn",), ("mnist", "fashion"), "GPU", "30",
+        ("mnist", "fashion"), "GPU", "30",
         "The committed runs have 19 of the 100 epochs. Strength of L1 (1e-3) and the margin (2) are not published; "
         "three poolings as in the authors' program; CIFAR-10, CIFAR-100 and ImageNet are absent.",
     ),
     "sparse-settings": Table(
         "HU21", "settings of sparse learning, by folds of training rows", "sparse_settings:compute",
-        "sparse_settings:pages", ("sparse_settings.json",), SPARSE, ("ripley", "ratsch"), "CPU", "60",
+        "sparse_settings:pages", ("sparse_settings.json",), ("ripley", "ratsch"), "CPU", "60",
         "Not in the paper; no test row is read.",
     ),
     "sparse-simulations": Table(
         "HU21", "defaults of sparse learning, on simulated sets", "sparse_simulations:compute",
-        "sparse_simulations:pages", ("sparse_simulations.json",), SPARSE, ("generated", "ripley", "ratsch"), "CPU",
+        "sparse_simulations:pages", ("sparse_simulations.json",), ("generated", "ripley", "ratsch"), "CPU",
         "300", "Not in the paper; no test row is read.",
     ),
     "sparse-calibration": Table(
         "HU21", "calibration of sparse mixtures", "sparse_calibration:compute", "sparse_calibration:pages",
-        ("sparse_calibration.json",), SPARSE, ("ripley", "ratsch"), "CPU", "1", "Not in the paper.",
+        ("sparse_calibration.json",), ("ripley", "ratsch"), "CPU", "1", "Not in the paper.",
     ),
 }  # fmt: skip
 

@@ -48,42 +48,14 @@ def test_every_result_belongs_to_a_table():
     assert {file for table in TABLES.values() for file in table.results} >= set(FILES)
 
 
-@with_results
-@pytest.mark.parametrize("name", TABLES)
-def test_results_older_than_the_code_have_a_note(name):
-    table = TABLES[name]
-    for file in table.results:
-        if (stamps.RESULTS / file).exists():
-            codes = {stamp["code"] for stamp in stamps.stamps_of(stamps.RESULTS / file)}
-            noted = set(stamps.notes().get(file, {}))
-            older = codes - noted - {stamps.digest(table.sources)}
-            assert not older, (
-                f"{file} was computed with code {', '.join(older)} of {', '.join(table.sources)}, which has changed. "
-                f"Run python -m reproduce {name} --fresh, or python -m reproduce note {name} and words on why not."
-            )
-
-
-@with_results
-def test_notes_are_of_stamps_that_exist():
-    for file, codes in stamps.notes().items():
-        known = {stamp["code"] for stamp in stamps.stamps_of(stamps.RESULTS / file)}
-        assert set(codes) <= known, f"notes.json has a note on {file} for code that computed none of it"
-
-
-def test_a_digest_ignores_docstrings_and_comments():
-    text = '"""Words."""\n# why\ndef f():\n    """More words."""\n\n    return 1  # kept\n'
-    assert stamps.code_lines(text) == ["def f():", "    return 1  # kept"]
-
-
 def test_a_resumed_result_keeps_its_stamps(tmp_path):
     path = tmp_path / "figures.json"
     path.write_text('{"runs": {}}')
     before = stamps.stamps_of(path)
-    stamps.add_stamp(path, before, ["nonnegative"])
-    codes = [stamp["code"] for stamp in stamps.stamps_of(path)]
-    assert codes == [stamps.UNSTAMPED, stamps.digest(["nonnegative"])]
-    stamps.add_stamp(path, [], ["nonnegative"])  # a fresh run
-    assert [stamp["code"] for stamp in stamps.stamps_of(path)] == codes[1:]
+    stamps.add_stamp(path, before)
+    assert stamps.stamps_of(path) == [{"code": stamps.UNSTAMPED}, stamps.stamp()]
+    stamps.add_stamp(path, [])  # a fresh run
+    assert stamps.stamps_of(path) == [stamps.stamp()]
 
 
 # ---- every script on generated data ----------------------------------------------------------------------------------
@@ -135,7 +107,7 @@ def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeyp
     files = [file for file in TABLES[name].results if (tmp_path / file).exists()]
     assert files
     for file in files:
-        assert stamps.stamps_of(tmp_path / file)[-1]["code"] == stamps.digest(TABLES[name].sources)
+        assert stamps.stamps_of(tmp_path / file)[-1] == stamps.stamp()
     for file, text in TABLES[name].pages(tmp_path).items():
         assert (tmp_path / file).read_text() == text
         assert "nan" not in text, text
@@ -208,20 +180,6 @@ def test_rules_that_are_measured_again_are_not_kept(tmp_path, monkeypatch):
     assert list(table.known) == [("other", "8", "0")]
     assert table.machine["processor"] == "abacus"
     assert "python" in table.machine['rows "old":']
-
-
-@with_results
-def test_a_note_is_of_older_code_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(stamps, "NOTES", tmp_path / "notes.json")
-    monkeypatch.setattr(stamps, "RESULTS", tmp_path)
-    (tmp_path / "notes.json").write_text("{}")
-    (tmp_path / "cbcl.json").write_text('{"rows": []}')
-    stamps.add_stamp(tmp_path / "cbcl.json", [{"code": "older"}], TABLES["lzz06-table1"].sources)
-    main(["note", "lzz06-table1", "Computed", "before", "an", "edit."])
-    assert stamps.notes() == {"cbcl.json": {"older": "Computed before an edit."}}
-    stamps.add_stamp(tmp_path / "cbcl.json", [], TABLES["lzz06-table1"].sources)  # computed again
-    stamps.drop_notes(["cbcl.json", "cbcl_choice.json"])
-    assert stamps.notes() == {}
 
 
 def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
@@ -311,7 +269,7 @@ def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results,
     monkeypatch.setattr(registry, "_function", lambda path: run if path == TABLES[table].run_by else lambda folder: {})
     compute(TABLES[table], Options(results), fresh=True)
     assert set(of(results)) - {"stamps"} == {*kept, "added"}
-    assert [stamp["code"] for stamp in of(results)["stamps"]] == ["older", stamps.digest(TABLES[table].sources)]
+    assert of(results)["stamps"] == [{"code": "older"}, stamps.stamp()]
     assert not list(results.glob("*.before"))
 
 
@@ -322,12 +280,8 @@ def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results,
         (["ot95-table1", "--seeds", "0"], "argument --seeds: must be at least 1; got 0"),
         (["ot95-table1", "--jobs", "-1"], "argument --jobs: must be at least 1; got -1"),
         (["ot95-table1", "--device", "abacus"], "argument --device: abacus cannot be used"),
-        (["ot95-table1", "again"], "ot95-table1 takes no words; got again"),
         (["ot95-table1", "--quick"], "--quick needs --out FOLDER"),
         (["ot95-table1", "--quick", "--out", "reproduce/results"], "--quick needs --out FOLDER"),
-        (["note"], "a note needs a table and words"),
-        (["note", "kjo03"], "a note needs a table and words"),
-        (["note", "hu21", "Old."], "a note needs a table and words"),
         (["ot95-table2"], "ot95-table2 needs data files; {folder} lacks\n  bupa.npz: python -m reproduce fetch\n"),
         (["lzz06-table1"], "  cbcl_faces.npz: from its source, MIT CBCL Face Database 1, training part\n"),
         (["ot95-table2", "--quick", "--out", "{folder}"], "ot95-table2 stopped: bupa.npz was not found: {folder}"),
