@@ -159,6 +159,29 @@ def test_shrinkage_draws_means_to_those_of_their_class(rng):
     assert_close(held, means, 1e-2)
 
 
+def test_a_prior_may_have_features_in_any_units(rng):
+    """Correlations decide whether a matrix is positive definite: raw eigenvalues of this one are negative."""
+    scales = np.geomspace(1e-17, 1.0, 40)
+    rows = rng.normal(size=(60, 40))
+    matrix = np.cov(rows.T) * scales * scales[:, None]
+    assert np.linalg.eigvalsh(matrix)[0] < 0
+    assert_close(Conjugate(1.0, matrix).variances, matrix)
+    upper = matrix.copy()
+    upper[0, 1] += 1e-30  # less than the rounding of the other entries, but as large as this one
+    with pytest.raises(ValueError, match="symmetric"):
+        Conjugate(1.0, upper)
+
+
+def test_the_default_fits_columns_that_hardly_vary(rng):
+    """Fewer samples than features, and a few columns of 1e-17: the pooled covariance is a valid prior."""
+    X, y = rng.normal(size=(60, 101)), np.arange(60) % 3
+    X[:, :5] *= 1e-17
+    X[:, 5:10] += y[:, None]
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    assert model.score(X, y) > 0.9
+
+
 REFUSED = [
     (lambda: Conjugate(0.0, [1.0]), "strength must be a number above 0; got 0.0."),
     (lambda: Conjugate(-2, [1.0]), "strength must be a number above 0; got -2."),
@@ -171,8 +194,12 @@ REFUSED = [
     ),
     (
         lambda: Conjugate(1.0, [[1.0, 2.0], [2.0, 1.0]]),
-        "variances must be a positive definite matrix; its smallest eigenvalue is -1. Pass variances (D,) only, or "
-        "add to the diagonal.",
+        "variances must be a positive definite matrix; the smallest eigenvalue of its correlations is -1. Pass "
+        "variances (D,) only, or add to the diagonal.",
+    ),
+    (
+        lambda: Conjugate(1.0, [[1.0, 0.0], [0.0, -2.0]]),
+        "the diagonal of variances must be above 0; the smallest is -2.",
     ),
     (
         lambda: Conjugate(1.0, [[1.0, 0.5], [0.0, 1.0]]),

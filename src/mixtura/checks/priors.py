@@ -26,17 +26,21 @@ def scale_matrix(name: str, value: Any) -> Tensor:
         raise ValueError(
             f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(values)}."
         )
+    variances = values if values.ndim == 1 else values.diagonal()
+    if not bool((variances > 0).all()):
+        named = name if values.ndim == 1 else f"the diagonal of {name}"
+        raise ValueError(f"{named} must be above 0; the smallest is {float(variances.min()):g}.")
     if values.ndim == 1:
-        if not bool((values > 0).all()):
-            raise ValueError(f"{name} must be above 0; the smallest is {float(values.min()):g}.")
         return values
-    if not torch.allclose(values, values.T, rtol=1e-6, atol=0.0):
+    scales = variances.sqrt()  # correlations have no units, so that features of any size are judged alike
+    correlations = values / scales / scales.unsqueeze(-1)
+    if not torch.allclose(correlations, correlations.T, rtol=0.0, atol=1e-6):
         raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
-    smallest = float(torch.linalg.eigvalsh(values)[0])
-    if not smallest > 0:
+    if int(torch.linalg.cholesky_ex(correlations)[1]):
+        smallest = float(torch.linalg.eigvalsh(correlations)[0])
         raise ValueError(
-            f"{name} must be a positive definite matrix; its smallest eigenvalue is {smallest:g}. Pass variances (D,) "
-            "only, or add to the diagonal."
+            f"{name} must be a positive definite matrix; the smallest eigenvalue of its correlations is {smallest:g}. "
+            "Pass variances (D,) only, or add to the diagonal."
         )
     return values
 
