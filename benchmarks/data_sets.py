@@ -12,6 +12,7 @@ from sklearn import datasets as bundled
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from mixtura import datasets
+from reproduce.data import load
 
 MOST_TEST_SAMPLES = 1000
 N_FOLDS = 5  # of exported data sets
@@ -123,16 +124,16 @@ def _bundled(name: str) -> Callable[[int], Split]:
 
 def _ratsch(name: str) -> Callable[[int], Split]:
     def split(seed: int) -> Split:
-        data = datasets.load_ratsch(name)
+        data = load(f"ratsch_{name}")
         train, test = data.train[seed % len(data.train)], data.test[seed % len(data.test)][:MOST_TEST_SAMPLES]
         return Split(data.X[train], data.y[train], data.X[test], data.y[test])
 
     return split
 
 
-def _published(load: Callable[[], object], n_train: int | None) -> Callable[[int], Split]:
+def _published(name: str, n_train: int | None) -> Callable[[int], Split]:
     def split(seed: int) -> Split:
-        data = load()
+        data = load(name)
         rng = np.random.default_rng(seed)
         X, y = _flat(data.X_train), data.y_train
         X_test, y_test = _flat(data.X_test), data.y_test
@@ -150,14 +151,14 @@ def _flat(X: np.ndarray) -> np.ndarray:
 
 
 def _vowels(seed: int) -> Split:
-    data = datasets.load_peterson_barney()
+    data = load("peterson_barney")
     speakers = np.random.default_rng(seed).permutation(np.unique(data.speaker))
     train = np.isin(data.speaker, speakers[:50])
     return Split(data.X[train], data.y[train], data.X[~train], data.y[~train])
 
 
 def _bupa(seed: int) -> Split:
-    data = datasets.load_bupa()
+    data = load("bupa")
     return stratified(data.X, data.y, 230, seed)
 
 
@@ -170,8 +171,8 @@ def splits() -> dict[str, Callable[[int], Split]]:
     """Name -> a function from a seed to a split; the first five numbers of training samples are published ones."""
     makers: dict[str, Callable[[int], Split]] = {name: _bundled(name) for name in BUNDLED}
     makers |= {f"ratsch {name}": _ratsch(name) for name in RATSCH}
-    makers |= {"pima": _published(datasets.load_pima, None), "synth": _published(datasets.load_ripley, None)}
-    makers |= {"bupa": _bupa, "vowels": _vowels, "usps": _published(datasets.load_usps, 1000)}
+    makers |= {"pima": _published("pima", None), "synth": _published("ripley", None)}
+    makers |= {"bupa": _bupa, "vowels": _vowels, "usps": _published("usps", 1000)}
     for name in GENERATORS:
         for n_train in (50, 200, 1000):
             makers[f"{name} {n_train}"] = _generated(name, n_train)

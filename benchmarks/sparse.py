@@ -28,13 +28,14 @@ import numpy as np
 import torch
 
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
-from mixtura.datasets import load_ratsch, make_ripley
+from mixtura.datasets import make_ripley
 from mixtura.objectives import class_log_joint
 from mixtura.solvers import run
 from mixtura.sparse.kernels import Polynomial, standard_scaling
 from mixtura.sparse.newton import SparseNewton, starting_state
 from mixtura.sparse.problem import make_problem, starting_responsibilities
-from reproduce.sparse_table import done, home, machine, run_one, splits
+from reproduce.data import load
+from reproduce.sparse_table import done, machine, run_one, splits
 
 RESULTS = Path(__file__).parent / "results"
 WIDTHS = [0.5, 1.0, 2.0, 4.0]
@@ -122,7 +123,7 @@ def parted(name: str, n_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     if name == "ripley":
         X, y = make_ripley(2500, random_state=0)
     else:
-        data = load_ratsch(name, home())
+        data = load(f"ratsch_{name}")
         X, y = data.X, (data.y > 0).astype(int)
     order = np.random.default_rng(0).permutation(len(X))
     X, y = X[order], y[order]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from mixtura.datasets.downloads import PUBLIC, download_into
 from reproduce import stamps
+from reproduce.data import PUBLIC, download_into
 from reproduce.options import Options
 from reproduce.registry import SOURCES, TABLES, Source, Table, entries_of_others
 

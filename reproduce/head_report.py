@@ -188,7 +188,7 @@ def draw(results: Path, images: Path) -> None:
     """Figure 5 of HU21 and the same features moving, from heads_features.npz."""
     import matplotlib.pyplot as plt
 
-    from mixtura.plotting import plot_features, save_moving_features
+    from reproduce.figures import plot_features, save_moving_features
 
     features = dict(np.load(results / "heads_features.npz"))
     figure, axes = plt.subplots(2, 2, figsize=(7.5, 7), layout="constrained")

@@ -29,7 +29,7 @@ import torch
 
 import mixtura
 from mixtura import MixtureClassifier
-from mixtura.datasets import load_fashion_mnist, load_mnist
+from reproduce import data
 from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
 from reproduce.options import Options
 from reproduce.stamps import RESULTS, write_json
@@ -98,7 +98,7 @@ TRADEOFFS = (0.05, 0.3)
 
 def load(name: str, device: str, n_rows: int | None) -> tuple[Data, Data]:
     """Training and test images on the device, or the first of them."""
-    bunch = {"mnist": load_mnist, "fashion_mnist": load_fashion_mnist}[name]()
+    bunch = data.load(name)
     return tuple(  # pyright: ignore[reportReturnType]
         Data(
             torch.from_numpy(bunch[f"X_{part}"][:n_rows]).reshape(-1, 1, 28, 28).to(device),

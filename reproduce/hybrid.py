@@ -26,7 +26,6 @@ import torch
 import mixtura
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
-from mixtura.datasets import load_cifar10_pca50, load_mnist
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
@@ -37,6 +36,7 @@ from mixtura.priors import Conjugate
 from mixtura.selection.scores import classification_score
 from mixtura.solvers import Gradient, HeldOut, Problem, run
 from mixtura.solvers.unconstrained import Units
+from reproduce.data import load
 from reproduce.options import Options
 from reproduce.stamps import RESULTS as FOLDER
 
@@ -168,7 +168,7 @@ def split(rows: torch.Tensor, labels: torch.Tensor, sizes: tuple[int, int, int])
 
 def pixels() -> dict[str, Any]:
     """MNIST: the first 50000 train, the last 10000 of the training part validate."""
-    data = load_mnist()
+    data = load("mnist")
     rows = np.concatenate([data.X_train, data.X_test]).reshape(-1, 784) / 255.0
     labels = np.concatenate([data.y_train, data.y_test]).astype(np.int64)
     n_train, n_validation = len(data.y_train), len(data.y_train) // 6
@@ -178,7 +178,7 @@ def pixels() -> dict[str, Any]:
 
 def cifar() -> dict[str, Any]:
     """50 principal components of CIFAR-10, each divided by its standard deviation; the last 10000 validate."""
-    data = load_cifar10_pca50()
+    data = load("cifar10_pca50")
     rows = torch.from_numpy(np.concatenate([data.X_train, data.X_test]).astype(np.float64)).to(RUN.device)
     labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(RUN.device)
     n_train, n_validation = len(data.y_train), len(data.y_train) // 5

@@ -29,8 +29,8 @@ from sklearn.preprocessing import MaxAbsScaler
 
 import mixtura
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
-from mixtura.datasets import load_cbcl_faces, load_usps
 from mixtura.estimators.nonnegative_pipeline import QuietNMF
+from reproduce.data import load
 from reproduce.options import Options
 from reproduce.stamps import add_stamp, stamps_of, write_json
 from reproduce.sum_penalty import SumPenalised
@@ -62,7 +62,7 @@ CBCL_PAPER = {
 
 def usps() -> dict[str, np.ndarray]:
     """500 rows of each digit, drawn once, to train; all 2007 test rows; pixels mapped to [0, 1]."""
-    data = load_usps()
+    data = load("usps")
     rng = np.random.default_rng(0)
     chosen = np.concatenate([rng.permutation(np.flatnonzero(data.y_train == c))[:500] for c in range(10)])
     rows = (np.float64(data.X_train[chosen]) + 1) / 2
@@ -76,7 +76,7 @@ def usps() -> dict[str, np.ndarray]:
 
 def cbcl() -> dict[str, np.ndarray]:
     """The training part alone: 472 faces and 2048 non-faces, drawn once, are held out; 1957 and 2500 train."""
-    data = load_cbcl_faces()
+    data = load("cbcl_faces")
     rows, labels = np.float64(data.X_train).reshape(len(data.X_train), -1) / 255, data.y_train.astype(int)
     rng = np.random.default_rng(0)
     faces, others = (rng.permutation(np.flatnonzero(labels == c)) for c in (1, 0))
@@ -431,7 +431,7 @@ def run_cbcl(options: Options, again: Sequence[str] = ()) -> None:
 
 def picture(table: Table, n_bases: int, shape: tuple[int, int]) -> None:
     """The parts of the factorisation, the bases of the classifier as images, and its weights."""
-    from mixtura.plotting import plot_bases
+    from reproduce.figures import plot_bases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -55,8 +55,8 @@ whose data are licensed or not published are not listed; the [page of all tables
 
 
 COMMANDS_OF = "These commands compute them with one seed; minutes are estimates for an H200:"
-DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that the loaders in
-`mixtura.datasets` name into an archive of this name, with `numpy.savez`.
+DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that
+[data.py](data.py) names into an archive of this name, with `numpy.savez`.
 """
 
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mixtura.datasets.downloads import PUBLIC
 from reproduce.comparison import with_sentences
+from reproduce.data import PUBLIC
 from reproduce.options import Options
 
 PAPERS = {

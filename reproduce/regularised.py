@@ -32,8 +32,9 @@ from sklearn.svm import SVC
 
 import mixtura
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
-from mixtura.datasets import load_bupa, make_rings
+from mixtura.datasets import make_rings
 from mixtura.priors import Conjugate
+from reproduce import data
 from reproduce.options import Options
 from reproduce.stamps import write_json
 
@@ -214,8 +215,8 @@ def toy_repetition(seed: int) -> dict[str, dict[str, Any]]:
 
 
 def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
-    data = load_bupa()
-    X, y = data.X, data.y
+    bunch = data.load("bupa")
+    X, y = bunch.X, bunch.y
     order = np.random.default_rng(seed).permutation(len(X))
     train, test = order[:BUPA_TRAINING], order[BUPA_TRAINING:]
     mean, scale = X[train].mean(0), X[train].std(0)

@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 
 import mixtura
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
-from mixtura.datasets import load_ratsch, load_ripley
+from reproduce.data import load
 from reproduce.options import Options
 from reproduce.stamps import write_json
 
@@ -68,9 +68,9 @@ SOURCE_GAMMA, N_SOURCE_ROWS = 4.0, 100
 def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Distinct published splits."""
     if name == "ripley":
-        data = load_ripley()
+        data = load("ripley")
         return [(data.X_train, data.y_train, data.X_test, data.y_test)]
-    data = load_ratsch(name)
+    data = load(f"ratsch_{name}")
     seen, distinct = set(), []
     for train, test in zip(data.train, data.test, strict=True):
         if (key := train.tobytes()) not in seen:

@@ -12,10 +12,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "mixtura"
 
 # From the bottom up. A file may import from its own room and from levels below; late and type-only imports count.
 LEVELS = [
-    {"numerics", "datasets"},
+    {"numerics"},
     {"checks"},
     {"values"},
-    {"streams"},
+    {"streams", "datasets"},
     {"roles"},
     {"model"},
     {"covariances", "objectives", "priors"},

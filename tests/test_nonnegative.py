@@ -414,13 +414,6 @@ def test_the_pipeline_codes_new_rows_with_the_basis_fixed(counts):
     assert np.array_equal(model.predict(X), classifier.predict(coder.transform(X)))
 
 
-def test_bases_can_be_drawn(counts, fitted):
-    plotting = pytest.importorskip("mixtura.plotting.figures")
-    figure = plotting.plot_bases(fitted, counts[0], np.random.default_rng(0).random((6, 12)), (3, 4))
-    assert len(figure.axes) > 3
-    plotting.plt.close(figure)
-
-
 def test_a_rare_column_does_not_end_the_training_at_its_start():
     """A pixel that is dark in nearly all digits gives one held-out row a log posterior below -1000."""
     X, y = load_digits(return_X_y=True)

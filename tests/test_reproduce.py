@@ -11,7 +11,6 @@ from sklearn.datasets import load_digits
 
 from conftest import ROOT
 from mixtura.covariances import FullCovariance, LowRankCovariance
-from mixtura.datasets.downloads import PUBLIC
 from mixtura.model.mixture import Mixture
 
 sys.path.insert(0, str(ROOT))
@@ -29,6 +28,7 @@ from reproduce import (
     stamps,
 )
 from reproduce.__main__ import check_data, compute, main
+from reproduce.data import PUBLIC
 from reproduce.options import Options
 from reproduce.registry import TABLES
 

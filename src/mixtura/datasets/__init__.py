@@ -1,13 +1,10 @@
-"""Data sets: generators of synthetic samples, and loaders of published data sets.
+"""Generators of synthetic samples.
 
-Generators return `(X, y)` in random order and draw all randomness from `random_state`. For a training and a test set
-from one distribution, draw once and split.
-
-Loaders read one NumPy archive from a folder, given by `data_home` or the environment variable `MIXTURA_DATA`. They
-return a `sklearn.utils.Bunch` of its arrays: `X_train`, `y_train`, `X_test`, `y_test` where a split was published,
-`X` and `y` otherwise. With `download=True` they fetch public data that the folder does not hold. They never unpickle.
+They return `(X, y)` in random order and draw all randomness from `random_state`. For a training and a test set from one
+distribution, draw once and split.
 """
 
+from mixtura.checks.moved import look_up_moved
 from mixtura.datasets.generators import (
     make_anisotropic,
     make_checkerboard,
@@ -16,30 +13,8 @@ from mixtura.datasets.generators import (
     make_waveform,
     remove_values,
 )
-from mixtura.datasets.loaders import (
-    load_bupa,
-    load_cbcl_faces,
-    load_cifar10_pca50,
-    load_fashion_mnist,
-    load_mnist,
-    load_peterson_barney,
-    load_pima,
-    load_ratsch,
-    load_ripley,
-    load_usps,
-)
 
 __all__ = [
-    "load_bupa",
-    "load_cbcl_faces",
-    "load_cifar10_pca50",
-    "load_fashion_mnist",
-    "load_mnist",
-    "load_peterson_barney",
-    "load_pima",
-    "load_ratsch",
-    "load_ripley",
-    "load_usps",
     "make_anisotropic",
     "make_checkerboard",
     "make_rings",
@@ -47,3 +22,10 @@ __all__ = [
     "make_waveform",
     "remove_values",
 ]
+
+LOADED = ("bupa", "cbcl_faces", "cifar10_pca50", "fashion_mnist", "mnist", "peterson_barney", "pima", "ripley", "usps")
+__getattr__ = look_up_moved(
+    __name__,
+    {f"load_{name}": f'reproduce.data.load("{name}") of a source checkout' for name in LOADED}
+    | {"load_ratsch": 'reproduce.data.load("ratsch_banana") of a source checkout'},
+)

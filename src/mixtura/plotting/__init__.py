@@ -6,6 +6,7 @@ except ImportError as error:
     text = "mixtura.plotting needs matplotlib; install it with: pip install 'mixtura[plot]'"
     raise ModuleNotFoundError(text, name="matplotlib") from error
 
+from mixtura.checks.moved import look_up_moved
 from mixtura.plotting.curves import (
     ConfusionDisplay,
     CoverageDisplay,
@@ -17,11 +18,8 @@ from mixtura.plotting.explanations import ExplanationDisplay
 from mixtura.plotting.figures import (
     Curve,
     demo_picture,
-    plot_bases,
     plot_classifier,
     plot_density,
-    plot_features,
-    save_moving_features,
 )
 from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay
 
@@ -36,9 +34,14 @@ __all__ = [
     "ReliabilityDisplay",
     "SearchDisplay",
     "demo_picture",
-    "plot_bases",
     "plot_classifier",
     "plot_density",
-    "plot_features",
-    "save_moving_features",
 ]
+
+__getattr__ = look_up_moved(
+    __name__,
+    {
+        name: f"reproduce.figures.{name} of a source checkout"
+        for name in ("plot_bases", "plot_features", "save_moving_features")
+    },
+)

@@ -1,4 +1,4 @@
-"""Plots of mixtures with two features, of bases, and of the features of a network."""
+"""Plots of mixtures with two features."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -293,132 +292,3 @@ def _apart(heights: Sequence[float], gap: float) -> list[float]:
     result = np.empty_like(moved)
     result[order] = moved
     return result.tolist()
-
-
-def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[int, int], n_shown: int = 24) -> Figure:
-    """Plot the bases of a `NonnegativeMixtureClassifier` fitted to codes of images.
-
-    The upper plot shows the parts that code columns stand for, the middle one the bases and the lower one the share of
-    every class in every basis. A basis is drawn as the image sum_u theta_u part_u: positive evidence is blue,
-    negative evidence red. Coefficients are per standard deviation of a code, minus their median over the bases (which
-    changes no probability), and every part has maximum one.
-
-    Parameters
-    ----------
-    model : NonnegativeMixtureClassifier
-        A classifier fitted to `codes`.
-    codes : ndarray of shape (n_samples, n_features)
-        The samples it was fitted to.
-    parts : ndarray of shape (n_features, height * width)
-        The image of each code column.
-    shape : tuple of int
-        Height and width of an image.
-    n_shown : int, default=24
-        Number of parts and of bases to show.
-
-    Returns
-    -------
-    figure : matplotlib.figure.Figure
-    """
-    check_is_fitted(model)
-    shares = model.mixture_.shares.cpu().numpy()  # (C, J)
-    order = np.lexsort((-shares.max(0), shares.argmax(0)))[:n_shown]
-    parts = parts / parts.max(1, keepdims=True).clip(1e-300)
-    bases = (model.bases_ - np.median(model.bases_, 0)) * codes.std(0)
-    figure = plt.figure(figsize=(10, 10), layout="constrained")
-    upper, middle, lower = np.asarray(figure.subfigures(3, 1, height_ratios=(1, 1.1, 1.2)))
-    title = f"Parts: image that each code column stands for ({min(n_shown, len(parts))} of {len(parts)} columns)"
-    _draw_images(upper, parts[:n_shown], shape, title, "Greys", centred=False)
-    names = [str(model.classes_[c]) for c in shares.argmax(0)[order]]
-    names = [f"{place}: class {name}" for place, name in enumerate(names)]
-    title = "Bases: where ink is evidence for (blue) or against (red) the class named above, compared with other bases"
-    _draw_images(middle, bases[order] @ parts, shape, title, "RdBu", True, names)
-    ax = lower.subplots()
-    image = ax.imshow(shares[:, order], cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    ax.set(xlabel="basis (numbers as above)", ylabel="class", title="Weights: which classes use which basis")
-    ax.title.set_fontsize(10)
-    ax.set_xticks(range(len(order)))
-    ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
-    figure.colorbar(image, ax=ax, label="share of the class in the basis")
-    return figure
-
-
-def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Plot two-dimensional features of a network in class colours, with the class number at the median.
-
-    Parameters
-    ----------
-    features : array-like of shape (n_samples, 2)
-        Features.
-    labels : array-like of shape (n_samples,)
-        Class numbers, from 0.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; a new figure if None.
-
-    Returns
-    -------
-    ax : matplotlib.axes.Axes
-    """
-    rows, labels = np.asarray(features, float), np.asarray(labels)
-    if rows.ndim != 2 or rows.shape[1] != 2 or labels.shape != (len(rows),):
-        raise ValueError(
-            f"features must have shape (n_samples, 2) and labels (n_samples,); got {rows.shape} and {labels.shape}."
-        )
-    ax = plt.subplots()[1] if ax is None else ax
-    colours = plt.get_cmap("tab10")
-    ax.scatter(*rows.T, s=2, c=colours(labels % 10), linewidths=0, rasterized=True)
-    for number in np.unique(labels):
-        middle = np.median(rows[labels == number], axis=0)
-        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colours(number % 10), "alpha": 0.9}
-        ax.text(middle[0], middle[1], str(number), fontsize=8, ha="center", va="center", bbox=box)
-    ax.set(xlabel="feature 0", ylabel="feature 1")
-    return ax
-
-
-def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
-    """Write an animation (GIF) of features that change during training, one panel per network.
-
-    Parameters
-    ----------
-    path : str or path-like
-        File to write.
-    panels : dict of str to ndarray of shape (n_frames, n_samples, 2)
-        Features of each frame, by title.
-    labels : array-like of shape (n_samples,)
-        Class numbers, from 0.
-    captions : sequence of str
-        Caption of each frame.
-    """
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
-
-    def draw(frame: int) -> None:
-        for ax, (title, features) in zip(axes[0], panels.items(), strict=True):
-            ax.clear()
-            plot_features(features[frame], labels, ax)
-            ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
-        figure.suptitle(captions[frame], fontsize=10)
-
-    frames = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last frame is shown longer
-    FuncAnimation(figure, draw, frames).save(str(path), PillowWriter(fps=3), dpi=72)  # pyright: ignore[reportArgumentType]
-    plt.close(figure)
-
-
-def _draw_images(
-    place: Any, images: np.ndarray, shape: tuple[int, int], title: str, colours: str, centred: bool, names: Any = None
-) -> None:
-    place.suptitle(title, fontsize=10)
-    n_columns = 12
-    axes = place.subplots(-(-len(images) // n_columns), n_columns, squeeze=False).ravel()
-    shown = None
-    for number, ax in enumerate(axes):
-        ax.set(xticks=[], yticks=[])
-        ax.set_visible(number < len(images))
-        if number < len(images):
-            own = np.abs(images[number]).max() or 1.0
-            shown = ax.imshow(images[number].reshape(shape), cmap=colours, vmin=-own if centred else 0, vmax=own)
-            if names is not None:
-                ax.set_title(names[number], fontsize=7)
-    if centred and shown is not None:
-        low, high = shown.get_clim()  # every image has its own scale
-        bar = place.colorbar(shown, ax=axes, ticks=[low, 0, high], shrink=0.8)
-        bar.ax.set_yticklabels(["against", "neutral", "for"], fontsize=8)

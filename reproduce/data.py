@@ -1,20 +1,25 @@
-"""Fetch public data sets and keep them as the archives that the loaders read.
+"""Published data sets: one NumPy archive for each, read from a folder and fetched into it where it is public.
 
-Values of a fetched set are compared by checksum with those of the set that the results of this project were computed
-with. The Rätsch benchmarks have none: that collection holds all published splits, more than were at hand here. Nor has
-CIFAR-10: the file of the results holds the same images in another order.
+The folder is `data_home` or the environment variable `MIXTURA_DATA`. Values of a fetched set are compared by checksum
+with those of the set that the results of this project were computed with. The Rätsch benchmarks have none: that
+collection holds all published splits, more than were at hand here. Nor has CIFAR-10: the file of the results holds the
+same images in another order.
 """
 
 import gzip
 import hashlib
 import io
+import os
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 from sklearn.datasets import fetch_openml
+from sklearn.utils import Bunch
 
 Arrays = dict[str, np.ndarray]
 
@@ -25,21 +30,74 @@ RATSCH = "https://github.com/tdiethe/gunnar_raetsch_benchmark_datasets/raw/maste
 CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 N_CIFAR_VALUES, N_CIFAR_FEATURES = 3072, 50
 CIFAR_PARTS = ([f"data_batch_{number}.bin" for number in range(1, 6)], ["test_batch.bin"])
-RATSCH_NAMES = (
-    "banana",
-    "breast_cancer",
-    "diabetis",
-    "flare_solar",
-    "german",
-    "heart",
-    "image",
-    "ringnorm",
-    "splice",
-    "thyroid",
-    "titanic",
-    "twonorm",
-    "waveform",
-)
+RATSCH_NAMES = ("banana", "breast_cancer", "diabetis", "flare_solar", "german", "heart", "image", "ringnorm", "splice",
+                "thyroid", "titanic", "twonorm", "waveform")  # fmt: skip
+SPLIT = ("X_train", "y_train", "X_test", "y_test")
+# Names of the archives and the arrays that each holds.
+ARRAYS: dict[str, tuple[str, ...]] = {
+    "ripley": (*SPLIT, "feature_names"),  # Ripley (1994): 250 training and 1000 test samples, 2 features
+    "pima": (*SPLIT, "feature_names"),  # Pima diabetes without missing values: 200 and 332 samples, 7 features
+    # BUPA liver disorders: 345 samples, 6 features. Most of the literature uses y in {1, 2} as the class; its donors
+    # meant it to mark training and test samples (McDermott and Forsyth 2016).
+    "bupa": ("X", "y", "feature_names"),
+    # Peterson and Barney's (1952) vowels: 1520 samples, F0 to F3 in Hz, 10 classes. `speaker` numbers the 76 speakers.
+    "peterson_barney": ("X", "y", "speaker", "speaker_type", "sex", "repetition", "feature_names", "class_names"),
+    "mnist": SPLIT,  # 60000 training and 10000 test images of 28 x 28 bytes
+    "fashion_mnist": SPLIT,
+    "usps": SPLIT,  # 7291 training and 2007 test images of 16 x 16 pixels in [-1, 1]
+    "cbcl_faces": ("X_train", "y_train"),  # CBCL Face Database 1: 6977 images of 19 x 19 bytes, y 1 for a face
+    "cifar10_pca50": SPLIT,  # principal components of the first 40000 training images, not whitened
+    # Rätsch, Onoda and Müller (2001): y in {-1, 1}; row i of `train` and `test` are the sample indices of split i. Some
+    # of the published splits are identical.
+    **{f"ratsch_{name}": ("X", "y", "train", "test") for name in RATSCH_NAMES},
+}
+
+
+def load(name: str, data_home: str | os.PathLike[str] | None = None, download: bool = False) -> Bunch:
+    """The arrays of a set of ARRAYS; with `download` it is fetched if it is public and the folder lacks it."""
+    if name not in ARRAYS:
+        raise ValueError(f"name must be one of the data sets; got {name!r}. Choose from {', '.join(ARRAYS)}.")
+    path = _find(f"{name}.npz", data_home, download)
+    arrays = _read(path)
+    lacking = [key for key in ARRAYS[name] if key not in arrays]
+    if lacking:
+        raise ValueError(
+            f"{path} lacks the arrays {', '.join(lacking)}; got {', '.join(arrays) or 'none'}. "
+            f"Replace it with an archive written by numpy.savez that holds {', '.join(ARRAYS[name])}."
+        )
+    return Bunch(**arrays)
+
+
+def _find(filename: str, data_home: str | os.PathLike[str] | None, download: bool) -> Path:
+    home = data_home if data_home is not None else os.environ.get("MIXTURA_DATA") or None
+    name = filename.removesuffix(".npz")
+    if home is None:
+        reason = "neither data_home nor the environment variable MIXTURA_DATA is set"
+    else:
+        path = Path(home).expanduser() / filename
+        if path.is_file():
+            return path
+        if download:
+            return download_into(path)
+        source = "data_home" if data_home is not None else "MIXTURA_DATA"
+        reason = f"{Path(home).expanduser().absolute()} ({source}) does not contain it"
+    advice = f"Set data_home or MIXTURA_DATA to the folder that holds {filename}"
+    advice += ", or pass download=True to fetch it into that folder." if name in PUBLIC else "."
+    raise FileNotFoundError(f"{filename} was not found: {reason}. {advice}")
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a NumPy archive; pickled objects are rejected."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} is not a NumPy archive of plain arrays; got: {error}. Replace it with one written by numpy.savez."
+        ) from error
+
+
+# ---- downloads -------------------------------------------------------------------------------------------------------
 
 
 def read_url(url: str) -> bytes:
