@@ -22,7 +22,7 @@ from mixtura.init.label_spreading import Graph, graph_of, spread
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.priors import Conjugate
-from mixtura.solvers import EM, HeldOut, Problem, run
+from mixtura.solvers import EM, EarlyStopping, Problem, run
 from reproduce import hybrid as base
 from reproduce.hybrid import RUN
 from reproduce.hybrid_search import class_log_joints, is_known
@@ -112,7 +112,7 @@ class Subset:
         fits = []
         for way in WAYS:
             began = time.perf_counter()
-            problem, judge = problem_of(self.x, self.labels, way), HeldOut(self._score, interval=4, patience=3)
+            problem, judge = problem_of(self.x, self.labels, way), EarlyStopping(self._score, interval=4, patience=3)
             best = run(EM(), problem, self.start(way), ITERATIONS, 1e-3, held_out=judge).mixture
             fits.append((-self._score(best), way, best))
             print(self.n_labels, self.subset, way, fits[-1][0], f"{time.perf_counter() - began:.1f} s", flush=True)

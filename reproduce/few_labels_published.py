@@ -33,7 +33,7 @@ from mixtura.covariances import LowRankCovariance
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.solvers import Gradient, HeldOut, Problem, run
+from mixtura.solvers import EarlyStopping, Gradient, Problem, run
 from mixtura.solvers.unconstrained import Units
 from reproduce import hybrid as base
 from reproduce.hybrid import RUN
@@ -127,7 +127,7 @@ def trained(
     )
     source = TensorSource(x[rows], labels[rows])
     problem = Problem(source, Hybrid(tradeoff, other, unlabeled), locate(source), torch.zeros_like(x[0]), seed=seed)
-    judge = HeldOut(lambda m: -base.error(m, data["validation"]), interval=SHOWN_EVERY, patience=10**6)
+    judge = EarlyStopping(lambda m: -base.error(m, data["validation"]), interval=SHOWN_EVERY, patience=10**6)
     began = time.perf_counter()
     result = run(solver, problem, start, RUN.epochs, 0.0, held_out=judge)
     errors = {name: base.error(result.mixture, data[name]) for name in ("validation", "test")}

@@ -34,7 +34,7 @@ from mixtura.numerics.linalg import inverse_softplus, precisions, safe_cholesky
 from mixtura.objectives import Conditional, Hybrid, Margin, class_log_joint
 from mixtura.priors import Conjugate
 from mixtura.selection.scores import classification_score
-from mixtura.solvers import Gradient, HeldOut, Problem, run
+from mixtura.solvers import EarlyStopping, Gradient, Problem, run
 from mixtura.solvers.unconstrained import Units
 from reproduce.data import load
 from reproduce.options import Options
@@ -330,7 +330,7 @@ def hybrid(
     began = time.perf_counter()
     problem = Problem(source, Hybrid(tradeoff, other), locate(source), torch.zeros_like(x[0]), seed=seed)
     score = classification_score(TensorSource(*data["validation"]), True, DEFAULT_MEMORY_LIMIT)
-    result = run(solver, problem, start, epochs, 0.0, held_out=HeldOut(score, patience=10**6))
+    result = run(solver, problem, start, epochs, 0.0, held_out=EarlyStopping(score, patience=10**6))
     seconds = time.perf_counter() - began
     best, scores = result.mixture, dict(result.scores)
     tested = {}

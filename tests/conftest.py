@@ -133,10 +133,10 @@ def fixed_seeds_and_settings():
 def registries():
     """Registries of parts as they were, whatever a test registers."""
     from mixtura.covariances import COVARIANCES
+    from mixtura.files.registry import CHECKS, CLASSES, NAMES
     from mixtura.objectives import OBJECTIVES
     from mixtura.priors import PRIORS
     from mixtura.solvers import SOLVERS
-    from mixtura.values.storable import CHECKS, CLASSES, NAMES
 
     tables = (COVARIANCES, OBJECTIVES, PRIORS, SOLVERS, CHECKS, CLASSES, NAMES)
     before = [dict(table) for table in tables]

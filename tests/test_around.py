@@ -19,7 +19,7 @@ from mixtura import (
 from mixtura.covariances import Diagonal, Tied
 from mixtura.datasets import make_ripley
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
-from mixtura.selection.folds import hold_outs
+from mixtura.selection.splits import hold_outs
 
 ROWS, LABELS = make_ripley(30, random_state=0)
 HOLES = np.where(np.random.default_rng(0).random(ROWS.shape) < 0.2, np.nan, ROWS)

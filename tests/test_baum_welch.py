@@ -24,7 +24,7 @@ from cases import (
 )
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional
-from mixtura.solvers import EM, BaumWelch, HeldOut, Outcome, Problem, run
+from mixtura.solvers import EM, BaumWelch, EarlyStopping, Outcome, Problem, run
 from mixtura.solvers.baum_welch import maximising_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -246,7 +246,7 @@ def test_it_stops_at_the_best_held_out_score(rng, device):
         return solver.init(conditional(others), mixture).value
 
     start = random_mixture(COVARIANCES["diag"], rng, device)
-    result = run(solver, problem, start, max_iter=300, tol=0.0, held_out=HeldOut(score, interval=2, patience=5))
+    result = run(solver, problem, start, max_iter=300, tol=0.0, held_out=EarlyStopping(score, interval=2, patience=5))
     assert result.outcome is Outcome.HELD_OUT
     last = run(solver, problem, start, max_iter=len(result.history), tol=0.0)
     assert score(result.mixture) > score(last.mixture)

@@ -27,9 +27,10 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_ripley
+from mixtura.files import checkpoints
 from mixtura.priors import Shrinkage
 from mixtura.selection.search import Search
-from mixtura.solvers import checkpoints, loop
+from mixtura.solvers import loop
 
 ROWS, LABELS = make_ripley(60, random_state=0)
 ROWS = ROWS - ROWS.min(0)

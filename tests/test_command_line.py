@@ -25,9 +25,9 @@ from sklearn.datasets import (  # noqa: E402
 import mixtura  # noqa: E402
 from conftest import ROOT  # noqa: E402
 from mixtura.cli import commands, comparing, fitting, main  # noqa: E402
-from mixtura.cli.answers import Answer  # noqa: E402
 from mixtura.cli.columns import read_problem  # noqa: E402
 from mixtura.cli.files import read_table  # noqa: E402
+from mixtura.cli.output import Answer  # noqa: E402
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn  # noqa: E402
 
 

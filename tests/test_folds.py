@@ -7,9 +7,9 @@ from sklearn.model_selection import KFold
 
 from cases import assert_close
 from mixtura import MixtureClassifier
-from mixtura.selection.folds import ENOUGH_SAMPLES, checked_cv, hold_outs, renumbered
+from mixtura.files.codec import Decoder, Encoder
+from mixtura.selection.splits import ENOUGH_SAMPLES, checked_cv, hold_outs, renumbered
 from mixtura.selection.table import ScoredCandidate, SearchTable
-from mixtura.values.encoding import Decoder, Encoder
 from test_bad_input import refused
 
 LABELS = torch.tensor([0] * 10 + [1] * 7 + [2] + [-1] * 4)

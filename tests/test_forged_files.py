@@ -27,10 +27,10 @@ from mixtura import (
 )
 from mixtura.covariances import Diagonal, Spherical, Tied
 from mixtura.datasets import make_ripley
-from mixtura.estimators.model_files import METADATA, _checksum
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
+from mixtura.files.models import METADATA, _checksum
+from mixtura.files.tensor_files import read_tensors
 from mixtura.priors import Conjugate, Shrinkage
-from mixtura.values.tensor_files import read_tensors
 
 X, Y = make_ripley(40, random_state=0)
 ROWS = np.abs(X)

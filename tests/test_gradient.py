@@ -25,13 +25,13 @@ from cases import (
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
+from mixtura.files.checkpoints import CheckpointFile
 from mixtura.numerics import optimisers
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
-from mixtura.solvers import EM, Gradient, HeldOut, Outcome, run
-from mixtura.solvers.checkpoints import CheckpointFile
+from mixtura.solvers import EM, EarlyStopping, Gradient, Outcome, run
 from mixtura.solvers.gradient import Training
 from mixtura.solvers.journal import Journal, recording
 
@@ -155,7 +155,7 @@ def fit(mixture, source, n_epochs=5, held_out=None, patience=20, checkpoint=None
     problem = problem_of(source, **{"objective": HYBRID, **options})
     judge = None
     if held_out is not None:
-        judge = HeldOut(classification_score(held_out, False, DEFAULT_MEMORY_LIMIT), patience=patience)
+        judge = EarlyStopping(classification_score(held_out, False, DEFAULT_MEMORY_LIMIT), patience=patience)
     with recording(Journal(None if checkpoint is None else CheckpointFile(checkpoint, {}))):
         return run(solver, problem, mixture, n_epochs, 0.0, held_out=judge)
 

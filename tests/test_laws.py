@@ -32,10 +32,10 @@ from cases import (
 from mixtura.covariances import LowRank
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.sources import TensorSource, locate
+from mixtura.files.codec import Decoder, Encoder
 from mixtura.model.mixture import Mixture
 from mixtura.solvers import EM, run
 from mixtura.solvers import SOLVERS as REGISTRY
-from mixtura.values.encoding import Decoder, Encoder
 from mixtura.values.extents import Frame
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -11,7 +11,7 @@ from cases import COVARIANCES, KINDS, Data, assert_same_mixture, problem_of, ran
 from mixtura.engine.sources import TensorSource
 from mixtura.objectives import Joint
 from mixtura.roles import Info
-from mixtura.solvers import EM, HeldOut, Outcome, run
+from mixtura.solvers import EM, EarlyStopping, Outcome, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,14 +82,14 @@ def test_every_record_is_shown_to_the_watcher():
 
 def test_the_model_of_the_best_held_out_score_is_returned():
     scores = iter([0.0, 3.0, 1.0, 2.0, 2.0, 9.0])
-    held_out = HeldOut(lambda mixture: next(scores), interval=2, patience=3)
+    held_out = EarlyStopping(lambda mixture: next(scores), interval=2, patience=3)
     result = run(Scripted(*range(20)), None, "start", max_iter=20, tol=0.0, held_out=held_out)
     assert (result.outcome, result.mixture, result.best_iteration) == (Outcome.HELD_OUT, "mixture 2", 2)
     assert result.scores == ((0, 0.0), (2, 3.0), (4, 1.0), (6, 2.0), (8, 2.0))
 
 
 def test_the_last_model_is_scored_too():
-    held_out = HeldOut(lambda mixture: 0.0 if mixture == "start" else float(mixture.split()[1]), interval=3)
+    held_out = EarlyStopping(lambda mixture: 0.0 if mixture == "start" else float(mixture.split()[1]), interval=3)
     result = run(Scripted(*map(float, range(20))), None, "start", max_iter=7, tol=0.0, held_out=held_out)
     assert (result.outcome, result.mixture, len(result.history)) == (Outcome.LIMIT, "mixture 7", 7)
 

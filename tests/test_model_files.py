@@ -28,12 +28,12 @@ from mixtura import (
 )
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.datasets import make_ripley
+from mixtura.files.codec import Decoder, Encoder, arguments_of, fitted_of
+from mixtura.files.registry import CLASSES, storable
 from mixtura.model.warp import Warp
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.solvers import EM, BaumWelch, Gradient
-from mixtura.values.encoding import Decoder, Encoder, arguments_of, fitted_of
-from mixtura.values.storable import CLASSES, storable
 
 X, Y = load_iris(return_X_y=True)
 HOLED = np.where(np.random.default_rng(0).random(X.shape) < 0.1, np.nan, X)
@@ -418,7 +418,7 @@ def saved(path):
 
 def edited(path, change):
     """The file, written again with another header and other tensors; a missing checksum is computed."""
-    from mixtura.estimators.model_files import _checksum
+    from mixtura.files.models import _checksum
 
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["mixtura"])
@@ -443,7 +443,7 @@ INDEFINITE = torch.eye(4, dtype=torch.float64).expand(3, 4, 4) - 2 * doubles(4, 
 # Each changes the model, its fitted attributes or its tensors so that the file is no longer one that `save` writes.
 CHANGES = [
     lambda model, fitted, tensors: model.update(estimator="os.system"),
-    lambda model, fitted, tensors: model.update(estimator="MixtureEstimator"),
+    lambda model, fitted, tensors: model.update(estimator="DensityEstimator"),
     lambda model, fitted, tensors: model.update(estimator="mixture"),
     lambda model, fitted, tensors: model.update(estimator="GaussianMixture"),
     lambda model, fitted, tensors: model.pop("arguments"),

@@ -21,7 +21,7 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_ripley
-from mixtura.estimators import imputer, trust
+from mixtura.estimators import density_estimator, imputer
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 from mixtura.priors import Shrinkage
 
@@ -134,7 +134,7 @@ def interrupt(*arguments, **named):
 @pytest.mark.parametrize(
     ("model", "place"),
     [
-        (RejectOption(ONE), (trust.OutlierDetection, "calibrate_outliers")),
+        (RejectOption(ONE), (density_estimator.DensityEstimator, "calibrate_outliers")),
         (MarginalFeatureSelector(ONE), (imputer, "forward_selection")),
         (TableClassifier(ONE, [TableColumn("a"), TableColumn("b")]), (MixtureClassifier, "fit")),
     ],

@@ -15,7 +15,7 @@ pytest.importorskip("typer", reason="typer is not installed: pip install 'mixtur
 
 import mixtura  # noqa: E402
 from mixtura.cli import main  # noqa: E402
-from mixtura.cli.evidence import evidence_of, importances_of, own_shares  # noqa: E402
+from mixtura.cli.held_out_rows import evidence_of, importances_of, own_shares  # noqa: E402
 
 HOSTILE = "<script>document.title='stolen'</script>"
 TITLES = [

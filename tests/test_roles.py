@@ -10,10 +10,10 @@ import mixtura
 from mixtura import MixtureClassifier
 from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
+from mixtura.files.registry import storable
 from mixtura.objectives import OBJECTIVES, Joint, Marginal
 from mixtura.priors import PRIORS
 from mixtura.solvers import EM, SOLVERS
-from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation
 
 pytestmark = pytest.mark.usefixtures("registries", "one_thread")

@@ -18,8 +18,8 @@ from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley
 from mixtura.estimators.sparse import LOG_ODDS
+from mixtura.files.registry import on_device
 from mixtura.sparse.newton import SparseNewton
-from mixtura.values.storable import on_device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = {"n_components": 2, "n_init": 1, "max_iter": 300, "random_state": 0}

@@ -15,9 +15,9 @@ from safetensors import safe_open
 
 import mixtura
 from mixtura import GaussianMixture
-from mixtura.solvers.checkpoints import METADATA as CHECKPOINT
-from mixtura.values import tensor_files
-from mixtura.values.tensor_files import read_tensors, write_tensors
+from mixtura.files import tensor_files
+from mixtura.files.checkpoints import METADATA as CHECKPOINT
+from mixtura.files.tensor_files import read_tensors, write_tensors
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, modes and signals of POSIX")
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(0, dtype=torch.int64)}

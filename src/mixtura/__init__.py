@@ -16,8 +16,8 @@ from mixtura.estimators import (
 )
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.model_files import load
 from mixtura.estimators.tuning import tune
+from mixtura.files.models import load
 
 __version__ = "0.1.0"
 __all__ = [

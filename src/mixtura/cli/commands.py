@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mixtura import __version__
-from mixtura.cli.answers import Answer
+from mixtura.cli.output import Answer
 
 UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

@@ -26,15 +26,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
-from mixtura.cli.answers import Answer, progress
 from mixtura.cli.columns import read_problem
 from mixtura.cli.files import read_table
 from mixtura.cli.fitting import CHOICE
+from mixtura.cli.output import Answer, progress
 from mixtura.cli.settled import calibration_error, log_loss_of, sampled
 from mixtura.datasets import remove_values
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.classifier import MixtureClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
+from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 

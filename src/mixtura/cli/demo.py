@@ -29,12 +29,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from mixtura import __version__
-from mixtura.cli.answers import Answer, progress
 from mixtura.cli.files import check_place
+from mixtura.cli.output import Answer, progress
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators import MixtureClassifier
+from mixtura.files.atomic_write import write_atomically
 from mixtura.priors import Conjugate
-from mixtura.values.whole_files import written_whole
 
 FRACTIONS = (0.0, 0.3, 0.6)  # of the values of the digits that are removed
 
@@ -287,6 +287,6 @@ def _draw(problems: Sequence[DemoData], scores: Scores, output: Path) -> str:
     figure = demo_picture(scores[TWO, first.name].model, first.X_train, first.y_train, FRACTIONS, curves)
     picture = io.BytesIO()
     figure.savefig(picture, format=output.suffix[1:].lower())
-    with written_whole(output.resolve()) as file:
+    with write_atomically(output.resolve()) as file:
         file.write(picture.getvalue())
     return f"Figure: {output}"

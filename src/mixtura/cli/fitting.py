@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from mixtura import __version__, load
-from mixtura.cli.answers import Answer, pairs, progress
 from mixtura.cli.columns import TableProblem, read_problem
 from mixtura.cli.files import check_place, read_table
+from mixtura.cli.output import Answer, pairs, progress
 from mixtura.cli.settled import held_out, log_loss_of, sampled
-from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
-from mixtura.reading.outliers import reference_of
-from mixtura.reading.tables import text_of
-from mixtura.values.whole_files import written_whole
+from mixtura.files.atomic_write import write_atomically
+from mixtura.inspection.outliers import reference_of
+from mixtura.inspection.tables import text_of
 
 # Share of the budget for the choice of a model; the final fit and the held-out scores take the rest.
 CHOICE, SHORTEST = 0.5, 0.05
@@ -168,7 +168,7 @@ def run_predict(path: Path, data: Path, out: Path, confidence: float, false_alar
     result = predictions(model, frame, confidence, false_alarm)
     text = io.StringIO()
     result.to_csv(text, index=False, lineterminator="\n", float_format="%.6g")
-    with written_whole(out.resolve()) as file:
+    with write_atomically(out.resolve()) as file:
         file.write(text.getvalue().encode())
     n_empty, n_outliers = int(result["class"].isna().sum()), int(result["outlier"].sum())
     facts = {"predictions": str(out), "rows": len(result), "abstained": n_empty, "outliers": n_outliers, "notes": notes}

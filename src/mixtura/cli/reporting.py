@@ -10,10 +10,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mixtura import __version__
-from mixtura.cli import page
-from mixtura.cli.answers import Answer, progress
+from mixtura.cli import html
 from mixtura.cli.comparing import HELD_OUT, RIVALS, rivals_for, scores_of, with_categories
-from mixtura.cli.evidence import (
+from mixtura.cli.files import check_place
+from mixtura.cli.fitting import choice_of, components_text, load_table_model
+from mixtura.cli.held_out_rows import (
     FALSE_ALARM,
     MOST_LISTED,
     ReportedRows,
@@ -23,11 +24,10 @@ from mixtura.cli.evidence import (
     importances_of,
     plane_of,
 )
-from mixtura.cli.files import check_place
-from mixtura.cli.fitting import choice_of, components_text, load_table_model
+from mixtura.cli.output import Answer, progress
 from mixtura.cli.settled import calibration_error, log_loss_of, settled, splits
-from mixtura.reading.tables import text_of
-from mixtura.values.whole_files import written_whole
+from mixtura.files.atomic_write import write_atomically
+from mixtura.inspection.tables import text_of
 
 MOST_FEATURES, MOST_CLASSES, MOST_COMPONENTS, MOST_ELLIPSES = 15, 30, 12, 60
 MOST_VALUES = 40  # of one row
@@ -43,7 +43,7 @@ def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: 
         say("Predicting held-out rows")
         evidence = evidence_of(model, data, seed)
         text = report(evidence, path.name, data.name, with_data, say)
-    with written_whole(out.resolve()) as file:
+    with write_atomically(out.resolve()) as file:
         file.write(text.encode())
     facts = {"report": str(out), "bytes": len(text.encode()), "rows": len(evidence.labels)}
     return Answer([f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)"], facts)
@@ -68,7 +68,7 @@ def report(
         ("The code that reproduces it", _code(evidence)),
     ]
     samples = details_of(evidence, MOST_VALUES) if with_data else []
-    return page.page(f"Report on {model_name}", _beginning(evidence, data_name), sections, samples)
+    return html.page(f"Report on {model_name}", _beginning(evidence, data_name), sections, samples)
 
 
 # ---- what was trained ------------------------------------------------------------------------------------------------
@@ -81,15 +81,15 @@ def _beginning(evidence: ReportedRows, data_name: str) -> str:
     n_classes, n_columns = len(evidence.names), len(evidence.columns)
     missing = np.asarray(evidence.frame[evidence.columns].isna()).mean()
     numbers = [
-        (page.percent(error), f"error of held-out rows (most frequent class alone: {page.percent(naive)})"),
+        (html.percent(error), f"error of held-out rows (most frequent class alone: {html.percent(naive)})"),
         (f"{own:.3f}", f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
         (f"{calibration_error(evidence.probabilities, evidence.numbers):.3f}", "calibration error"),
         (f"{len(evidence.labels)}", f"rows, {n_classes} classes"),
-        (f"{n_columns}", f"columns, {page.percent(missing)} of the values missing"),
+        (f"{n_columns}", f"columns, {html.percent(missing)} of the values missing"),
     ]
     text = f"A classifier of {target!r}, and its predictions for rows of {data_name} that it had not seen (5-fold "
     text += "cross-validation with the settings of the model)."
-    return page.paragraph(text) + page.tiles(numbers)
+    return html.paragraph(text) + html.tiles(numbers)
 
 
 def _choice(evidence: ReportedRows, model_name: str) -> str:
@@ -114,8 +114,8 @@ def _choice(evidence: ReportedRows, model_name: str) -> str:
         ("temperature", f"{choice['temperature']:.3f} (above 1: less extreme probabilities than the densities give)"),
         ("parameters", f"{evidence.fitted.n_parameters_}"),
     ]
-    notes = [page.paragraph(note, soft=True) for note in about.get("notes", [])]
-    return page.paragraph(text) + page.facts(facts) + _candidates(search) + "".join(notes)
+    notes = [html.paragraph(note, soft=True) for note in about.get("notes", [])]
+    return html.paragraph(text) + html.facts(facts) + _candidates(search) + "".join(notes)
 
 
 def _candidates(search: Any, most: int = 6) -> str:
@@ -136,7 +136,7 @@ def _candidates(search: Any, most: int = 6) -> str:
     ]
     heads = ["covariances", "components per class", "prior", "transform", "held-out log-loss", "standard error"]
     title = "The chosen candidate and the best of the others" if len(search) > 2 else "The candidates"
-    return page.heading(title) + page.table(heads, rows, own=0)
+    return html.heading(title) + html.table(heads, rows, own=0)
 
 
 # ---- the plane -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
     low, high = np.quantile(everything, 0.005, axis=0), np.quantile(everything, 0.995, axis=0)
     room = 0.08 * (high - low) + 1e-9
     low, high = low - room, high + room
-    axes = page.Axes((low[0], high[0]), (low[1], high[1]), plane.labels, (640, 500))
+    axes = html.Axes((low[0], high[0]), (low[1], high[1]), plane.labels, (640, 500))
     _draw_components(axes, plane, evidence, behind=True)
     inside = np.all((plane.points >= low) & (plane.points <= high), axis=1)
     if with_data:
@@ -157,7 +157,7 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
                 wrong = " wrong" if evidence.predicted[sample] != evidence.numbers[sample] else ""
                 attributes = f"class='mark {{tint}} point{wrong}' data-sample='{place}'"
                 left, top = float(axes.x(plane.points[sample, 0])), float(axes.y(plane.points[sample, 1]))
-                axes.parts.append(page.mark(left, top, int(evidence.numbers[sample]), 4, attributes))
+                axes.parts.append(html.mark(left, top, int(evidence.numbers[sample]), 4, attributes))
     _draw_components(axes, plane, evidence, behind=False)
     text = "The plane that separates the classes best (linear discriminants of the features as the model sees them). "
     if len(plane.means) <= MOST_ELLIPSES:
@@ -171,15 +171,15 @@ def _plane(evidence: ReportedRows, with_data: bool) -> str:
     hint += "component, reasons and values appear here.</p></div>"
     picture = axes.picture("rows and components in a plane", ticks=False)
     body = f"<div class=plane><div>{picture}</div>{hint}</div>" if with_data else picture
-    legend = page.legend(evidence.names) if len(evidence.names) <= MOST_CLASSES else ""
-    return page.paragraph(text) + legend + body
+    legend = html.legend(evidence.names) if len(evidence.names) <= MOST_CLASSES else ""
+    return html.paragraph(text) + legend + body
 
 
-def _draw_components(axes: page.Axes, plane: Any, evidence: ReportedRows, behind: bool) -> None:
+def _draw_components(axes: html.Axes, plane: Any, evidence: ReportedRows, behind: bool) -> None:
     """Ellipses behind the points, numbers before them."""
     owners = evidence.fitted.mixture_.class_of.tolist()
     for k, owner in enumerate(owners if len(owners) <= MOST_ELLIPSES else []):
-        mean, tint = plane.means[k], page.tint(owner)
+        mean, tint = plane.means[k], html.tint(owner)
         if plane.counts[k] < 1:
             continue
         if behind:
@@ -207,14 +207,14 @@ def _confusion(evidence: ReportedRows) -> str:
     rows = [
         [
             name,
-            *(page.shaded(matrix[i, j] or "", shares[i, j]) for j in range(n_classes)),
-            page.percent(shares[i, i]) if matrix[i].any() else "-",
+            *(html.shaded(matrix[i, j] or "", shares[i, j]) for j in range(n_classes)),
+            html.percent(shares[i, i]) if matrix[i].any() else "-",
         ]
         for i, name in enumerate(evidence.names)
     ]
     heads = ["true \\ predicted", *evidence.names, "recall"]
     text = "Rows are true classes, columns predicted ones; shades are shares of the true class."
-    return page.table(heads, rows) + page.paragraph(text, True)
+    return html.table(heads, rows) + html.paragraph(text, True)
 
 
 def _most_confused(evidence: ReportedRows, matrix: np.ndarray) -> str:
@@ -224,15 +224,15 @@ def _most_confused(evidence: ReportedRows, matrix: np.ndarray) -> str:
     pairs = [(int(place) // len(matrix), int(place) % len(matrix)) for place in order]
     rows = [[evidence.names[i], evidence.names[j], wrong[i, j], matrix[i].sum()] for i, j in pairs if wrong[i, j]]
     if not rows:
-        return page.paragraph(f"No row of the {len(matrix)} classes was predicted wrongly.")
-    text = page.paragraph(f"The most frequent confusions of {len(matrix)} classes.")
-    return text + page.table(["true class", "predicted class", "rows", "rows of the true class"], rows)
+        return html.paragraph(f"No row of the {len(matrix)} classes was predicted wrongly.")
+    text = html.paragraph(f"The most frequent confusions of {len(matrix)} classes.")
+    return text + html.table(["true class", "predicted class", "rows", "rows of the true class"], rows)
 
 
 def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
     confidence, right = evidence.probabilities.max(1), evidence.predicted == evidence.numbers
     bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    axes = page.Axes((0, 1), (0, 1), ("probability of the predicted class", "accuracy"), (480, 400))
+    axes = html.Axes((0, 1), (0, 1), ("probability of the predicted class", "accuracy"), (480, 400))
     for b in np.unique(bins).tolist():
         axes.box(b / n_bins, (b + 1) / n_bins, 0, (bins == b).mean(), "count")
     axes.line([0, 1], [0, 1], "guide")
@@ -242,10 +242,10 @@ def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
     axes.line([mean for mean, _, _ in used], [share for _, share, _ in used])
     for mean, share, count in used:
         axes.dot(
-            mean, share, f"{count} rows: accuracy {page.percent(share)} at a mean probability of {page.percent(mean)}"
+            mean, share, f"{count} rows: accuracy {html.percent(share)} at a mean probability of {html.percent(mean)}"
         )
     text = "Calibrated probabilities lie on the diagonal. Vertical lines are 95 % intervals, bars shares of the rows."
-    return "<div>" + axes.picture("reliability diagram") + page.paragraph(text, True) + "</div>"
+    return "<div>" + axes.picture("reliability diagram") + html.paragraph(text, True) + "</div>"
 
 
 def _interval(share: float, count: int, z: float = 1.96) -> list[float]:
@@ -270,20 +270,20 @@ def _learning_curve(evidence: ReportedRows) -> str:
         sizes.append(len(part))
         losses.append(log_loss_of(probabilities, evidence.numbers[test]))
     if len(sizes) < 2:
-        return page.paragraph("There are too few rows per class for a learning curve.")
-    axes = page.Axes((0, max(sizes)), (0, max(*losses, 0.05) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
+        return html.paragraph("There are too few rows per class for a learning curve.")
+    axes = html.Axes((0, max(sizes)), (0, max(*losses, 0.05) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
     axes.line(sizes, losses)
     for size, loss in zip(sizes, losses, strict=True):
         axes.dot(size, loss, f"{size} training rows: log-loss {loss:.3f}")
     text = f"Log-loss of {len(test)} held-out rows. If the curve still falls at its end, more rows would help."
-    return "<div>" + axes.picture("learning curve") + page.paragraph(text, True) + "</div>"
+    return "<div>" + axes.picture("learning curve") + html.paragraph(text, True) + "</div>"
 
 
 def _rivals(evidence: ReportedRows, say: Any) -> str:
     train, test = splits(evidence.labels, evidence.seed, round(1 / HELD_OUT))[0]
     values, labels = with_categories(evidence.features, evidence.model.columns), evidence.labels
     if len(np.unique(labels[train])) < 2:
-        return page.paragraph("There are too few rows per class for a comparison.")
+        return html.paragraph("There are too few rows per class for a comparison.")
     parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
     own, numbers = copy_probabilities(evidence, train, test), evidence.numbers[test]
     scores = [("this model", log_loss_of(own, numbers), float((own.argmax(1) != numbers).mean()))]
@@ -301,14 +301,14 @@ def _rivals(evidence: ReportedRows, say: Any) -> str:
         min(scores[-1][1], 3 * scores[len(scores) // 2][1]), 1e-12
     )  # one bad method shall not hide the others
     rows = [
-        [name, page.bar(min(loss / largest, 1.0), f"{loss:.3f}"), page.percent(error)] for name, loss, error in scores
+        [name, html.bar(min(loss / largest, 1.0), f"{loss:.3f}"), html.percent(error)] for name, loss, error in scores
     ]
     text = f"{len(test)} held-out rows of one split. The others have the defaults of scikit-learn (300 trees) and mean "
     text += "imputation; gradient boosting takes missing values as they are. The settings of this model were selected "
     text += "on a table that may hold these rows."
     position = [name for name, _, _ in scores].index("this model")
-    table = page.table(["method", "log-loss", "error"], [*rows, *failed], own=position)
-    return table + page.paragraph(text, True)
+    table = html.table(["method", "log-loss", "error"], [*rows, *failed], own=position)
+    return table + html.paragraph(text, True)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def _missing(evidence: ReportedRows, with_data: bool) -> str:
     columns = evidence.columns
     absent = np.asarray(evidence.frame[columns].isna(), dtype=bool)
     if not absent.any():
-        return page.paragraph("No value is missing.")
+        return html.paragraph("No value is missing.")
     shares = absent.mean(0)
     chosen = [j for j in np.argsort(-shares, kind="stable")[:MOST_FEATURES] if shares[j] > 0]
     present = np.unique(evidence.numbers)[:MOST_COMPONENTS]
@@ -326,11 +326,11 @@ def _missing(evidence: ReportedRows, with_data: bool) -> str:
     for j in chosen:
         by_class = [absent[evidence.numbers == c, j].mean() for c in present]
         rows.append(
-            [columns[j], page.percent(shares[j]), *(page.shaded(page.percent(share), share) for share in by_class)]
+            [columns[j], html.percent(shares[j]), *(html.shaded(html.percent(share), share) for share in by_class)]
         )
     heads = ["column", "all", *(evidence.names[c] for c in present)]
     text = "Share of missing values, by class. The model integrates them out; nothing is imputed."
-    table = page.table(heads, rows) + page.paragraph(text, True)
+    table = html.table(heads, rows) + html.paragraph(text, True)
     if not with_data:
         return table
     return f"<div class=pair><div>{table}</div><div>{_missing_map(absent[:, chosen], evidence, chosen)}</div></div>"
@@ -341,15 +341,15 @@ def _missing_map(absent: np.ndarray, evidence: ReportedRows, chosen: list[int]) 
     rows = np.random.default_rng(evidence.seed).permutation(len(absent))[:MAPPED_ROWS]
     part = absent[rows]
     part = part[np.lexsort(part.T[::-1])[::-1]]
-    axes = page.Axes((0, len(chosen)), (0, len(part)), ("", f"{len(part)} rows"), (480, 340))
+    axes = html.Axes((0, len(chosen)), (0, len(part)), ("", f"{len(part)} rows"), (480, 340))
     for j in range(len(chosen)):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], part[:, j], [False]]).astype(int)))
         for first, last in edges.reshape(-1, 2).tolist():
             axes.box(j + 0.06, j + 0.94, len(part) - last, len(part) - first, "gap")
-        name = page.short(evidence.columns[chosen[j]], max(3, 60 // len(chosen)))
-        axes.text(float(axes.x(j + 0.5)), axes.height - page.MARGIN + 16, name)
+        name = html.short(evidence.columns[chosen[j]], max(3, 60 // len(chosen)))
+        axes.text(float(axes.x(j + 0.5)), axes.height - html.MARGIN + 16, name)
     text = "Coloured cells are missing values. Rows with the same missing values are next to each other."
-    return axes.picture("map of missing values", ticks=False) + page.paragraph(text, True)
+    return axes.picture("map of missing values", ticks=False) + html.paragraph(text, True)
 
 
 def _importances(evidence: ReportedRows) -> str:
@@ -365,8 +365,8 @@ def _importances(evidence: ReportedRows) -> str:
     rows = [
         [
             names[j],
-            page.bar(max(float(result.overall[i]), 0.0) / largest, _rounded(result.overall[i])),
-            *(page.shaded(_rounded(group[i]), min(max(float(group[i]), 0.0) / most, 1.0)) for group in groups),
+            html.bar(max(float(result.overall[i]), 0.0) / largest, _rounded(result.overall[i])),
+            *(html.shaded(_rounded(group[i]), min(max(float(group[i]), 0.0) / most, 1.0)) for group in groups),
         ]
         for i, j in enumerate(result.features[:MOST_FEATURES])
     ]
@@ -376,7 +376,7 @@ def _importances(evidence: ReportedRows) -> str:
         "Rise of the log-loss if the feature is integrated out of the model: over all rows, and over the rows of each "
     )
     text += "class and component. A negative number: without the feature these rows are predicted better."
-    return page.table(heads, rows) + page.paragraph(text, True)
+    return html.table(heads, rows) + html.paragraph(text, True)
 
 
 def _rounded(number: float) -> str:
@@ -388,40 +388,40 @@ def _typical_values(evidence: ReportedRows) -> str:
     columns = summary.components.visible
     rows = list(zip(*columns.values(), strict=True))
     more = f" {len(rows) - 40} more components are not shown." if len(rows) > 40 else ""
-    return page.table(list(columns), rows[:40]) + page.paragraph(summary.note + more, True)
+    return html.table(list(columns), rows[:40]) + html.paragraph(summary.note + more, True)
 
 
 def _doubtful(evidence: ReportedRows) -> str:
     suspicious, positions = evidence.suspicious, {int(row): place for place, row in enumerate(evidence.drawn)}
 
-    def button(row: int) -> page.Cell:
-        return page.button(f"row {evidence.places[row]}", positions[row])
+    def button(row: int) -> html.Cell:
+        return html.button(f"row {evidence.places[row]}", positions[row])
 
     rows = [
         [
             button(int(suspicious.positions[i])),
             suspicious.labels[i],
             suspicious.suggestions[i],
-            page.percent(suspicious.label_probabilities[i]),
-            page.percent(suspicious.suggestion_probabilities[i]),
+            html.percent(suspicious.label_probabilities[i]),
+            html.percent(suspicious.suggestion_probabilities[i]),
         ]
         for i in range(min(len(suspicious), MOST_LISTED))
     ]
     heads = ["", "label", "looks like", "p(label)", "p(other)"]
-    first = page.table(heads, rows) if rows else page.paragraph("No label contradicts the model.")
+    first = html.table(heads, rows) if rows else html.paragraph("No label contradicts the model.")
     if len(suspicious) > MOST_LISTED:
-        first += page.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True)
+        first += html.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True)
     unusual = [
         [button(row), evidence.names[evidence.numbers[row]], f"{evidence.outlier_scores[row]:.1f}"]
         for row in evidence.outlying[:MOST_LISTED].tolist()
     ]
-    second = page.table(["", "class", "outlier score"], unusual) if unusual else page.paragraph("None.")
-    share = page.percent(FALSE_ALARM, 0)
+    second = html.table(["", "class", "outlier score"], unusual) if unusual else html.paragraph("None.")
+    share = html.percent(FALSE_ALARM, 0)
     text = f"An outlier score above {evidence.outlier_limit:.1f}, exceeded by {share} of ordinary rows."
     numbering = "Row 1 is the first row below the header. A click shows a row in the plane."
-    return page.paragraph(numbering, True) + (
-        f"<div class=pair><div>{page.heading('Suspicious labels')}{first}</div>"
-        f"<div>{page.heading('Outliers')}{second}{page.paragraph(text, True)}</div></div>"
+    return html.paragraph(numbering, True) + (
+        f"<div class=pair><div>{html.heading('Suspicious labels')}{first}</div>"
+        f"<div>{html.heading('Outliers')}{second}{html.paragraph(text, True)}</div></div>"
     )
 
 
@@ -444,4 +444,4 @@ def _code(evidence: ReportedRows) -> str:
         text += " Its initialisation is another one, so that a mixture of several components may differ slightly."
     if evidence.fitted.label_noise_ > 0:
         text += f" Its probabilities are not bounded by the label noise of {evidence.fitted.label_noise_:.2g}."
-    return page.paragraph(text) + f"<pre>{page.escaped(code)}</pre>"
+    return html.paragraph(text) + f"<pre>{html.escaped(code)}</pre>"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.trust import as_array
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.outliers import as_array
 
 FOLDS = 5
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.roles import Covariance, Quadratic, Structure
 from mixtura.values.moments import Moments
 from mixtura.values.pseudo_moments import PseudoMoments
-from mixtura.values.storable import storable
 
 
 @storable("full")

@@ -19,13 +19,13 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances.full import Full
 from mixtura.covariances.marginals import LowRankMarginals
+from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import Form, Moments, ProjectedForm, image
 from mixtura.values.pseudo_moments import PseudoMoments
-from mixtura.values.storable import storable
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6

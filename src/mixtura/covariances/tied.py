@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.files.registry import storable
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
-from mixtura.values.storable import storable
 
 
 @storable("tied")

@@ -2,11 +2,11 @@
 
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.density import GaussianMixture
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
+from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.imputer import MarginalFeatureSelector, MixtureImputer
+from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier
 from mixtura.estimators.nonnegative_pipeline import make_nonnegative_pipeline
 from mixtura.estimators.reject_option import RejectOption

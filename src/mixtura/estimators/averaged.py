@@ -19,12 +19,14 @@ from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import MixtureEstimator, check_described, keep_unobserved, warn_of_repairs
-from mixtura.estimators.density import GaussianMixture
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.input import Rows, adopt_features, is_batches, is_dask
-from mixtura.estimators.model_files import check_fitted
 from mixtura.estimators.progress import recorded
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.estimators.training import check_described, keep_unobserved, warn_of_repairs
+from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
@@ -33,14 +35,13 @@ from mixtura.selection.merging import reduced
 from mixtura.selection.plan import is_auto
 from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.streams.sharded import Sharded
-from mixtura.values.storable import as_loaded, storable
 
 RESAMPLING = ("none", "subset", "bootstrap")
 # Number of rows scored by all members at a time.
 SCORED_ROWS = 16_384
 
 
-class AveragedBase(MixtureEstimator):
+class AveragedBase(DensityEstimator):
     """Base of the averaged density and the averaged classifier."""
 
     estimator: Any
@@ -143,7 +144,7 @@ class AveragedBase(MixtureEstimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.is_kind("estimator", self._base, MixtureEstimator)
+        checks.is_kind("estimator", self._base, DensityEstimator)
         checks.is_kind("mixtures_", self.mixtures_, list)
         for member in self.mixtures_:
             checks.is_kind("mixtures_", member, Mixture)
@@ -271,7 +272,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         -------
         self : AveragedMixture
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             base = self._checked_base(X, GaussianMixture)
             base._check_arguments()
             rows, source = base._read_source(X, sample_weight)

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.threads import computing
+from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
-from mixtura.estimators.base import keep_unobserved
-from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.estimator import check_fitted
 from mixtura.estimators.input import Rows, adopt_features
-from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.prediction import DensityClassifier
+from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.progress import recorded
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.estimators.training import keep_unobserved
+from mixtura.files.registry import storable
+from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
 from mixtura.model.mixture import Mixture
-from mixtura.reading.graphs import ClassifierGraph, GaussianScores
 from mixtura.solvers import EM, AcceleratedEM
-from mixtura.values.storable import storable
 
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
@@ -138,7 +138,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         -------
         self : AveragedMixtureClassifier
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             base = self._checked_base(X, MixtureClassifier)
             checks.one_of("combine", self.combine, ("posterior", "density"))
             objective = base._objective()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.input import FrameLike, PandasLike, Rows, is_missing, read_rows
-from mixtura.values.storable import storable
+from mixtura.files.registry import storable
 
 # Types of the columns of a frame that hold categories.
 CATEGORIES = ("category", "string", "str", "object", "bool")

@@ -66,36 +66,6 @@ def mixture_to_sklearn(model: Any) -> SklearnMixture:
     return other
 
 
-class SklearnConversion:
-    """Conversion of classifiers of one component per class to and from scikit-learn."""
-
-    @classmethod
-    def from_sklearn(cls, model: Any) -> Any:
-        """Convert a fitted discriminant analysis or naive Bayes classifier of scikit-learn, with the same predictions.
-
-        Parameters
-        ----------
-        model : QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
-            A LinearDiscriminantAnalysis needs `store_covariance=True`.
-
-        Returns
-        -------
-        MixtureClassifier
-            A model with a density: it supports missing values, `sample`, `impute` and `explain`.
-        """
-        return classifier_from_sklearn(cls, model)
-
-    def to_sklearn(self) -> Any:
-        """Convert to a fitted classifier of scikit-learn with the same predictions.
-
-        Returns
-        -------
-        QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
-            For full, tied and diagonal covariances of one component per class.
-        """
-        return classifier_to_sklearn(self)
-
-
 def classifier_from_sklearn(cls: Any, model: Any) -> Any:
     """A fitted MixtureClassifier with the predictions of a discriminant analysis or naive Bayes of scikit-learn."""
     check_is_fitted(model)

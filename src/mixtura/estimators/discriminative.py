@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from mixtura import checks
-from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.files.registry import storable
 from mixtura.roles import Objective
 from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
 from mixtura.selection.penalties import PenaltySearch
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
-from mixtura.values.storable import storable
 
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mixtura import checks
-from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.selection.plan import Plan, is_auto
 from mixtura.selection.table import SearchTable
 from mixtura.selection.tradeoffs import PATH, TradeoffSearch
 from mixtura.solvers import Gradient
-from mixtura.values.storable import storable
 
 DISCRIMINATIVE = ("margin", "conditional")
 

@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.base import MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
+from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.averaged import AveragedMixture
-from mixtura.estimators.base import MixtureEstimator
-from mixtura.estimators.classifier import MixtureClassifier
-from mixtura.estimators.density import GaussianMixture
-from mixtura.estimators.explained import ExplainedClassifier
+from mixtura.estimators.classifiers import DensityClassifier as ExplainedClassifier
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import Estimator, check_fitted
+from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.input import adopt_features, read_array, with_nan
-from mixtura.estimators.model_files import Savable, check_fitted
-from mixtura.estimators.trust import as_array
-from mixtura.estimators.whole_fits import whole_fit
-from mixtura.reading.importances import forward_selection
-from mixtura.values.storable import storable
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.outliers import as_array
+from mixtura.files.registry import storable
+from mixtura.inspection.importances import forward_selection
 
 
 @storable("MixtureImputer", check=check_fitted)
-class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     """Impute missing values by their conditional distribution under a Gaussian mixture of all samples.
 
     Parameters
@@ -81,7 +81,7 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         -------
         self : MixtureImputer
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             checks.one_of("method", self.method, ("mean", "draw"))
             checks.switch("add_indicator", self.add_indicator)
             check_random_state(self.random_state)
@@ -97,7 +97,7 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
         return self
 
     def _check_fitted(self) -> None:
-        checks.is_kind("estimator_", self.estimator_, MixtureEstimator)
+        checks.is_kind("estimator_", self.estimator_, DensityEstimator)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.positions("indicator_features_", torch.from_numpy(self.indicator_features_), self.n_features_in_)
 
@@ -146,7 +146,7 @@ class MixtureImputer(Savable, OneToOneFeatureMixin, TransformerMixin, BaseEstima
 
 
 @storable("MarginalFeatureSelector", check=check_fitted)
-class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEstimator):
+class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     """Select features by forward selection with a mixture, in which all other features are marginalised.
 
     The mixture is fitted once. Features are then added one by one, each time the one that lowers the log-loss most.
@@ -196,7 +196,7 @@ class MarginalFeatureSelector(Savable, SelectorMixin, MetaEstimatorMixin, BaseEs
         -------
         self : MarginalFeatureSelector
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             base = MixtureClassifier(1) if self.estimator is None else self.estimator
             if not isinstance(base, ExplainedClassifier):
                 raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")

@@ -19,11 +19,13 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.classifiers import ConditionalClassifier
+from mixtura.estimators.estimator import check_fitted
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
-from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.files.registry import storable
+from mixtura.inspection.graphs import ConditionalGraph
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
     LabeledRows,
@@ -35,14 +37,12 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
-from mixtura.reading.graphs import ConditionalGraph
-from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import is_auto
 from mixtura.selection.search import Search, Trial
-from mixtura.solvers import FitResult, HeldOut, Outcome, run
+from mixtura.selection.splits import hold_outs
+from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, scaled_columns
-from mixtura.values.storable import storable
 
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
@@ -202,7 +202,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         self : NonnegativeMixtureClassifier
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             checks.count("n_components", self.n_components)
             checks.switch("shared", self.shared)
             solvers = self._solvers()
@@ -309,7 +309,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         def score(mixture: LogLinearMixture) -> float:
             return smoothed_likelihood(mixture, held_out) / held_out.weight
 
-        judge = HeldOut(score, interval=SCORING_INTERVAL)
+        judge = EarlyStopping(score, interval=SCORING_INTERVAL)
         return Fitted(start, run(solver, problem.kept, start, max_iter, tol, held_out=judge))
 
     def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:

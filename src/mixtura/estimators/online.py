@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from mixtura import checks
@@ -27,14 +25,14 @@ from mixtura.estimators.input import (
     unlabeled_integers,
 )
 from mixtura.estimators.streamed import is_streamed, number_labels
+from mixtura.files.registry import as_loaded
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
 from mixtura.solvers import EM, Problem, Record
-from mixtura.solvers.stepwise import RunningMoments, adds_over_time, kept
+from mixtura.solvers.stepwise import adds_over_time, kept
 from mixtura.values.moments import Moments, Summary
-from mixtura.values.storable import as_loaded
 
 # Soft label of all samples for a class without samples, so that it can be initialised; negligible for other classes.
 TRACE = 1e-6
@@ -66,163 +64,6 @@ def classifies_online(estimator: Any) -> bool:
     if class_weight is not None and not isinstance(class_weight, dict):
         raise AttributeError(f"class_weight={class_weight!r} needs all labels at once; pass None or a dict")
     return learns_online(estimator)
-
-
-class OnlineFit:
-    """Base of estimators with `partial_fit`. The first batch is fitted as by `fit`; each later batch is one step."""
-
-    running_: RunningMoments | None = None  # statistics of the samples so far
-    mixture_: Mixture
-    covariance_type: Any
-    memory_limit: Any
-
-    def _check_batch(self, X: Any, step: Any) -> None:
-        if is_streamed(X):
-            raise checks.one_batch(f"a {type(X).__module__}.{type(X).__name__}")
-        decays = isinstance(step, str) and step == "decaying"
-        if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
-            raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
-
-    def _begin(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit the first batch, from several initialisations."""
-        estimator: Any = self
-        n_init = estimator.n_init
-        estimator.n_init = FIRST_STARTS if n_init == 1 else n_init
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
-                estimator.fit(X, y, sample_weight)
-        finally:
-            estimator.n_init = n_init
-        if not adds_over_time(self.mixture_):
-            raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
-
-    def _remember_first(self, problem: Problem) -> None:
-        with computing():
-            self._remember(_summary(self.mixture_, problem).moments, problem, n_steps=1)
-
-    def _resume(self, problem: Problem) -> None:
-        """Continue from a mixture fitted by other means, with the weight of the first batch."""
-        with computing():
-            mixture = self.mixture_.to(problem.source.device)
-            counts = mixture.weights * _summary(mixture, problem).weight
-            seconds = tuple(
-                part * counts.reshape(-1, *[1] * (part.ndim - 1)) for part in mixture.covariance.own_moments()
-            )
-            firsts = torch.zeros_like(mixture.means)
-            moments = Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means)
-            self._remember(moments, problem, n_steps=1)
-
-    def _advance(self, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
-        """One step (stepwise-em); a failed step does not change the estimator."""
-        running = self.running_
-        assert running is not None
-        with computing():
-            limit = checks.memory_limit(self.memory_limit)
-            known: list[Tensor | None] = [
-                None if part is None else part.to(source.device) for part in (running.floor, running.class_prior)
-            ]
-            assert known[0] is not None
-            problem = Problem(source, objective, locate(source), known[0], running.prior, known[1], limit, ridge=ridge)
-            mixture = self.mixture_.to(source.device)
-            summary = summarise(mixture, source, objective, problem.frame, limit)
-            weight = float(running.counts.sum()) + summary.weight
-            checks.total_weight(weight)
-            checks.small_enough(self, problem.frame.centre, problem.frame.radii, weight)
-            moments = running.added(summary.moments, mixture, step)
-            updated = EM(strict=strict).maximised(problem, mixture, moments)
-            if not bool(updated.means.isfinite().all() & updated.log_weights.isfinite().any()):
-                raise NumericalError(f"the parameters became infinite at batch {running.n_steps + 1}")
-            self.mixture_ = as_loaded(updated)
-            self._remember(moments, problem, running.n_steps + 1)
-        return Record(running.n_steps + 1, summary.mean_value, 0.0, 0.0)
-
-    def _remember(self, moments: Moments, problem: Problem, n_steps: int) -> None:
-        self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
-
-
-class OnlineClassifier(OnlineFit):
-    """`partial_fit` of a classifier."""
-
-    classes_: np.ndarray
-    class_weight: Any
-    encoding_: Any
-    unlabeled: Any
-    warp_: Any
-    _objective: Callable[[], Objective]  # of MixtureClassifier
-    _problem_of: Callable[[Source, Objective], Problem]
-
-    @available_if(classifies_online)
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
-    ) -> Any:
-        """Update the classifier with a batch of samples (stepwise EM); NaN means missing.
-
-        The first batch is fitted as by `fit`, with at least four initialisations. It should have many samples of most
-        classes. Each later batch is one step of stepwise EM.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            One label per sample; unlabeled samples as given by `unlabeled`.
-        classes : array-like of shape (n_classes,), optional
-            All class labels; required in the first call.
-        sample_weight : array-like of shape (n_samples,), optional
-            Non-negative sample weights.
-        step : "decaying" or float, default="decaying"
-            Step size: the fraction by which a batch reduces the weight of all earlier batches. A decaying step size
-            converges on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
-
-        Returns
-        -------
-        self : MixtureClassifier
-        """
-        self._check_batch(X, step)
-        checks.no_categories("partial_fit", self.encoding_)
-        objective, first = self._objective(), "mixture_" not in vars(self)
-        known = _classes(classes, None if first else self.classes_)
-        rows = read_rows(self, X, reset=first)
-        weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
-        numbers = self._numbers(y, len(rows), weights, known)
-        weights = self._weighted(weights, numbers, known)
-        shares = _shares_of(numbers, weights, len(known)) if first else None
-        if first:
-            self._begin(X, y if shares is None else _SoftLabels(shares.cpu().numpy(), known), sample_weight)
-        source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
-        if first:
-            self._remember_first(self._problem_of(source, objective))
-        elif source.n_rows:
-            self._step(source, objective, step)
-        return self
-
-    def _step(self, source: Source, objective: Objective, step: float | str) -> None:
-        if self.running_ is None:
-            self._resume(self._problem_of(source, objective))
-        record = self._advance(source, objective, step, ridge=0.0, strict=False)
-        estimator: Any = self
-        estimator.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-        estimator.n_iter_ += 1
-        estimator.history_ = [*estimator.history_, record]
-
-    def _numbers(self, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
-        checks.given_labels(y, type(self).__name__)
-        if integers_on_gpu(y) and weights is None and classes.dtype.kind in "iu":
-            checks.as_many_labels(y, n_rows)
-            return number_integers(y, classes, unlabeled_integers(y, self.unlabeled), checks.unnamed_class)
-        values, missing = as_labels(y)
-        checks.as_many_labels(values, n_rows)
-        if values.ndim != 1:
-            raise ValueError(f"partial_fit needs one label per sample; got y of shape {values.shape}.")
-        known, labeled = labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
-        return number_labels(known, labeled, classes, checks.unnamed_class)
-
-    def _weighted(self, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:
-        if self.class_weight is None:
-            return weights
-        table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
-        factors = table.double().to(numbers.device)[numbers]  # unlabeled samples, -1, have the last one
-        return factors if weights is None else weights * factors.to(weights.device)
 
 
 def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
@@ -265,3 +106,121 @@ def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tenso
 def _summary(mixture: Mixture, problem: Problem) -> Summary:
     device = problem.source.device
     return summarise(mixture.to(device), problem.source, problem.objective, problem.frame, problem.memory_limit)
+
+
+def check_batch(self: Any, X: Any, step: Any) -> None:
+    if is_streamed(X):
+        raise checks.one_batch(f"a {type(X).__module__}.{type(X).__name__}")
+    decays = isinstance(step, str) and step == "decaying"
+    if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
+        raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
+
+
+def begin(self: Any, X: Any, y: Any, sample_weight: Any) -> None:
+    """Fit the first batch, from several initialisations."""
+    estimator: Any = self
+    n_init = estimator.n_init
+    estimator.n_init = FIRST_STARTS if n_init == 1 else n_init
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
+            estimator.fit(X, y, sample_weight)
+    finally:
+        estimator.n_init = n_init
+    if not adds_over_time(self.mixture_):
+        raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
+
+
+def remember_first(self: Any, problem: Problem) -> None:
+    with computing():
+        remember(self, _summary(self.mixture_, problem).moments, problem, n_steps=1)
+
+
+def resume(self: Any, problem: Problem) -> None:
+    """Continue from a mixture fitted by other means, with the weight of the first batch."""
+    with computing():
+        mixture = self.mixture_.to(problem.source.device)
+        counts = mixture.weights * _summary(mixture, problem).weight
+        seconds = tuple(part * counts.reshape(-1, *[1] * (part.ndim - 1)) for part in mixture.covariance.own_moments())
+        firsts = torch.zeros_like(mixture.means)
+        moments = Moments(counts, firsts, seconds, mixture.covariance.form, mixture.means)
+        remember(self, moments, problem, n_steps=1)
+
+
+def advance(self: Any, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
+    """One step (stepwise-em); a failed step does not change the estimator."""
+    running = self.running_
+    assert running is not None
+    with computing():
+        limit = checks.memory_limit(self.memory_limit)
+        known: list[Tensor | None] = [
+            None if part is None else part.to(source.device) for part in (running.floor, running.class_prior)
+        ]
+        assert known[0] is not None
+        problem = Problem(source, objective, locate(source), known[0], running.prior, known[1], limit, ridge=ridge)
+        mixture = self.mixture_.to(source.device)
+        summary = summarise(mixture, source, objective, problem.frame, limit)
+        weight = float(running.counts.sum()) + summary.weight
+        checks.total_weight(weight)
+        checks.small_enough(self, problem.frame.centre, problem.frame.radii, weight)
+        moments = running.added(summary.moments, mixture, step)
+        updated = EM(strict=strict).maximised(problem, mixture, moments)
+        if not bool(updated.means.isfinite().all() & updated.log_weights.isfinite().any()):
+            raise NumericalError(f"the parameters became infinite at batch {running.n_steps + 1}")
+        self.mixture_ = as_loaded(updated)
+        remember(self, moments, problem, running.n_steps + 1)
+    return Record(running.n_steps + 1, summary.mean_value, 0.0, 0.0)
+
+
+def remember(self: Any, moments: Moments, problem: Problem, n_steps: int) -> None:
+    self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
+
+
+def update_classifier(self: Any, X: Any, y: Any, classes: Any, sample_weight: Any, step: float | str) -> None:
+    """Fit the first batch, or take one step with a later one."""
+    check_batch(self, X, step)
+    checks.no_categories("partial_fit", self.encoding_)
+    objective, first = self._objective(), "mixture_" not in vars(self)
+    known = _classes(classes, None if first else self.classes_)
+    rows = read_rows(self, X, reset=first)
+    weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
+    numbers = _number_batch(self, y, len(rows), weights, known)
+    weights = _weigh_classes(self, weights, numbers, known)
+    shares = _shares_of(numbers, weights, len(known)) if first else None
+    if first:
+        begin(self, X, y if shares is None else _SoftLabels(shares.cpu().numpy(), known), sample_weight)
+    source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
+    if first:
+        remember_first(self, self._problem_of(source, objective))
+    elif source.n_rows:
+        _take_step(self, source, objective, step)
+
+
+def _take_step(self: Any, source: Source, objective: Objective, step: float | str) -> None:
+    if self.running_ is None:
+        resume(self, self._problem_of(source, objective))
+    record = advance(self, source, objective, step, ridge=0.0, strict=False)
+    self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+    self.n_iter_ += 1
+    self.history_ = [*self.history_, record]
+
+
+def _number_batch(self: Any, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
+    checks.given_labels(y, type(self).__name__)
+    if integers_on_gpu(y) and weights is None and classes.dtype.kind in "iu":
+        checks.as_many_labels(y, n_rows)
+        return number_integers(y, classes, unlabeled_integers(y, self.unlabeled), checks.unnamed_class)
+    values, missing = as_labels(y)
+    checks.as_many_labels(values, n_rows)
+    if values.ndim != 1:
+        raise ValueError(f"partial_fit needs one label per sample; got y of shape {values.shape}.")
+    known, labeled = labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
+    return number_labels(known, labeled, classes, checks.unnamed_class)
+
+
+def _weigh_classes(self: Any, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:
+    if self.class_weight is None:
+        return weights
+    table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
+    factors = table.double().to(numbers.device)[numbers]  # unlabeled samples, -1, have the last one
+    return factors if weights is None else weights * factors.to(weights.device)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from tqdm.auto import tqdm
 
 from mixtura import checks
 from mixtura.engine.sources import Source
-from mixtura.solvers.checkpoints import CheckpointFile, digest, samples_digests
+from mixtura.files.checkpoints import CheckpointFile, digest, update_digest
 from mixtura.solvers.journal import Journal, Show, recording
 
 # Arguments that may differ when a fit is continued.
@@ -49,10 +51,20 @@ def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, st
         name: digest(value) for name, value in arguments.items()
     }
     for word, source in samples.items():
-        settings |= samples_digests(source, "" if word == "training" else f"{word.replace('_', '-')} ")
+        settings |= digest_samples(source, "" if word == "training" else f"{word.replace('_', '-')} ")
     if arguments.get("warm_start"):
         settings["last fit"] = digest(vars(estimator).get("mixture_"))
     return settings
+
+
+def digest_samples(source: Source | None, which: str = "") -> dict[str, str]:
+    """Return digests of the samples of a source, of their labels and of their weights."""
+    totals = {name: hashlib.blake2b(digest_size=12) for name in ("samples", "labels", "sample weights")}
+    for block in () if source is None else source.blocks():
+        update_digest(totals["samples"], block.rows)
+        update_digest(totals["labels"], block.labels if block.shares is None else block.shares)
+        update_digest(totals["sample weights"], torch.ones(0) if block.weights is None else block.weights)
+    return {f"{which}{name}": total.hexdigest() for name, total in totals.items()}
 
 
 @contextmanager

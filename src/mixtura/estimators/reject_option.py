@@ -6,21 +6,22 @@ import math
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.class_reading import ClassReading
-from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.by_parts import by_parts
+from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
+from mixtura.estimators.estimator import Estimator, check_fitted
 from mixtura.estimators.input import adopt_features
-from mixtura.estimators.model_files import Savable, check_fitted
-from mixtura.estimators.rowwise import rowwise
-from mixtura.estimators.trust import OutlierDetection, as_array
-from mixtura.estimators.whole_fits import whole_fit
-from mixtura.reading.outliers import CoverageCurve
-from mixtura.values.storable import storable
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.outliers import as_array
+from mixtura.files.registry import storable
+from mixtura.inspection.outliers import CoverageCurve
 
 
 def _has_density(self: Any) -> bool:
@@ -28,7 +29,7 @@ def _has_density(self: Any) -> bool:
 
 
 @storable("RejectOption", check=check_fitted)
-class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     """Classifier with a reject option for uncertain predictions and for outliers.
 
     Parameters
@@ -96,10 +97,10 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         -------
         self : RejectOption
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             checks.share("confidence", self.confidence)
             base = self._base
-            if not isinstance(base, ClassReading):
+            if not isinstance(base, Classifier):
                 raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
             if self.false_alarm is not None and not isinstance(base, OutlierDetection):
                 raise ValueError(
@@ -131,7 +132,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return label
 
     def _check_fitted(self) -> None:
-        checks.is_kind("estimator_", self.estimator_, ClassReading)
+        checks.is_kind("estimator_", self.estimator_, Classifier)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
         checks.share("confidence", self.confidence)
@@ -140,7 +141,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             checks.is_kind("estimator_", self.estimator_, OutlierDetection)
         checks.same_size("reject_label_", np.ndim(self.reject_label_), 0)
 
-    @rowwise()
+    @by_parts()
     def abstains(self, X: Any) -> np.ndarray:
         """Return which samples are rejected.
 
@@ -159,7 +160,7 @@ class RejectOption(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             doubtful |= as_array(self.estimator_.is_outlier(X, self.false_alarm))
         return doubtful
 
-    @rowwise()
+    @by_parts()
     def predict(self, X: Any) -> np.ndarray:
         """Predict classes, and `reject_label_` for rejected samples.
 

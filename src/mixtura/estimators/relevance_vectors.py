@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mixtura.estimators.model_files import check_fitted
+from mixtura.estimators.estimator import check_fitted
 from mixtura.estimators.sparse import SparseMixtureClassifier
-from mixtura.values.storable import storable
+from mixtura.files.registry import storable
 
 
 @storable("RelevanceVectorClassifier", check=check_fitted)

@@ -17,14 +17,15 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import warn_of_few_rows
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.classifiers import ConditionalClassifier
+from mixtura.estimators.estimator import check_fitted
 from mixtura.estimators.input import Rows, read_labels, read_rows
-from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.prediction import ConditionalClassifier
 from mixtura.estimators.progress import recorded
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.estimators.training import warn_of_few_rows
+from mixtura.files.registry import on_device, storable
+from mixtura.inspection.graphs import ConditionalGraph
 from mixtura.objectives import class_log_joint
-from mixtura.reading.graphs import ConditionalGraph
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
     KernelColumns,
@@ -47,7 +48,6 @@ from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet
 from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
-from mixtura.values.storable import on_device, storable
 
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
@@ -222,7 +222,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         -------
         self : SparseMixtureClassifier
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             solver = self._solver()
             kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
             rows = self._read_rows(X, reset=True).nearby()

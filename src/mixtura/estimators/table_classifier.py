@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.class_reading import ClassReading
-from mixtura.estimators.classifier import MixtureClassifier
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.estimator import Estimator, check_fitted
 from mixtura.estimators.input import PandasLike
-from mixtura.estimators.model_files import Savable, check_fitted
-from mixtura.estimators.trust import as_array
-from mixtura.estimators.whole_fits import whole_fit
-from mixtura.reading.tables import data_frame
-from mixtura.values.storable import storable
+from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.outliers import as_array
+from mixtura.files.registry import storable
+from mixtura.inspection.tables import data_frame
 
 CONSTANT = "(constant)"  # a numeric column for tables of categories alone
 
@@ -83,7 +83,7 @@ def listed(names: Any, most: int = 12) -> str:
 
 
 @storable("TableClassifier", check=check_fitted)
-class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     """Classify the rows of a data frame with numeric and categorical columns; ``mixtura fit`` writes such models.
 
     Columns are identified by name: tables for prediction may have additional columns, and another order. Unknown
@@ -155,10 +155,10 @@ class TableClassifier(Savable, ClassifierMixin, MetaEstimatorMixin, BaseEstimato
         -------
         self
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             if not self.columns or not all(isinstance(column, TableColumn) for column in self.columns):
                 raise ValueError(f"columns must be a list of at least one TableColumn; got {self.columns!r}.")
-            if self.estimator is not None and not isinstance(self.estimator, ClassReading):
+            if self.estimator is not None and not isinstance(self.estimator, Classifier):
                 raise TypeError(f"estimator must be a classifier of mixtura; got {type(self.estimator).__name__}.")
             model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
             self.estimator_ = model.fit(self.read(X), y)

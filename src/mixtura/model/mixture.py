@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.files.registry import storable
 from mixtura.roles import Covariance
 from mixtura.values.moments import Moments
-from mixtura.values.storable import storable
 
 
 @storable("mixture", check=lambda mixture: mixture.check())

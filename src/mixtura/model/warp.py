@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.values.storable import storable
+from mixtura.files.registry import storable
 
 
 @storable("warp")

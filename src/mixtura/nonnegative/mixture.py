@@ -10,9 +10,9 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.tuning import CACHE_BYTES, FEWEST_ROWS
+from mixtura.files.registry import storable
 from mixtura.values.features import gather, weigh
 from mixtura.values.sparse_rows import pick, row_slice, transposed
-from mixtura.values.storable import storable
 
 # Class probabilities below this are computed in logarithms, because quotients of such numbers lose precision.
 SMALLEST_PROBABILITY = 1e-290

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mixtura.objectives.hybrid import Hybrid
 from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, class_log_joint, posteriors
 from mixtura.objectives.margin import Margin
-from mixtura.objectives.members import Members
+from mixtura.objectives.per_member import Members
 from mixtura.roles import Objective
 
 OBJECTIVES: dict[str, Objective] = {

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.objectives.likelihood import Conditional, Joint
 from mixtura.objectives.margin import Margin
 from mixtura.roles import Objective
-from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 

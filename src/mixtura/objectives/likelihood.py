@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.numerics.gpu import kernels_for
-from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 

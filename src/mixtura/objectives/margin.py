@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.objectives.likelihood import class_posteriors, posteriors
-from mixtura.values.storable import storable
 from mixtura.values.targets import Evaluation, Targets
 
 

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, Patch, Polygon
 from sklearn.utils.validation import check_is_fitted
 
+from mixtura.files.codec import fitted_of
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
-from mixtura.values.encoding import fitted_of
 
 # Okabe and Ito's palette for colour-blind readers; markers distinguish the classes as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.files.registry import storable
 from mixtura.roles import DataScales, Parameters
 from mixtura.values.pseudo_moments import PseudoMoments
-from mixtura.values.storable import storable
 
 TARGETS = ("expected", "pooled", "covariance")
 

@@ -27,11 +27,11 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
-from mixtura.selection.folds import hold_outs, sample_of, strata_of
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
 from mixtura.selection.plan import Plan, is_auto, make_prior
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
+from mixtura.selection.splits import hold_outs, sample_of, strata_of
 from mixtura.selection.table import SearchTable
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import Outcome, Stack, Task, first_update, run_together

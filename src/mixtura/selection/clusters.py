@@ -26,11 +26,11 @@ from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Prior, Structure
-from mixtura.selection.folds import hold_outs, sample_of
 from mixtura.selection.merging import one_fewer
 from mixtura.selection.plan import OTHER_PRIORS, is_auto
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
+from mixtura.selection.splits import hold_outs, sample_of
 from mixtura.selection.table import SearchTable
 from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_together
 

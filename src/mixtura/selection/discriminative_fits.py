@@ -12,15 +12,15 @@ from torch import Tensor
 
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, TensorSource, locate
+from mixtura.files.registry import storable
 from mixtura.init.splitting import split, unexplained
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
-from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, make_prior
-from mixtura.solvers import EM, BaumWelch, FitResult, HeldOut, Outcome, run
-from mixtura.values.storable import storable
+from mixtura.selection.splits import hold_outs
+from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
 
 # max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
 Limits = tuple[int, float]
@@ -112,7 +112,7 @@ def fit_until_best(fold: Fold, setting: Setting, start: Mixture, limits: Limits)
     """A fit by Baum-Welch, stopped at the step that predicts the held-out samples best."""
     problem = setting.of(fold.plan, start.class_sizes).problem
     return check_complete(
-        run(BaumWelch(), problem, start, *limits, held_out=HeldOut(lambda mixture: fold.score(mixture)[0]))
+        run(BaumWelch(), problem, start, *limits, held_out=EarlyStopping(lambda mixture: fold.score(mixture)[0]))
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mixtura.values.storable import storable
+from mixtura.files.registry import storable
 
 SHOWN = 20  # candidates that a printed table lists
 

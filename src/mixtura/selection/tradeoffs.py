@@ -16,12 +16,12 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.priors import Scaled
-from mixtura.selection.folds import hold_outs
 from mixtura.selection.plan import Plan, Trained, make_prior
 from mixtura.selection.scores import classification_score
 from mixtura.selection.search import Search, Trial
+from mixtura.selection.splits import hold_outs
 from mixtura.selection.table import SearchTable
-from mixtura.solvers import EM, FitResult, Gradient, HeldOut, Outcome, Problem, run
+from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, Problem, run
 from mixtura.solvers.gradient import together
 from mixtura.values.targets import Targets
 
@@ -190,7 +190,7 @@ class TradeoffSearch:
         judge = None
         if held_out is not None:
             score = classification_score(held_out, self.margin is not None, plan.memory_limit)
-            judge = HeldOut(score, patience=PATIENCE)
+            judge = EarlyStopping(score, patience=PATIENCE)
         limit = self.n_epochs if n_epochs is None else n_epochs
         result = run(self.solver, problem, start, limit, 0.0, held_out=judge)
         scores = dict(result.scores)

@@ -8,7 +8,7 @@ from mixtura.solvers.batched_em import Stack, Task, run_together
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
-from mixtura.solvers.loop import FitResult, HeldOut, Outcome, Record, best_of, run
+from mixtura.solvers.loop import EarlyStopping, FitResult, Outcome, Record, best_of, run
 from mixtura.solvers.problem import Problem
 
 # By the names that `solver=` takes. "auto" is the first one that does not refuse.
@@ -23,9 +23,9 @@ __all__ = [
     "SOLVERS",
     "AcceleratedEM",
     "BaumWelch",
+    "EarlyStopping",
     "FitResult",
     "Gradient",
-    "HeldOut",
     "Outcome",
     "Problem",
     "Record",

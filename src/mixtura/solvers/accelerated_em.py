@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.em import EM
 from mixtura.solvers.problem import Problem
 from mixtura.values.moments import ProjectedForm
-from mixtura.values.storable import storable
 
 PLAIN = EM()
 # The longest reach of the first extrapolation (1 means two EM steps), and its factor after each accepted one.

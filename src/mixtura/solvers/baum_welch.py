@@ -15,13 +15,13 @@ from torch import Tensor
 
 from mixtura.engine.passes import summarise
 from mixtura.engine.threads import threads_for
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
 from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.em import repairs_of, updated_means
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
-from mixtura.values.storable import storable
 
 FIRST_FACTOR = 1.0  # E; speech recognition uses 2, without evaluating the objective
 SMALLEST_FACTOR = 0.01

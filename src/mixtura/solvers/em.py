@@ -11,13 +11,13 @@ from torch import Tensor
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import threads_for
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned, Joint
 from mixtura.roles import Covariance, Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import DiagonalForm, Moments
 from mixtura.values.pseudo_moments import PseudoMoments
-from mixtura.values.storable import storable
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "

@@ -19,6 +19,7 @@ from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Block, Source, TensorSource, locate
 from mixtura.engine.threads import threads_for
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.numerics.optimisers import LBFGS, Adam, import_compiler
@@ -26,7 +27,6 @@ from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem
 from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
-from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
 # Rows per evaluation of the gradient in L-BFGS.

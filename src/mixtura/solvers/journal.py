@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from mixtura.solvers.checkpoints import CheckpointFile
+from mixtura.files.checkpoints import CheckpointFile
 
 # Takes the name of a solver, an objective, its change, and the number of rows of an iteration (None: unknown).
 Show = Callable[[str, float, float, int | None], None]

@@ -9,12 +9,12 @@ from enum import Enum
 from typing import Any
 
 from mixtura.checks import SourceError
+from mixtura.files.registry import as_loaded, storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
 from mixtura.solvers.journal import LoopJournal, next_loop
 from mixtura.solvers.problem import Problem
-from mixtura.values.storable import as_loaded, storable
 
 # Steps between two states that a checkpoint may store. At these steps a fit continues from the restored state, whether
 # or not the file is written, so that an interrupted and resumed fit gives the same result to the last bit.
@@ -54,7 +54,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class EarlyStopping:
     """Early stopping by held-out samples.
 
     Parameters
@@ -205,7 +205,7 @@ class _RunRecords:
 class _Scores:
     """The held-out scores, and the model with the best one."""
 
-    held_out: HeldOut
+    held_out: EarlyStopping
     best: Any = None
     scores: tuple[tuple[int, Any], ...] = ()
 
@@ -231,7 +231,7 @@ def run(
     tol: float,
     watch: Callable[[Record], None] | None = None,
     previous: float = -float("inf"),
-    held_out: HeldOut | None = None,
+    held_out: EarlyStopping | None = None,
 ) -> FitResult:
     """Iterate until the objective per sample changes by less than tol, or max_iter steps are done.
 
@@ -254,7 +254,7 @@ def run(
         Called with the record of each iteration.
     previous : float, default=-inf
         Objective before the first step.
-    held_out : HeldOut, optional
+    held_out : EarlyStopping, optional
         Held-out samples for early stopping.
 
     Returns

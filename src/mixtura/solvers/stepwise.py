@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments
-from mixtura.values.storable import storable
 
 # gamma_t = (t + 1)^-DECAY: any exponent between 0.5 and 1 converges (Cappé and Moulines 2009); small ones forget the
 # initialisation sooner, large ones average more. Held-out log-likelihood per sample after one pass of 200 000 samples

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import Objective, Prior, Quadratic
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import DenseForm, Moments
-from mixtura.values.storable import storable
 from mixtura.values.targets import Targets
 
 LOWEST_LOGIT = -60.0  # of a component with weight zero: its gradient is negligible but finite

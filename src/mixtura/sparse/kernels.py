@@ -18,7 +18,7 @@ from scipy.linalg import lapack
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.values.storable import storable
+from mixtura.files.registry import storable
 
 # Residue of a pivoted Cholesky factor of a Gram matrix, relative to its largest diagonal entry.
 GRAM_RESIDUE = 1e-11

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.files.registry import storable
 from mixtura.values.features import weigh
-from mixtura.values.storable import storable
 
 
 @storable("sparse_mixture", check=lambda mixture: mixture.check())

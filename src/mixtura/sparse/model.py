@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.files.registry import storable
 from mixtura.objectives import class_log_joint
 from mixtura.sparse.kernels import (
     Basis,
@@ -17,7 +18,6 @@ from mixtura.sparse.kernels import (
 )
 from mixtura.sparse.mixture import SparseMixture
 from mixtura.values.features import weigh
-from mixtura.values.storable import storable
 
 # Draws of the weights for moderated probabilities, whose error is then below 0.005.
 N_DRAWS = 256

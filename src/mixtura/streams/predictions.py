@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixtura import checks
+from mixtura.files.atomic_write import write_atomically
 from mixtura.streams.batches import named_batches
-from mixtura.values.whole_files import written_whole
 
 
 class BatchedPredictions:
@@ -71,7 +71,7 @@ class BatchedPredictions:
         target = Path(path)
         write = WRITERS[checks.one_of("the ending of path", target.suffix.lower(), WRITERS)]
         try:
-            with written_whole(target) as file:
+            with write_atomically(target) as file:
                 write(file, self._arrays(), self._columns)
         except OSError as error:
             raise OSError(

@@ -8,15 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, Full
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import (
-    MixtureEstimator,
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.class_weights import weigh_classes
+from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.input import (
+    Labels,
+    Rows,
+    is_batches,
+    is_dask,
+    read_labels,
+)
+from mixtura.estimators.online import classifies_online, update_classifier
+from mixtura.estimators.progress import recorded, trial_watcher
+from mixtura.estimators.streamed import read_stream
+from mixtura.estimators.training import (
     check_described,
     check_start,
     keep_unobserved,
@@ -25,20 +40,7 @@ from mixtura.estimators.base import (
     warn_of_repairs,
     warn_of_wide_samples,
 )
-from mixtura.estimators.conversion import SklearnConversion
-from mixtura.estimators.input import (
-    Labels,
-    Rows,
-    is_batches,
-    is_dask,
-    read_labels,
-)
-from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.online import OnlineClassifier
-from mixtura.estimators.prediction import DensityClassifier
-from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.streamed import read_stream
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.files.registry import storable
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import starting_mixture
@@ -48,11 +50,10 @@ from mixtura.objectives import OBJECTIVES
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import MixtureSolver, Objective, Prior, Structure
 from mixtura.selection.automatic import LARGEST_DENSE, SearchSpace, choose_automatically
-from mixtura.selection.folds import checked_cv, renumbered
 from mixtura.selection.plan import OTHER_PRIORS, Plan, PresetSearch, Trained, is_auto, make_prior
+from mixtura.selection.splits import checked_cv, renumbered
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, Task, best_of, first_update, run
 from mixtura.streams.sharded import Sharded
-from mixtura.values.storable import storable
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
 # Mean log posterior of the labels above which classes count as perfectly separated.
@@ -60,7 +61,7 @@ SEPARATED = -1e-3
 
 
 @storable("MixtureClassifier", check=check_fitted)
-class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
+class MixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class.
 
     With no arguments the classifier selects the covariance structure, the number of components, the prior, the
@@ -172,6 +173,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     """
 
     search_: Any = None  # table of the automatic choice
+    running_: Any = None
     _cv: Any = None  # `cv`, without samples of weight zero
 
     def __init__(
@@ -248,7 +250,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, validation: tuple[Any, Any] | None = None) -> Any:
         """Fit the classifier; `validation` are samples and labels for a preset that selects settings on them."""
-        with whole_fit(self):
+        with atomic_fit(self):
             checks.switch("warm_start", self.warm_start)
             self._check_choice()
             checks.verbosity(self.verbose)
@@ -349,7 +351,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         free = labels.unlabeled
         counted = free if weights is None else free & (weights.to(free.device) > 0)
         checks.density_for_unlabeled(int(counted.sum()), objective)
-        return rows, labels, self._with_class_weight(labels, weights)
+        return rows, labels, weigh_classes(self.class_weight, labels, weights)
 
     def _read_validation(self, X: Any, y: Any, classes: np.ndarray) -> TensorSource:
         """Validation samples and their labels, which must be classes of the training set."""
@@ -363,32 +365,6 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
         values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
         return TensorSource(values, numbers.to(values.device))
-
-    def _with_class_weight(self, labels: Labels, weights: Tensor | None) -> Tensor | None:
-        if self.class_weight is None:
-            return weights
-        if labels.numbers is None:
-            raise ValueError(
-                "class_weight needs one label per sample; got soft labels. Set class_weight=None and multiply "
-                "sample_weight by the weights of the classes."
-            )
-        numbers = labels.numbers.cpu()
-        known = numbers >= 0
-        table = self._class_weights(labels.classes, numbers[known], None if weights is None else weights.cpu()[known])
-        factors = torch.where(known, table[numbers.clamp_min(0)], 1.0)
-        products = factors if weights is None else weights * factors.to(weights.device)
-        checks.total_weight(float(products.sum()))
-        return products
-
-    def _class_weights(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
-        """The factor of each class; "balanced" gives all classes the same total weight."""
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            totals = torch.zeros(len(classes), dtype=torch.float64)
-            totals.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.float64) if weights is None else weights)
-            return totals.sum() / (len(classes) * totals)
-        return torch.from_numpy(
-            compute_class_weight(self.class_weight, classes=classes, y=classes[numbers]).astype(float)
-        )
 
     def _plan(self, source: Source, classes: np.ndarray, objective: Objective) -> Plan:
         _, generator = self._generator()
@@ -535,7 +511,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
     def _given_start(self, plan: Plan) -> Mixture | None:
         """The initial mixture given by `warm_start` or `init`, if any."""
         given = self if self.warm_start and "mixture_" in vars(self) else self.init
-        if isinstance(given, MixtureEstimator):
+        if isinstance(given, DensityEstimator):
             given = self._mixture_of(given, plan)
         if not isinstance(given, Mixture):
             return None
@@ -554,7 +530,7 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
         )
         return first_update(rough, assigned, problem or plan.generative)
 
-    def _mixture_of(self, fitted: MixtureEstimator, plan: Plan) -> Mixture:
+    def _mixture_of(self, fitted: DensityEstimator, plan: Plan) -> Mixture:
         if "mixture_" not in vars(fitted):
             raise ValueError(
                 f"init is a {type(fitted).__name__} that is not fitted; fit it first. Copies made by clone or a grid "
@@ -607,3 +583,58 @@ class MixtureClassifier(OnlineClassifier, SklearnConversion, DensityClassifier):
                 f"increase max_iter or tol.",
                 ConvergenceWarning,
             )
+
+    @available_if(classifies_online)
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
+    ) -> Any:
+        """Update the classifier with a batch of samples (stepwise EM); NaN means missing.
+
+        The first batch is fitted as by `fit`, with at least four initialisations. It should have many samples of most
+        classes. Each later batch is one step of stepwise EM.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            One label per sample; unlabeled samples as given by `unlabeled`.
+        classes : array-like of shape (n_classes,), optional
+            All class labels; required in the first call.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+        step : "decaying" or float, default="decaying"
+            Step size: the fraction by which a batch reduces the weight of all earlier batches. A decaying step size
+            converges on a stationary stream; a constant one, such as 0.1, follows a stream that changes.
+
+        Returns
+        -------
+        self : MixtureClassifier
+        """
+        update_classifier(self, X, y, classes, sample_weight, step)
+        return self
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Any:
+        """Convert a fitted discriminant analysis or naive Bayes classifier of scikit-learn, with the same predictions.
+
+        Parameters
+        ----------
+        model : QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
+            A LinearDiscriminantAnalysis needs `store_covariance=True`.
+
+        Returns
+        -------
+        MixtureClassifier
+            A model with a density: it supports missing values, `sample`, `impute` and `explain`.
+        """
+        return classifier_from_sklearn(cls, model)
+
+    def to_sklearn(self) -> Any:
+        """Convert to a fitted classifier of scikit-learn with the same predictions.
+
+        Returns
+        -------
+        QuadraticDiscriminantAnalysis, LinearDiscriminantAnalysis or GaussianNB
+            For full, tied and diagonal covariances of one component per class.
+        """
+        return classifier_to_sklearn(self)

@@ -12,12 +12,12 @@ import torch
 
 from mixtura.cli.columns import read_problem
 from mixtura.cli.files import read_table
-from mixtura.cli.page import percent
+from mixtura.cli.html import percent
 from mixtura.cli.settled import fit_settled, held_out, sampled
+from mixtura.estimators.outliers import as_array
 from mixtura.estimators.table_classifier import TableClassifier
-from mixtura.estimators.trust import as_array
-from mixtura.reading.outliers import find_suspicious, threshold_of
-from mixtura.reading.summaries import separating_features
+from mixtura.inspection.outliers import find_suspicious, threshold_of
+from mixtura.inspection.summaries import separating_features
 
 MOST_ROWS, MOST_POINTS, MOST_LISTED = 1500, 400, 12
 FALSE_ALARM = 0.01

@@ -8,77 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from mixtura import checks
-from mixtura.solvers import Record
-from mixtura.values.encoding import Decoder, Encoder, fitted_of
-from mixtura.values.storable import NAMES
-from mixtura.values.tensor_files import read_tensors, write_tensors
+from mixtura.files.codec import Decoder, Encoder, fitted_of
+from mixtura.files.registry import CHECKS, NAMES
+from mixtura.files.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
-MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
 
 
-class Savable:
-    """An estimator that can be saved: all of its arguments and all fitted attributes."""
-
-    n_features_in_: int
-    n_iter_: int
-    history_: list[Record]
-    converged_: bool
-
-    def save(self, path: Any) -> None:
-        """Write the fitted model to a file, to be read with `mixtura.load`.
-
-        The file (safetensors with a JSON header) holds all arguments and all fitted attributes, and no code. An
-        existing file is replaced atomically.
-
-        Parameters
-        ----------
-        path : str or path-like
-            File to write. Links are followed.
-
-        Raises
-        ------
-        ValueError
-            If an argument or attribute cannot be saved, such as a function, a random generator, or an object of a
-            class that is not registered; or if `path` is not a regular file.
-        """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        save(self, path)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        """Whether there is a model; an interrupted first fit may leave none."""
-        return not MODELS.isdisjoint(vars(self))
-
-    def _check_fitted(self) -> None:
-        """Raise a ValueError unless the fitted attributes are complete and consistent."""
-        checks.fitted_basics(self)
-        for record in self.history_:
-            checks.is_kind("history_", record, Record)
-
-
-def check_fitted(estimator: Any) -> None:
-    """Check an estimator, if it is fitted."""
-    if fitted_of(estimator):
-        try:
-            estimator._check_fitted()
-        except AttributeError as error:
-            raise ValueError(f"a part is missing: {error}") from error
-
-
 def save(estimator: Any, path: Any) -> None:
-    """Write a fitted estimator; see `Savable.save`."""
+    """Write a fitted estimator; see `Estimator.save`."""
     if type(estimator) not in NAMES:
         raise ValueError(
             f"{type(estimator).__name__} cannot be saved, since it is not an estimator of mixtura. Register the class "
-            "with mixtura.values.storable.storable."
+            "with mixtura.files.registry.storable."
         )
-    check_fitted(estimator)
+    CHECKS.get(type(estimator), lambda _: None)(estimator)
     encoder = Encoder()
     header = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": encoder.estimator(estimator)}
     tensors = {name: part.contiguous() for name, part in encoder.tensors.items()}
@@ -135,7 +83,8 @@ def load(path: Any) -> Any:
 def _rebuild(code: Any, tensors: dict[str, Tensor]) -> Any:
     decoder = Decoder(tensors)
     model = decoder.estimator(code["estimator"], code["arguments"], code["fitted"])
-    check_is_fitted(model)
+    if not fitted_of(model):
+        raise ValueError("it holds a model that is not fitted")
     if decoder.unused:
         raise ValueError(f"it holds an unused tensor, {min(decoder.unused)!r}")
     return model

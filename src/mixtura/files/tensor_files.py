@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mixtura.values.whole_files import written_whole
+from mixtura.files.atomic_write import write_atomically
 
 # Limits of the header: characters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text,
 # and empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header
@@ -57,7 +57,7 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
         raise ValueError(f"The file cannot be written: {error}; pass long lists as arrays.") from error
     # Copies: safetensors refuses tensors that share memory.
     plain = {key: part.detach().cpu().contiguous().clone() for key, part in tensors.items()}
-    with written_whole(target) as file:
+    with write_atomically(target) as file:
         file.write(to_bytes(plain, {name: text}))
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mixtura.estimators.model_files import MODELS, check_fitted
-from mixtura.values.encoding import arguments_of, fitted_of
+from mixtura.estimators.estimator import MODELS, check_fitted
+from mixtura.files.codec import arguments_of, fitted_of
 
 # Results of methods other than `fit`, which belong to the model that they were called for.
 LATER = ("class_offsets_", "outlier_reference_")
 
 
 @contextmanager
-def whole_fit(estimator: Any) -> Iterator[None]:
+def atomic_fit(estimator: Any) -> Iterator[None]:
     """A context for the whole of `fit`.
 
     Attributes of the last fit are removed first; a warm start needs them, and keeps all but those of other methods.

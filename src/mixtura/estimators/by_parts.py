@@ -12,7 +12,7 @@ from mixtura.estimators.input import is_batches, is_dask
 from mixtura.streams.predictions import BatchedPredictions
 
 
-def rowwise(columns: str = "") -> Callable[[Any], Any]:
+def by_parts(columns: str = "") -> Callable[[Any], Any]:
     """A decorator for methods whose result for a row does not depend on other rows.
 
     Parameters

@@ -14,7 +14,7 @@ BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are op
 
 
 @contextmanager
-def written_whole(target: Path) -> Iterator[BinaryIO]:
+def write_atomically(target: Path) -> Iterator[BinaryIO]:
     """A context with a file to write to, renamed when it is complete on disk; after an error it is deleted."""
     unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
     # Created without tempfile, so that permissions follow the umask as for any other file.

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.sources import Source
-from mixtura.values.encoding import Decoder, Encoder
-from mixtura.values.tensor_files import read_tensors, write_tensors
+from mixtura.files.codec import Decoder, Encoder
+from mixtura.files.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
 FORMAT_VERSION = 2
@@ -126,14 +125,15 @@ class CheckpointFile:
 def digest(value: Any) -> str:
     """Return a hash of a value: numbers, arrays, and all objects that model files can hold."""
     total = hashlib.blake2b(digest_size=12)
-    _add(total, value)
+    update_digest(total, value)
     return total.hexdigest()
 
 
-def _add(total: Any, value: Any) -> None:
+def update_digest(total: Any, value: Any) -> None:
+    """Add a value to a hash."""
     if isinstance(value, Tensor) and value.layout is torch.sparse_csr:
         for part in (value.crow_indices(), value.col_indices(), value.values()):
-            _add(total, part)
+            update_digest(total, part)
         return
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
@@ -149,14 +149,14 @@ def _add(total: Any, value: Any) -> None:
             return
         total.update(json.dumps(code, sort_keys=True).encode())
         for name in sorted(encoder.tensors):
-            _add(total, encoder.tensors[name])
+            update_digest(total, encoder.tensors[name])
 
 
 def _add_object(total: Any, value: Any) -> None:
     """Add an object that files cannot hold by its class and its attributes, such as a splitter or a function."""
     total.update(repr(type(value)).encode())
     if isinstance(value, types.FunctionType):
-        _add(total, (value.__qualname__, value.__code__.co_code.hex(), repr(value.__code__.co_consts)))
+        update_digest(total, (value.__qualname__, value.__code__.co_code.hex(), repr(value.__code__.co_consts)))
     if isinstance(value, Mapping):
         parts: Any = [part for pair in value.items() for part in pair]
     elif isinstance(value, list | tuple):
@@ -167,14 +167,4 @@ def _add_object(total: Any, value: Any) -> None:
         except TypeError:  # without attributes
             parts = ()
     for part in parts:
-        _add(total, part)
-
-
-def samples_digests(source: Source | None, which: str = "") -> dict[str, str]:
-    """Return digests of the samples of a source, of their labels and of their weights."""
-    totals = {name: hashlib.blake2b(digest_size=12) for name in ("samples", "labels", "sample weights")}
-    for block in () if source is None else source.blocks():
-        _add(totals["samples"], block.rows)
-        _add(totals["labels"], block.labels if block.shares is None else block.shares)
-        _add(totals["sample weights"], torch.ones(0) if block.weights is None else block.weights)
-    return {f"{which}{name}": total.hexdigest() for name, total in totals.items()}
+        update_digest(total, part)

@@ -22,25 +22,20 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.base import (
-    MixtureEstimator,
-    check_described,
-    check_start,
-    keep_unobserved,
-    warn_of_prior,
-    warn_of_repairs,
-)
+from mixtura.estimators.atomic_fit import atomic_fit
+from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import check_fitted
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
-from mixtura.estimators.model_files import check_fitted
-from mixtura.estimators.online import OnlineFit, learns_online
+from mixtura.estimators.online import advance, begin, check_batch, learns_online, remember_first, resume
 from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.rowwise import rowwise
 from mixtura.estimators.sklearn_output import Printer
 from mixtura.estimators.sklearn_start import centres_of, initial_responsibilities, wide_tied
 from mixtura.estimators.streamed import is_streamed, read_stream
-from mixtura.estimators.whole_fits import whole_fit
+from mixtura.estimators.training import check_described, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
+from mixtura.files.registry import storable
 from mixtura.init.description import SAMPLED_ROWS, Description, describe
 from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
@@ -50,11 +45,10 @@ from mixtura.roles import Objective, Prior, Structure
 from mixtura.selection.clusters import Selection, choose_clusters, wanted_criterion, wanted_priors
 from mixtura.selection.plan import is_auto, make_prior
 from mixtura.solvers import EM, FitResult, Outcome, Problem, best_of, first_update, run
-from mixtura.values.storable import storable
 
 
 @storable("GaussianMixture", check=check_fitted)
-class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
+class GaussianMixture(DensityMixin, DensityEstimator):
     """Gaussian mixture for density estimation and clustering.
 
     It has all parameters and attributes of scikit-learn's `GaussianMixture`; with the same `random_state` it has the
@@ -149,6 +143,8 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
     1
     """
 
+    running_: Any = None
+
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
         "n_components": [Interval(Integral, 1, None, closed="left")],  # and "auto"
         "covariance_type": [StrOptions(COVARIANCES.keys()), Structure],  # keys are a view: also those added later
@@ -227,7 +223,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        with whole_fit(self):
+        with atomic_fit(self):
             self._check_arguments()
             rows, source = self._read_source(X, sample_weight)
             self.running_ = None
@@ -264,15 +260,15 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         -------
         self : GaussianMixture
         """
-        self._check_batch(X, step)
+        check_batch(self, X, step)
         first = "mixture_" not in vars(self)
         if first:
-            self._begin(X, None, sample_weight)
+            begin(self, X, None, sample_weight)
         self._check_arguments()
         rows = read_rows(self, X, reset=False)
         source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
         if first:
-            self._remember_first(self._problem_of(source, Marginal()))
+            remember_first(self, self._problem_of(source, Marginal()))
         elif source.n_rows:
             self._step(source, step)
         return self
@@ -285,10 +281,10 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
 
     def _step(self, source: Source, step: float | str) -> None:
         if self.running_ is None:
-            self._resume(self._problem_of(source, Marginal()))
+            resume(self, self._problem_of(source, Marginal()))
         assert self.running_ is not None
         alone = self.running_.prior is None
-        record = self._advance(source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)
+        record = advance(self, source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)
         self.n_iter_, self.lower_bound_ = self.n_iter_ + 1, record.objective
         self.lower_bounds_ = [*self.lower_bounds_, record.objective]
         self.history_ = [*self.history_, record]
@@ -473,7 +469,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         checks.same_size("mixture_", self.mixture_.n_classes, 1)
         checks.is_kind("lower_bound_", self.lower_bound_, float)
 
-    @rowwise()
+    @by_parts()
     def predict(self, X: Any) -> Any:
         """Predict the most probable component of each sample.
 
@@ -489,7 +485,7 @@ class GaussianMixture(OnlineFit, DensityMixin, MixtureEstimator):
         numbers = self._map(X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
-    @rowwise("component")
+    @by_parts("component")
     def predict_proba(self, X: Any) -> Any:
         """Compute the posterior probability of each component.
 

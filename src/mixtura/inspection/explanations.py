@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.reading.tables import data_frame
+from mixtura.inspection.tables import data_frame
 
 # Largest number of features for which all subsets are evaluated: 2^9 = 512 evaluations, as many as 32 orders of 16.
 MOST_EXACT = 9

@@ -8,7 +8,7 @@ JSON has None, booleans, integers, finite numbers, text and lists; everything el
     {"array": [...], "dtype": "<U3", "shape": [2]}       text, or objects ("|O")
     {"scalar": value, "dtype": "<f8"}                    of NumPy
     {"floats": name}, {"ints": name}                     long lists of numbers
-    {"value": class, "fields": {...}}                    a frozen dataclass of values/storable.py
+    {"value": class, "fields": {...}}                    a frozen dataclass of files/registry.py
     {"each": class, "columns": {...}}                    a long list of them
     {"structure": {...}, "tensors": {...}}               a value that its structure makes of tensors
     {"estimator": class, "arguments": {...}, "fitted": {...}}
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.values.storable import CHECKS, CLASSES, NAMES, Structured, stored_fields
+from mixtura.files.registry import CHECKS, CLASSES, NAMES, Structured, stored_fields
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 TENSOR_DTYPES = {*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -156,7 +156,7 @@ def refusal(value: Any, place: str) -> str:
     """The message for a value that a file cannot hold, with the fix."""
     name, what = place.partition(".")[0], f"a {type(value).__name__}"
     advice = f"set it with model.set_params({name}=...) to numbers, text, arrays or an object of mixtura, or register"
-    advice += " its class with mixtura.values.storable.storable"
+    advice += " its class with mixtura.files.registry.storable"
     if isinstance(value, np.ndarray | np.generic | Tensor):
         what, advice = f"{what} of type {value.dtype}", "arrays must be dense, and hold numbers or text"
     elif isinstance(value, np.random.RandomState | np.random.Generator | torch.Generator):

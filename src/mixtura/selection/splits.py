@@ -23,7 +23,7 @@ ENOUGH_SAMPLES = 800
 
 
 @dataclass(frozen=True)
-class HoldOut:
+class Split:
     """Boolean masks of the training and the held-out samples, (n,)."""
 
     kept: Tensor
@@ -39,7 +39,7 @@ def hold_outs(
     weights: Tensor | None = None,
     smallest: int = 1,
     every: bool = False,
-) -> list[HoldOut]:
+) -> list[Split]:
     """Split samples into training and held-out parts, stratified by class.
 
     Unlabeled samples and samples of weight zero are always in the training part. So is the sample of a class with a
@@ -66,7 +66,7 @@ def hold_outs(
 
     Returns
     -------
-    list of HoldOut
+    list of Split
         Empty if there are no samples to hold out.
     """
     strata = strata_of(labels, shares, weights)
@@ -79,7 +79,7 @@ def hold_outs(
     else:
         parts = _given(strata, cv)
     device = next(part.device for part in (labels, shares, weights) if part is not None)
-    splits = [HoldOut(kept.to(device), held_out.to(device)) for kept, held_out in parts]
+    splits = [Split(kept.to(device), held_out.to(device)) for kept, held_out in parts]
     return [part for part in splits if int(part.held_out.sum()) >= smallest]
 
 

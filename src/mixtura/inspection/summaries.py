@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.inspection.tables import CategoryShare, Spread, Table
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.reading.tables import CategoryShare, Spread, Table
 
 # Number of features in a printed summary, limited by the line width.
 SHOWN_FEATURES = 6

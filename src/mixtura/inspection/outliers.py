@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.inspection.tables import data_frame
 from mixtura.objectives import posteriors
-from mixtura.reading.tables import data_frame
 
 # Largest number of stored held-out scores.
 MOST_REFERENCES = 5_000

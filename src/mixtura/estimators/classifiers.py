@@ -1,0 +1,575 @@
+"""Class predictions of all classifiers, from the scores of the classes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.estimators.by_parts import by_parts
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.explained import DRAWS, is_frame, log_odds
+from mixtura.estimators.facts import fit_facts, label_facts
+from mixtura.estimators.input import is_batches, is_dask
+from mixtura.estimators.outliers import as_array, fitted_clone, folds, indexable
+from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
+from mixtura.inspection.class_priors import checked_costs, estimate_prior
+from mixtura.inspection.explanations import Explanation, shapley_values
+from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
+from mixtura.inspection.importances import marginal_importances
+from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
+from mixtura.inspection.summaries import feature_names
+from mixtura.inspection.tables import ModelSummary, Table, data_frame
+from mixtura.model.temperature import Temperature
+from mixtura.objectives import class_log_joint, posteriors
+
+
+class Classifier(ClassifierMixin, Estimator):
+    """Predictions of a classifier from the scores of its classes: log p(x, c), up to a constant per row."""
+
+    classes_: np.ndarray
+    unlabeled: Any = None  # argument of estimators that support unlabeled samples
+
+    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        """finish(scores (C, n)) -> (n, ...) over the rows of X, returned in the format of X."""
+        raise NotImplementedError
+
+    def _finished(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        """The same under the requested class prior."""
+        return self._map_scores(X, lambda scores: finish(self._offset(scores)))
+
+    @by_parts("class")
+    def predict_log_proba(self, X: Any) -> Any:
+        """Predict log probabilities of the classes; a sample without observed values gets the class prior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        return self._finished(X, lambda scores: scores.log_softmax(0).T)
+
+    @by_parts("class")
+    def predict_proba(self, X: Any) -> Any:
+        """Predict class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n_samples, n_classes)
+        """
+        return self._finished(X, lambda scores: posteriors(scores)[1].T)
+
+    @by_parts("class")
+    def decision_function(self, X: Any) -> Any:
+        """Compute log posteriors, or the log odds of the second class if there are two classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_classes), or (n_samples,) for two classes
+        """
+        return self._finished(X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T)
+
+    @by_parts()
+    def predict(self, X: Any, costs: Any = None) -> Any:
+        """Predict the most probable class of each sample, or the class with the lowest expected cost.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        costs : array-like of shape (n_classes, n_classes), optional
+            `costs[i, j]` is the cost of predicting `classes_[j]` if `classes_[i]` is true.
+
+        Returns
+        -------
+        labels : ndarray of shape (n_samples,)
+        """
+        if costs is None:
+            numbers = self._finished(X, lambda scores: scores.max(0).indices)
+        else:
+            matrix = torch.from_numpy(checked_costs(costs, len(self.classes_)))
+            numbers = self._finished(X, lambda scores: (matrix.to(scores).T @ posteriors(scores)[1]).min(0).indices)
+        if not isinstance(numbers, Tensor):
+            return self.classes_[numbers.astype(np.int64)]
+        if self.classes_.dtype.kind not in "iufb":
+            return self.classes_[numbers.long().cpu().numpy()]
+        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Compute the accuracy on labeled samples; unlabeled ones are ignored.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, or batches of (X, y) or (X, y, sample_weight).
+        y : array-like of shape (n_samples,)
+            Labels; None if they are in the batches.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        accuracy : float
+        """
+        if y is None and is_batches(X):
+            checks.alone_with_batches(sample_weight=sample_weight)
+            return accuracy_of_batches(self, X)
+        checks.given_labels(y, type(self).__name__)
+        if is_dask(X):
+            return accuracy_of_collection(self, X, y, sample_weight)
+        X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
+        labels = [v.detach().cpu().numpy() if isinstance(v, Tensor) else v for v in (y, self.predict(X))]
+        return float(accuracy_score(*labels, sample_weight=sample_weight))
+
+    class_prior_: np.ndarray
+    class_offsets_: np.ndarray | None = None  # added to the scores of the classes for another class prior
+
+    def _log_prior_change(self) -> Tensor:
+        """The change of the scores of the classes by another class prior, (C,)."""
+        if self.class_offsets_ is None:
+            return torch.zeros(len(self.classes_), dtype=torch.float64)
+        return torch.from_numpy(self.class_offsets_)
+
+    def _offset(self, scores: Tensor) -> Tensor:
+        """The scores of the classes (C, n) under the requested class prior."""
+        if self.class_offsets_ is None:
+            return scores
+        return scores + torch.from_numpy(self.class_offsets_).to(scores).unsqueeze(-1)
+
+    def _take_class_prior(self, prior: np.ndarray) -> None:
+        """Change the class prior of this copy of the model."""
+        before = 0.0 if self.class_offsets_ is None else self.class_offsets_
+        self.class_offsets_ = before + np.log(prior / self.class_prior_)
+        self.class_prior_ = prior
+
+    def with_class_prior(self, prior: Any) -> Any:
+        """Adapt the fitted model to a population with another class prior, without refitting.
+
+        Parameters
+        ----------
+        prior : array-like of shape (n_classes,), dict or "uniform"
+            Probability of each class in the order of `classes_`, or by label.
+
+        Returns
+        -------
+        estimator
+            A copy of the fitted model.
+
+        Examples
+        --------
+        >>> from mixtura import MixtureClassifier
+        >>> from mixtura.datasets import make_ripley
+        >>> X, y = make_ripley(125, random_state=0)
+        >>> model = MixtureClassifier(2, random_state=0).fit(X, y)
+        >>> rare = model.with_class_prior([0.9, 0.1])
+        >>> bool((rare.predict(X) == 1).sum() < (model.predict(X) == 1).sum())
+        True
+        """
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        if isinstance(prior, dict):
+            prior = [prior[label] for label in checks.prior_labels(prior, self.classes_)]
+        probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64))
+        model = copy.copy(self)
+        model._take_class_prior(self.class_prior_ if probabilities is None else probabilities.numpy())
+        return model
+
+    def estimate_class_prior(self, X: Any) -> np.ndarray:
+        """Estimate the class prior of a population from unlabeled samples of it (prior-shift).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Unlabeled samples of a population that differs from the training set in the class prior only.
+
+        Returns
+        -------
+        prior : ndarray of shape (n_classes,)
+            In the order of `classes_`; `with_class_prior` takes it.
+        """
+        model: Any = self
+        return estimate_prior(as_array(model.predict_proba(X)).astype(float), self.class_prior_)
+
+    def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
+        """Compute the error rate among the samples with the most certain predictions, for every coverage.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        CoverageCurve
+        """
+        model: Any = self
+        numbers, probabilities = checks.known_labels(y, self.classes_), as_array(model.predict_proba(X))
+        checks.as_many_labels(numbers, len(probabilities))
+        return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
+
+    def suspicious_labels(self, X: Any, y: Any, cv: Any = 5) -> SuspiciousLabels:
+        """Find samples that are probably mislabelled, by cross-validation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        cv : int or cross-validation splitter, default=5
+            Number of folds, or a splitter.
+
+        Returns
+        -------
+        SuspiciousLabels
+            Positions, labels and suggested classes, the most suspicious sample first.
+        """
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        X, numbers = indexable(X), checks.known_labels(y, self.classes_)
+        probabilities = np.eye(len(self.classes_))[numbers]  # samples that are not held out are not suspicious
+        for train, test in folds(self, X, y, cv):
+            probabilities[test] = 0.0
+            part = fitted_clone(self, X, y, train)
+            known = np.searchsorted(self.classes_, part.classes_)
+            probabilities[np.ix_(test, known)] = as_array(part.predict_proba(_safe_indexing(X, test)))
+        return find_suspicious(probabilities, numbers, self.classes_)
+
+
+class ConditionalClassifier(Classifier):
+    """A classifier without a density."""
+
+    n_features_in_: int
+    n_components_: Any
+    n_parameters_: Any
+
+    def _column_name(self, column: int) -> str:
+        return checks.column_name(self, column)
+
+    def summary(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> ModelSummary:
+        """Summarise the fitted model: classes, components, parameters and the fit.
+
+        Parameters
+        ----------
+        X, y : array-like, optional
+            Samples and labels, whose log-loss and error rate the summary then has.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        ModelSummary
+        """
+        check_is_fitted(self)
+        columns: dict[str, Any] = {"class": self.classes_.tolist(), "prior": self.class_prior_.tolist()}
+        columns["components"] = np.asarray(self.n_components_).tolist()
+        facts = {"features": self.n_features_in_, "parameters": self.n_parameters_, **fit_facts(self)}
+        if X is not None and y is not None:
+            facts |= label_facts(self, X, y, sample_weight)
+        return ModelSummary(type(self).__name__, facts, Table(columns))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in checks.NEEDS_DENSITY:
+            raise AttributeError(checks.no_density(type(self).__name__, name))
+        if hasattr(type(self), name):  # a property that failed: show its error
+            check_is_fitted(self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class DensityClassifier(Classifier, DensityEstimator):
+    """A classifier whose classes are Gaussian mixtures."""
+
+    class_prior_: np.ndarray
+    temperature_: float = 1.0
+    label_noise_: float = 0.0
+    training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
+
+    @property
+    def n_components_(self) -> np.ndarray:
+        """Number of components of each class."""
+        check_is_fitted(self)
+        return np.array([part.stop - part.start for part in self.mixture_.class_slices])
+
+    def _scores(self) -> Callable[[Tensor], Tensor]:
+        """The function from log joints (K, n) to log p(x, c), (C, n)."""
+        check_is_fitted(self)
+        sizes = self.mixture_.class_sizes
+        return lambda log_joint: class_log_joint(log_joint, sizes)
+
+    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        scores, temperature = self._scores(), self._temperature()
+        if not temperature.changes:
+            return self._map(X, lambda log_joint: finish(scores(log_joint)))
+        return self._map(
+            X,
+            lambda log_joint: scores(log_joint).T,
+            finish=lambda values, observed: finish(temperature.apply(values.T, observed)),
+        )
+
+    def _temperature(self) -> Temperature:
+        log_prior, change = self.mixture_.log_class_prior.cpu(), None
+        if self.training_prior_ is not None:
+            log_training_prior = torch.from_numpy(self.training_prior_).log().to(log_prior)
+            change, log_prior = log_prior - log_training_prior, log_training_prior
+        noise = self.label_noise_
+        return Temperature(self.temperature_, change, noise, log_prior if noise > 0 else None)
+
+    def _graph(self) -> Any:
+        checks.no_categories("to_onnx", self.encoding_)
+        scores = GaussianScores(self.mixture_, self.warp_)
+        return ClassifierGraph(scores, self.mixture_.class_sizes, self._temperature())
+
+    @by_parts("class")
+    def predict_joint_log_proba(self, X: Any) -> Any:
+        """Compute the joint log density of each sample and class, log p(x, c).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        joint_log_density : ndarray of shape (n_samples, n_classes)
+        """
+        scores = self._scores()
+        return self._map(X, lambda log_joint: scores(log_joint).T, density=True)
+
+    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Draw samples and their labels, from all classes or from one.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of samples.
+        class_label : object, optional
+            Class to draw from; all classes, by their probabilities, if None.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        y : ndarray of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        mixture = self.mixture_
+        if class_label is not None:
+            matches = np.flatnonzero(self.classes_ == class_label)
+            if not len(matches):
+                raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
+            mixture = mixture.select(mixture.class_slices[int(matches[0])])
+            rows, _ = self._draw(mixture, n_samples)
+            return self._drawn_samples(rows), np.repeat(self.classes_[matches], len(rows))
+        rows, components = self._draw(mixture, n_samples)
+        return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
+
+    def _drawn_samples(self, rows: Tensor) -> Any:
+        """Samples as an array, or as a data frame where features are categorical."""
+        if self.encoding_ is None:
+            return rows.numpy()
+        columns = self.encoding_.decoded(rows.numpy())
+        return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
+
+    def _take_class_prior(self, prior: np.ndarray) -> None:
+        if self.training_prior_ is None:
+            self.training_prior_ = self.class_prior_  # another class prior is applied after the temperature
+        self.mixture_ = self.mixture_.with_class_prior(torch.from_numpy(prior).to(self.mixture_.means.device))
+        self.class_prior_ = prior
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.fitted_classes(self, self.mixture_.n_classes)
+        checks.fitted_prior(self)
+        checks.positive("temperature_", self.temperature_)
+        checks.share("label_noise_", self.label_noise_)
+        if self.training_prior_ is not None:
+            checks.is_kind("training_prior_", self.training_prior_, np.ndarray)
+            checks.numbers("training_prior_", torch.from_numpy(self.training_prior_), self.classes_.shape)
+            if not bool((self.training_prior_ > 0).all()):
+                raise ValueError("training_prior_ is not one probability above 0 for each class")
+
+    def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Explanation:
+        """Compute the contributions of features to the log-odds of a class (Shapley values by exact marginalisation).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            NaN means missing.
+        classes : label or pair of labels, optional
+            The class that is explained, against all others; a pair (a, b) explains a against b. None explains the
+            predicted class of each sample against all others.
+        n_orders : int, optional
+            Number of orders of the features that are averaged; None takes all subsets of up to 9 features, and 32
+            orders of more. The values sum to the log-odds in any case.
+        random_state : int or RandomState, default=0
+            Of the orders, and of the draws that show what missing values would change.
+
+        Returns
+        -------
+        Explanation
+            Prints, plots, and converts to a data frame or to `shap.Explanation`.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from mixtura import MixtureClassifier
+        >>> X, y = load_iris(as_frame=True, return_X_y=True)
+        >>> model = MixtureClassifier(1, random_state=0).fit(X, y)
+        >>> explanation = model.explain(X[100:101], classes=(2, 1))
+        >>> explanation.feature_names[explanation.values[0].argmax()]
+        'petal width (cm)'
+        """
+        model: Any = self
+        random = check_random_state(random_state)
+        orders = None if n_orders is None else checks.count("n_orders", n_orders)
+        rows = self._plain_rows(X)
+        scores = self._class_scores(rows)
+        targets, against = self._compared(classes, scores)
+
+        def game(kept: np.ndarray, samples: np.ndarray) -> np.ndarray:
+            return log_odds(self._class_scores(kept), targets[samples], against)
+
+        feature_of = self._feature_of()
+        values, base = shapley_values(rows, feature_of, game, orders, random)
+        exponents = scores - scores.max(1, keepdims=True)
+        probabilities = np.exp(exponents) / np.exp(exponents).sum(1, keepdims=True)
+        places = np.arange(len(rows))
+        return Explanation(
+            values,
+            base,
+            log_odds(scores, targets, against),
+            probabilities[places, targets],
+            self._shown_values(rows),
+            feature_names(self),
+            self.classes_[targets],
+            None if against is None else self.classes_[against],
+            as_array(model._map(torch.from_numpy(rows), self._nearest)).astype(np.int64)[places, targets],
+            as_array(model.outlier_score(torch.from_numpy(rows))),
+            self._missing_effects(rows, feature_of, game, random),
+            X.index if is_frame(X) else None,
+            self._categories(),
+        )
+
+    def _plain_rows(self, X: Any) -> np.ndarray:
+        rows: Any = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
+        return as_array(rows.values).astype(float)
+
+    def _class_scores(self, rows: np.ndarray) -> np.ndarray:
+        """log p(x, c) up to a constant per sample, under the requested class prior, (n, C)."""
+        model: Any = self
+        return as_array(model._finished(torch.from_numpy(rows), lambda scores: scores.T)).astype(float)
+
+    def _nearest(self, log_joint: Tensor) -> Tensor:
+        """The component of every class with the largest responsibility, (n, C)."""
+        slices = self.mixture_.class_slices
+        return torch.stack([log_joint[part].max(0).indices + part.start for part in slices], 1)
+
+    def _compared(self, classes: Any, scores: np.ndarray) -> tuple[np.ndarray, int | None]:
+        """The number of the explained class of each sample, and that of the class it is compared with."""
+        if classes is None:
+            return scores.argmax(1), None
+        labels = [classes] if np.ndim(classes) == 0 else list(classes)
+        numbers = checks.known_labels(np.array(labels), self.classes_).tolist() if labels else []
+        if len(numbers) not in (1, 2) or len(set(numbers)) < len(numbers):
+            raise ValueError(f"classes must be a label or a pair of different labels; got {classes!r}.")
+        return np.full(len(scores), numbers[0]), numbers[1] if len(numbers) == 2 else None
+
+    def _feature_of(self) -> np.ndarray:
+        """The feature that each column of the rows belongs to."""
+        return np.arange(self.mixture_.n_features) if self.encoding_ is None else self.encoding_.feature_of
+
+    def _categories(self) -> dict[int, list[Any]]:
+        encoding = self.encoding_
+        if encoding is None:
+            return {}
+        return {j: v.tolist() for j, v in zip(encoding.categorical, encoding.categories, strict=True)}
+
+    def _shown_values(self, rows: np.ndarray) -> np.ndarray:
+        """Samples with one column per feature: numbers of categories in place of indicators."""
+        encoding = self.encoding_
+        if encoding is None:
+            return rows
+        shown = np.full((len(rows), encoding.n_features), np.nan)
+        shown[:, encoding.numeric] = rows[:, : len(encoding.numeric)]
+        for j in encoding.categorical:
+            indicators = rows[:, encoding.feature_of == j]
+            numbers = np.nan_to_num(indicators).argmax(1)
+            shown[:, j] = np.where(np.isnan(indicators).all(1), np.nan, numbers)
+        return shown
+
+    def _missing_effects(
+        self, rows: np.ndarray, feature_of: np.ndarray, game: Any, random: np.random.RandomState
+    ) -> np.ndarray:
+        """Standard deviation of the log-odds over draws of each missing value by itself, (n, F)."""
+        size = int(feature_of.max()) + 1
+        missing = np.stack([np.isnan(rows[:, feature_of == j]).all(1) for j in range(size)], 1)
+        effects = np.full(missing.shape, np.nan)
+        samples, features = np.nonzero(missing)
+        if not len(samples):
+            return effects
+        model: Any = self
+        draws = as_array(model.impute(torch.from_numpy(np.repeat(rows, DRAWS, 0)), "draw", random))
+        draws = draws.reshape(len(rows), DRAWS, -1)[samples].reshape(len(samples) * DRAWS, -1)
+        drawn = np.repeat(features[:, None] == feature_of, DRAWS, 0)
+        completed = np.where(drawn, draws, np.repeat(rows[samples], DRAWS, 0))
+        odds = game(completed, np.repeat(samples, DRAWS)).reshape(-1, DRAWS)
+        effects[samples, features] = odds.std(1)
+        return effects
+
+    def feature_importances(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Compute the increase of the log-loss when a feature is integrated out of the model, without refitting.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        importances : ndarray of shape (n_features,), or pandas Series for a data frame
+            In nats per sample; below zero for a feature that misleads.
+        """
+        loss = self._marginal_loss(X, y, sample_weight)
+        importances = marginal_importances(loss, self.n_features_in_)
+        if not is_frame(X):
+            return importances
+        import pandas as pd
+
+        return pd.Series(importances, index=feature_names(self), name="importance")
+
+    def _marginal_loss(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """The function from kept features (D,) to the log-loss of samples whose other features are integrated out."""
+        model: Any = self
+        X, y, sample_weight = only_labeled(X, y, sample_weight, model.unlabeled)
+        rows, labels = self._plain_rows(X), as_array(y)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        weights = np.ones(len(rows)) if weights is None else weights.cpu().numpy()
+        checks.as_many_labels(labels, len(rows))
+        rows, labels, weights = rows[weights > 0], labels[weights > 0], weights[weights > 0]
+        numbers = checks.known_labels(labels, self.classes_)
+        feature_of = self._feature_of()
+
+        def loss(kept: np.ndarray) -> float:
+            log_proba = as_array(model.predict_log_proba(torch.from_numpy(np.where(kept[feature_of], rows, np.nan))))
+            return float(-(weights @ log_proba[np.arange(len(rows)), numbers]) / weights.sum())
+
+        return loss

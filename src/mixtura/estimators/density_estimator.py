@@ -1,0 +1,496 @@
+"""The base of estimators with a density: reading X, prediction, imputation, sampling, and warnings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.covariances import COVARIANCES, Product
+from mixtura.engine.conditionals import draw_missing, map_distances
+from mixtura.engine.evaluator import computing_dtype
+from mixtura.engine.passes import impute, map_rows
+from mixtura.engine.threads import computing
+from mixtura.estimators.by_parts import by_parts
+from mixtura.estimators.categorical import Encoding, find_encoding, frame_of
+from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.facts import fit_facts, label_facts
+from mixtura.estimators.input import Rows, framed_like, read_rows
+from mixtura.estimators.outliers import as_array, fitted_clone, folds, indexable
+from mixtura.files.registry import as_loaded
+from mixtura.inspection.graphs import DensityGraph, GaussianScores
+from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
+from mixtura.inspection.summaries import component_entropies, component_table, feature_names
+from mixtura.inspection.tables import ModelSummary
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
+from mixtura.objectives import posteriors
+from mixtura.roles import Structure
+
+
+class DensityEstimator(Estimator):
+    """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
+
+    mixture_: Mixture
+    warp_: Warp | None = None  # transform of the features, fitted before the mixture
+    n_features_in_: int
+    unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
+    encoding_: Encoding | None = None  # of categorical features
+    _home: torch.device | None = None  # of fitted parameters, if they were computed on another device
+    categorical_features: Any = None  # argument of estimators that support them
+    # Arguments of all estimators.
+    covariance_type: Any
+    rank: Any
+    random_state: Any
+    memory_limit: Any
+
+    def _structure(self, n_features: int) -> Structure:
+        encoding = self.encoding_
+        return self._with_categories(self._gaussian(n_features if encoding is None else len(encoding.numeric)))
+
+    def _with_categories(self, inner: Structure) -> Structure:
+        """The structure for the numeric features, with frequencies of categorical features if there are any."""
+        if self.encoding_ is None:
+            return inner
+        if inner.name not in ("full", "tied", "diag", "spherical"):
+            raise ValueError(
+                f"covariance_type={self.covariance_type!r} does not support categorical features; use 'full', 'tied', "
+                "'diag' or 'spherical'."
+            )
+        return Product(inner, len(self.encoding_.numeric), self.encoding_.sizes)
+
+    def _gaussian(self, n_features: int) -> Structure:
+        rank = checks.rank(self.rank, n_features)
+        if not isinstance(self.covariance_type, str):
+            if isinstance(self.covariance_type, Structure):
+                return self.covariance_type
+            raise ValueError(_unknown_covariance(self.covariance_type))
+        if self.covariance_type not in COVARIANCES:
+            raise ValueError(_unknown_covariance(self.covariance_type))
+        return COVARIANCES[self.covariance_type](rank)
+
+    def _at_home(self, part: Any) -> Any:
+        """A fitted mixture or transform, as loaded from a file, on the requested device."""
+        return as_loaded(part if part is None or self._home is None else part.to(self._home))
+
+    def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:
+        """NumPy and torch random number generators from one random_state."""
+        random_state = check_random_state(self.random_state)
+        seed = int(random_state.randint(np.iinfo(np.int32).max))
+        return random_state, torch.Generator().manual_seed(seed)
+
+    def _read_rows(self, X: Any, reset: bool) -> Rows:
+        """Checked rows, categorical features encoded."""
+        if reset:
+            self.encoding_ = find_encoding(X, self.categorical_features)
+        if self.encoding_ is None:
+            return read_rows(self, X, reset=reset)
+        return self.encoding_.read(self, X, reset)
+
+    def _read(self, X: Any) -> Rows:
+        check_is_fitted(self)
+        rows = replace(self._read_rows(X, reset=False), warp=self.warp_)
+        self._check_distances(rows)
+        return rows
+
+    def _check_distances(self, rows: Rows) -> None:
+        """Reject values so far from a component that their distance cannot be computed."""
+        extents, mixture = rows.extents, self.mixture_.on_host
+        assert extents is not None
+        ends = torch.stack((extents.low, extents.high))
+        ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed
+        values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
+        scales = mixture.covariance.variances().sqrt()  # (K, D)
+        distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
+        # Results for tensors have the precision of the input, which must also hold the log density.
+        dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
+        checks.near_enough(self, ends, distances, dtype)
+
+    def _map(self, X: Any, compute: Any, density: bool = False, finish: Any = None) -> Any:
+        """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
+
+        Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
+        finish(values, shares of observed features) -> (n, ...), if given, is applied to the result.
+        """
+        rows = self._read(X)
+        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
+        with computing():
+            final = finish is None and not (density and rows.warp is not None)
+            dtype = rows.dtype if rows.as_tensor and final else None
+            values = map_rows(self.mixture_, source, compute, limit, dtype=dtype)
+            if density and rows.warp is not None:
+                values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
+            if finish is not None:
+                values = finish(values, rows.observed_shares())
+        return rows.answer(values)
+
+    @by_parts()
+    def score_samples(self, X: Any) -> Any:
+        """Compute the log density of each sample; missing values (NaN) are marginalised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        log_density : ndarray of shape (n_samples,)
+        """
+        return self._map(X, lambda log_joint: posteriors(log_joint)[0], density=True)
+
+    @by_parts("component")
+    def responsibilities(self, X: Any) -> Any:
+        """Compute the posterior probability of each component.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        responsibilities : ndarray of shape (n_samples, n_components)
+        """
+        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
+
+    @by_parts("feature")
+    def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
+        """Fill in missing values given the observed values of the same sample.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        method : {"mean", "draw"}, default="mean"
+            "mean" imputes the conditional expectation (with `warp`, that of the transformed feature, transformed
+            back); "draw" samples from the conditional distribution, which preserves variances and correlations.
+        random_state : int or RandomState, optional
+            Seed of the draws; that of the model if None.
+
+        Returns
+        -------
+        completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
+            Columns without an observed value in the training set stay missing.
+        """
+        rows = self._read(X)
+        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
+        drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
+        with computing():
+            mixture = self.mixture_.to(source.device)
+            if drawn:
+                random = check_random_state(self.random_state if random_state is None else random_state)
+                generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
+                completed = draw_missing(mixture, source, generator, limit)
+            else:
+                completed = impute(mixture, source, limit)
+            if rows.warp is not None:
+                given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
+                completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)
+            for column in self.unobserved_:
+                given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
+                completed[:, column] = given.to(completed)
+        if self.encoding_ is not None and not rows.as_tensor:
+            return frame_of(X, self.encoding_.decoded(completed.cpu().numpy()))
+        return framed_like(X, rows.answer(completed))
+
+    def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
+        checks.count("n_samples", n_samples)
+        _, generator = self._generator()
+        with computing():
+            rows, components = mixture.to("cpu").sample(int(n_samples), generator)
+            return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
+
+    @property
+    def n_components_(self) -> Any:
+        """Number of components."""
+        check_is_fitted(self)
+        return self.mixture_.n_components
+
+    @property
+    def n_parameters_(self) -> int:
+        """Number of free parameters of the fitted mixture."""
+        check_is_fitted(self)
+        return self.mixture_.n_parameters
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("mixture_", self.mixture_, Mixture)
+        checks.is_kind("warp_", self.warp_, Warp | None)
+        n_features = self.mixture_.n_features
+        encoding = self.encoding_
+        checks.is_kind("encoding_", encoding, Encoding | None)
+        expected = self.n_features_in_ if encoding is None else encoding.n_columns
+        checks.same_size("n_features_in_", expected, n_features)
+        checks.fitted_reference(self.outlier_reference_)
+        checks.is_kind("unobserved_", self.unobserved_, tuple)
+        checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
+        checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    outlier_reference_: np.ndarray | None = None  # sorted scores of held-out training samples
+
+    @by_parts()
+    def outlier_score(self, X: Any) -> Any:
+        """Compute outlier scores; larger values are more unusual.
+
+        The score is the squared distance of the observed features from the components of a sample. It is standardised
+        to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing. A sample without observed values has score 0.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+        """
+        rows = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
+        source = rows.source()
+        with computing():
+            mixture = self.mixture_.to(source.device)
+            scores = map_distances(mixture, source, outlier_scores, checks.memory_limit(self.memory_limit))
+        return rows.answer(scores)
+
+    def calibrate_outliers(self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5) -> Any:
+        """Estimate the distribution of outlier scores by cross-validation, for `is_outlier`.
+
+        Copies of the model are fitted to the training folds and score the held-out samples. No distribution of the
+        scores is assumed.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training samples.
+        y : array-like of shape (n_samples,), optional
+            Their labels, for classifiers.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+        cv : int or cross-validation splitter, default=5
+            Number of folds, or a splitter.
+
+        Returns
+        -------
+        self : estimator
+        """
+        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        X, weights = indexable(X), None if sample_weight is None else as_array(sample_weight)
+        scores = []
+        for train, test in folds(self, X, y, cv, weights):
+            known = {} if weights is None else {"sample_weight": weights[train]}
+            scores.append(as_array(fitted_clone(self, X, y, train, **known).outlier_score(_safe_indexing(X, test))))
+        self.outlier_reference_ = reference_of(np.concatenate(scores))
+        return self
+
+    @by_parts()
+    def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
+        """Detect outliers: samples with larger scores than all but a small fraction of the training samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        false_alarm : float, default=0.01
+            False alarm rate: the fraction of ordinary samples that are detected as outliers.
+
+        Returns
+        -------
+        outliers : ndarray of bool of shape (n_samples,)
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from mixtura import MixtureClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
+        >>> model.is_outlier([[50.0, 50, 50, 50], [5.8, 2.7, 4.2, 1.3]])
+        array([ True, False])
+        """
+        share = checks.part("false_alarm", false_alarm)
+        if self.outlier_reference_ is None:
+            raise ValueError(
+                "is_outlier needs a calibrated threshold. Call model.calibrate_outliers(X, y) with the training set "
+                "first, or use outlier_score with your own threshold."
+            )
+        return self.outlier_score(X) > threshold_of(self.outlier_reference_, share)
+
+    training_weight_: float
+    n_iter_: int
+    converged_: bool
+
+    def _labels_of_components(self) -> Any:
+        """The label of the class of each component, or None."""
+        return vars(self).get("classes_")
+
+    def _fitted(self, name: str) -> Mixture:
+        if "mixture_" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: it is not fitted yet")
+        return self.mixture_
+
+    @property
+    def weights_(self) -> np.ndarray:
+        """Weight of each component, (n_components,); those of all classes sum to one."""
+        return self._fitted("weights_").weights.cpu().numpy()
+
+    @property
+    def means_(self) -> np.ndarray:
+        """Mean of each component, (n_components, n_features); of the transformed features under `warp`."""
+        return self._fitted("means_").means.cpu().numpy()
+
+    @property
+    def covariances_(self) -> np.ndarray:
+        """Covariance matrix of each component, dense; of the transformed features under `warp`."""
+        return self._fitted("covariances_").covariance.dense().cpu().numpy()
+
+    def _likelihood(self, X: Any, y: Any, sample_weight: Any) -> tuple[float, float, float]:
+        """Log-likelihood of samples in their own units, entropy of their components, and their weight."""
+        model: Any = self
+        sizes = self._fitted("mixture_").class_sizes
+        if y is None:
+            values = as_array(model.score_samples(X))
+            entropies = as_array(model._map(X, lambda log_joint: component_entropies(log_joint, [len(log_joint)])))[
+                :, 0
+            ]
+        else:
+            numbers = self._class_numbers(y)
+            own = np.arange(len(numbers)), numbers
+            values = as_array(model.predict_joint_log_proba(X))[own]
+            entropies = as_array(model._map(X, lambda log_joint: component_entropies(log_joint, sizes)))[own]
+        weights = checks.sample_weight(sample_weight, len(values))
+        weights = np.ones(len(values)) if weights is None else weights.cpu().numpy()
+        return float(weights @ values), float(weights @ entropies), float(weights.sum())
+
+    def _class_numbers(self, y: Any) -> np.ndarray:
+        classes = self._labels_of_components()
+        if classes is None:
+            raise ValueError(f"{type(self).__name__} has no classes; leave y out.")
+        return checks.known_labels(y, classes)
+
+    @property
+    def _n_free(self) -> int:
+        return self._fitted("n_parameters_").n_parameters + (0 if self.warp_ is None else self.warp_.n_parameters)
+
+    def bic(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Compute the Bayesian information criterion; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+            Labels; with labels the criterion uses the joint likelihood of samples and labels.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+            -2 log-likelihood + n_parameters log(n_samples).
+        """
+        value, _, weight = self._likelihood(X, y, sample_weight)
+        return -2 * value + self._n_free * math.log(weight)
+
+    def aic(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Compute the Akaike information criterion, -2 log-likelihood + 2 n_parameters; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,), optional
+            Labels, as in `bic`.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        aic : float
+        """
+        value, _, _ = self._likelihood(X, y, sample_weight)
+        return -2 * value + 2 * self._n_free
+
+    def icl(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Compute the integrated completed likelihood, BIC plus twice the entropy of the components; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : array-like of shape (n_samples,), optional
+            Labels, as in `bic`.
+        sample_weight : array-like of shape (n_samples,), optional
+            Sample weights.
+
+        Returns
+        -------
+        icl : float
+        """
+        value, entropy, weight = self._likelihood(X, y, sample_weight)
+        return -2 * value + self._n_free * math.log(weight) + 2 * entropy
+
+    def summary(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> ModelSummary:
+        """Summarise the fitted model: classes, components with weights and typical feature values, and the fit.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), optional
+            Samples. The summary then includes their log-likelihood, BIC and ICL and, if y is given, their log-loss and
+            error rate. Pass the training samples for the likelihood of the fit, others for held-out scores.
+        y : array-like of shape (n_samples,), optional
+            Labels of X.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        ModelSummary
+            A table as text, or as HTML in a notebook; `to_frame()` returns a pandas data frame of the components.
+        """
+        mixture = self._fitted("summary")
+        weight = vars(self).get("training_weight_")
+        classes = self._labels_of_components()
+        encoding = vars(self).get("encoding_")
+        feature_of = np.arange(mixture.n_features) if encoding is None else encoding.feature_of
+        pairs = [] if encoding is None else zip(encoding.categorical, encoding.categories, strict=True)
+        names = feature_names(self)
+        table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of, dict(pairs))
+        facts: dict[str, Any] = {"features": self.n_features_in_}
+        if classes is not None:
+            facts["class prior"] = dict(zip(classes.tolist(), vars(self)["class_prior_"].tolist(), strict=True))
+            facts["components per class"] = dict(zip(classes.tolist(), mixture.class_sizes, strict=True))
+        else:
+            facts["components"] = mixture.n_components
+        facts["parameters"] = self._n_free
+        if weight is not None:
+            facts["training samples"] = weight if weight != round(weight) else round(weight)
+        facts |= fit_facts(self)
+        if X is not None:
+            value, entropy, n = self._likelihood(X, y, sample_weight)
+            bic = -2 * value + self._n_free * math.log(n)
+            facts |= {"log-likelihood": value, "BIC": bic, "ICL": bic + 2 * entropy}
+            if y is not None:
+                facts |= label_facts(self, X, y, sample_weight)
+        return ModelSummary(type(self).__name__, facts, table, note)
+
+    def _graph(self) -> Any:
+        return DensityGraph(GaussianScores(self.mixture_, self.warp_))
+
+    def _graph_outputs(self) -> tuple[str, ...]:
+        return ("probabilities", "log_density")
+
+
+def _unknown_covariance(value: object) -> str:
+    options = ", ".join(repr(n) for n in COVARIANCES)
+    return (
+        f"The 'covariance_type' parameter must be one of {options}, or a structure such as mixtura.covariances.Tied; "
+        f"got {value!r} instead."
+    )

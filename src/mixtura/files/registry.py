@@ -1,0 +1,101 @@
+"""Registry of the classes in model files. A file holds the name of a class and the fields of a value, never code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Class = TypeVar("Class", bound=type)
+
+# Names are part of the file format: they do not change when a class is renamed or moved.
+CLASSES: dict[str, type] = {}
+NAMES: dict[type, str] = {}
+CHECKS: dict[type, Callable[[Any], None]] = {}
+
+
+def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[[Class], Class]:
+    """Register a class for model files: a frozen dataclass, or an estimator.
+
+    Fields that begin with an underscore are caches and are not stored. New fields need a default, so that older files
+    can still be read.
+
+    Parameters
+    ----------
+    name : str
+        The name of the class in files.
+    check : callable, optional
+        Raises a ValueError if the fields of a value are inconsistent; called before saving and after loading.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from mixtura.files.registry import storable
+    >>> @storable("example.prior")
+    ... @dataclass(frozen=True)
+    ... class MyPrior:
+    ...     strength: float = 1.0
+    """
+
+    def register(cls: Class) -> Class:
+        if CLASSES.get(name, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"the name {name!r} is already used by {CLASSES[name].__qualname__}; choose another.")
+        CLASSES[name], NAMES[cls] = cls, name
+        if check is not None:
+            CHECKS[cls] = check
+        return cls
+
+    return register
+
+
+class Structured(ABC):
+    """A value that is stored as a structure, which is storable, and tensors."""
+
+    @property
+    @abstractmethod
+    def structure(self) -> Any:
+        """A storable value whose `from_tensors` restores this one."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors, by name."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise a ValueError if the tensors are inconsistent; called before saving and after loading."""
+
+
+def as_loaded(value: Any) -> Any:
+    """Return the value as loaded from a file: contiguous tensors, without caches.
+
+    The same numbers in another memory layout, or a factor computed in another way, may round differently.
+    """
+    if isinstance(value, Tensor):
+        return value.contiguous()
+    if isinstance(value, dict):
+        return {name: as_loaded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_loaded(part) for part in value)
+    if isinstance(value, Structured):
+        return value.structure.from_tensors({name: part.contiguous() for name, part in value.tensors().items()})
+    if type(value) not in NAMES or not is_dataclass(value):
+        return value
+    return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """Return a copy of a storable value with all of its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if type(value) not in NAMES or not is_dataclass(value):
+        return value
+    return type(value)(**{name: on_device(getattr(value, name), device) for name in stored_fields(type(value))})
+
+
+def stored_fields(cls: type) -> list[str]:
+    """Names of the stored fields of a dataclass."""
+    return [field.name for field in fields(cls) if field.init and not field.name.startswith("_")]
