@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +159,9 @@ def test_files_and_functions_are_short():
 def test_module_imports_or_lacks_only_an_optional_package(path):
     name = ".".join(["mixtura", *path.with_suffix("").parts]).removesuffix(".__init__")
     try:
-        module = importlib.import_module(name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in OPTIONAL:
