@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import brentq
 
 import reference
-from chain import Chain
+from example_covariance import Chain
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import TOLERANCES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import mixtura
-from chain import CODE, Chain, ChainCovariance
+from example_covariance import CODE, Chain, ChainCovariance
 from mixtura import DiscriminativeMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES, Tied, TiedCovariance
 from mixtura.solvers import Gradient

@@ -67,9 +67,7 @@ def test_loaders_give_the_published_sets(name):
 
 
 def test_a_set_that_is_not_known_is_named():
-    with pytest.raises(
-        ValueError, match=r"^name must be one of the data sets; got 'timit'\. Choose from ripley, "
-    ):
+    with pytest.raises(ValueError, match=r"^name must be one of the data sets; got 'timit'\. Choose from ripley, "):
         data.load("timit")
 
 
