@@ -1,4 +1,7 @@
-"""python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*."""
+"""python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*.
+
+`python -m benchmarks defaults` compares the default with other classifiers: defaults.py.
+"""
 
 from __future__ import annotations
 
@@ -395,4 +398,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["defaults"]:
+        from benchmarks import defaults
+
+        defaults.main(sys.argv[2:])
+    else:
+        main()

@@ -1,40 +1,130 @@
-"""Data sets of the benchmark of defaults: scikit-learn's, published ones in their training sizes, and generators."""
+"""Data sets of the benchmark of the defaults: measured ones, divided in data_sets.toml, and generators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn import datasets as bundled
-from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, train_test_split
 
 from mixtura import datasets
-from reproduce.data import load
 
-MOST_TEST_SAMPLES = 1000
-N_FOLDS = 5  # of exported data sets
+DIVISION = Path(__file__).with_name("data_sets.toml")
+CLASS, CATEGORY, GROUP = "class", ":category", ":group"  # of columns of exported files
+N_FOLDS = 5
+MOST_ROWS = 3000  # a random part of larger sets is taken
+SMALLEST_CLASS = 10  # rarer classes are left out, so that every fold has some samples of each class
 Labeled = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Split:
-    """Training and test samples."""
+class DataSet:
+    """Rows with numeric and categorical columns, class numbers, and groups that folds do not divide."""
 
-    X_train: np.ndarray
-    y_train: np.ndarray
-    X_test: np.ndarray
-    y_test: np.ndarray
+    name: str
+    X: pd.DataFrame
+    y: np.ndarray
+    groups: np.ndarray | None = None
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of the categorical columns."""
+        return [name for name in self.X if self.X[name].dtype == "category"]
+
+    def folds(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Positions of training and test rows of every fold."""
+        splitter = StratifiedKFold if self.groups is None else StratifiedGroupKFold
+        return splitter(N_FOLDS, shuffle=True, random_state=0).split(self.X, self.y, self.groups)
 
 
-def stratified(X: np.ndarray, y: np.ndarray, n_train: int, seed: int) -> Split:
-    """A random split with the same class shares in both parts, and at most MOST_TEST_SAMPLES test samples."""
-    n_test = min(len(X) - n_train, MOST_TEST_SAMPLES)
-    splitter = StratifiedShuffleSplit(1, train_size=n_train, test_size=n_test, random_state=seed)
-    train, test = next(splitter.split(X, y))
-    return Split(X[train], y[train], X[test], y[test])
+# ---- measured --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def division() -> dict[str, list[dict[str, Any]]]:
+    """Entries of the development and of the evaluation sets."""
+    return tomllib.loads(DIVISION.read_text("utf-8"))
+
+
+def load(name: str) -> DataSet:
+    """A measured set, from the folder that MIXTURA_BENCHMARKS names."""
+    path = Path(os.environ.get("MIXTURA_BENCHMARKS", "")) / f"{name}.csv"
+    header = pd.read_csv(path, nrows=0).columns
+    text = {column: str for column in header if column.endswith((CATEGORY, GROUP)) or column == CLASS}
+    table = pd.read_csv(path, dtype=text, keep_default_na=False, na_values=[""])  # "NA" may be a category
+    frequent = table[CLASS].map(table[CLASS].value_counts()) >= SMALLEST_CLASS
+    table = table[frequent]
+    if len(table) > MOST_ROWS:
+        table, _ = train_test_split(table, train_size=MOST_ROWS, stratify=table[CLASS], random_state=0)
+        frequent = table[CLASS].map(table[CLASS].value_counts()) >= SMALLEST_CLASS
+        table = table[frequent]
+    y = np.unique(table[CLASS], return_inverse=True)[1]
+    groups = [table.pop(column).to_numpy() for column in header if column.endswith(GROUP)]
+    X = table.drop(columns=CLASS).reset_index(drop=True)
+    X = X.astype({c: "category" if c.endswith(CATEGORY) else float for c in X})
+    X.columns = [c.removesuffix(CATEGORY) for c in X]
+    return DataSet(name, X, y, groups[0] if groups else None)
+
+
+def names_of(part: str) -> tuple[list[str], list[str]]:
+    """Names of the sets of a part that are there, and of those that are absent."""
+    if part == "generators":
+        return [f"{name} {n}" for name in GENERATORS for n in N_GENERATED], []
+    there: dict[bool, list[str]] = {True: [], False: []}
+    for entry in division()[part]:
+        path = Path(os.environ.get("MIXTURA_BENCHMARKS", "")) / f"{entry['name']}.csv"
+        there[path.exists()].append(entry["name"])
+    return there[True], there[False]
+
+
+def development_sets() -> Iterator[tuple[str, pd.DataFrame, np.ndarray, list[str]]]:
+    """Name, rows, class numbers and names of the categorical columns of every development set."""
+    for name in names_of("development")[0]:
+        data = load(name)
+        yield name, data.X, data.y, data.categories
+
+
+# ---- missing values --------------------------------------------------------------------------------------------------
+
+
+def remove(X: pd.DataFrame, mechanism: str, share: float, seed: int) -> pd.DataFrame:
+    """Rows with a share of their values removed.
+
+    "random": every value with the same probability. "at random": with probability u ** (1 / share - 1) where u is the
+    rank of the row, from 0 to 1, in a column that loses nothing, the one with the most values; the columns take turns
+    in which end of it loses more. "informative": with the rank of the value itself in its column. Ranks of categories
+    are those of their frequencies.
+    """
+    rng = np.random.default_rng(seed)
+    draws = rng.random(X.shape)
+    if mechanism == "random":
+        return X.mask(draws < share)
+    ranks = np.column_stack([_ranks(X[name], rng) for name in X])
+    falling = rng.random(X.shape[1]) < 0.5
+    kept = np.zeros(X.shape[1], bool)
+    if mechanism == "at random":
+        driver = int(np.argmax(X.nunique() - len(X) * X.isna().any()))
+        ranks = np.repeat(ranks[:, [driver]], X.shape[1], 1)
+        kept[driver] = X.shape[1] > 1
+    ranks = np.where(falling, 1 - ranks, ranks)
+    return X.mask((draws < ranks ** (1 / share - 1)) & ~kept)
+
+
+def _ranks(column: pd.Series, rng: np.random.Generator) -> np.ndarray:
+    """Ranks from 0 to 1, ties in random order; missing values have random ranks."""
+    values = column.map(column.value_counts()).astype(float) if column.dtype == "category" else column
+    order = np.lexsort((rng.random(len(values)), values.fillna(values.median())))
+    ranks = np.empty(len(values))
+    ranks[order] = (np.arange(len(values)) + 0.5) / len(values)
+    return ranks
 
 
 # ---- generators: one thing that is hard in each ----------------------------------------------------------------------
@@ -105,92 +195,12 @@ GENERATORS: dict[str, Callable[[int], Labeled]] = {
     "copies": copies,
     "levels": levels,
 }
-BUNDLED: dict[str, Callable[..., Labeled]] = {
-    "iris": bundled.load_iris,
-    "wine": bundled.load_wine,
-    "breast cancer": bundled.load_breast_cancer,
-    "digits": bundled.load_digits,
-}
-RATSCH = ("banana", "breast_cancer", "german", "image", "titanic", "waveform")
+N_GENERATED = (50, 200, 1000)  # training samples; the sizes of one generator are one set in standard errors
 
 
-def _bundled(name: str) -> Callable[[int], Split]:
-    def split(seed: int) -> Split:
-        X, y = BUNDLED[name](return_X_y=True)
-        return stratified(X, y, len(X) // 2, seed)
-
-    return split
-
-
-def _ratsch(name: str) -> Callable[[int], Split]:
-    def split(seed: int) -> Split:
-        data = load(f"ratsch_{name}")
-        train, test = data.train[seed % len(data.train)], data.test[seed % len(data.test)][:MOST_TEST_SAMPLES]
-        return Split(data.X[train], data.y[train], data.X[test], data.y[test])
-
-    return split
-
-
-def _published(name: str, n_train: int | None) -> Callable[[int], Split]:
-    def split(seed: int) -> Split:
-        data = load(name)
-        rng = np.random.default_rng(seed)
-        X, y = _flat(data.X_train), data.y_train
-        X_test, y_test = _flat(data.X_test), data.y_test
-        if n_train is not None:
-            part = stratified(X, y, n_train, seed)
-            X, y = part.X_train, part.y_train
-        test = rng.permutation(len(X_test))[:MOST_TEST_SAMPLES]
-        return Split(X, y, X_test[test], y_test[test])
-
-    return split
-
-
-def _flat(X: np.ndarray) -> np.ndarray:
-    return np.asarray(X, dtype=float).reshape(len(X), -1)
-
-
-def _vowels(seed: int) -> Split:
-    data = load("peterson_barney")
-    speakers = np.random.default_rng(seed).permutation(np.unique(data.speaker))
-    train = np.isin(data.speaker, speakers[:50])
-    return Split(data.X[train], data.y[train], data.X[~train], data.y[~train])
-
-
-def _bupa(seed: int) -> Split:
-    data = load("bupa")
-    return stratified(data.X, data.y, 230, seed)
-
-
-def _generated(name: str, n_train: int) -> Callable[[int], Split]:
-    return lambda seed: stratified(*GENERATORS[name](seed), n_train, seed)
-
-
-@lru_cache(maxsize=1)
-def splits() -> dict[str, Callable[[int], Split]]:
-    """Name -> a function from a seed to a split; the first five numbers of training samples are published ones."""
-    makers: dict[str, Callable[[int], Split]] = {name: _bundled(name) for name in BUNDLED}
-    makers |= {f"ratsch {name}": _ratsch(name) for name in RATSCH}
-    makers |= {"pima": _published("pima", None), "synth": _published("ripley", None)}
-    makers |= {"bupa": _bupa, "vowels": _vowels, "usps": _published("usps", 1000)}
-    for name in GENERATORS:
-        for n_train in (50, 200, 1000):
-            makers[f"{name} {n_train}"] = _generated(name, n_train)
-    return makers
-
-
-@lru_cache(maxsize=1)
-def exported(folder: str) -> dict[str, Callable[[int], Split]]:
-    """Data sets that export_r.R has written into a folder; the seed is the number of the fold that is the test set."""
-    return {path.stem: _folds_of(path) for path in sorted(Path(folder).glob("*.csv"))}
-
-
-def _folds_of(path: Path) -> Callable[[int], Split]:
-    def split(seed: int) -> Split:
-        table = np.genfromtxt(path, delimiter=",", skip_header=1)
-        X, y = table[:, :-1], table[:, -1].astype(int)
-        folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
-        train, test = list(folds.split(X, y))[seed % N_FOLDS]
-        return Split(X[train], y[train], X[test], y[test])
-
-    return split
+def generate(name: str, n_train: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
+    """Training and test rows and class numbers of a generator; every seed draws another distribution."""
+    X, y = GENERATORS[name](seed)
+    frame, y = pd.DataFrame(X), np.unique(y, return_inverse=True)[1]
+    train, test = train_test_split(np.arange(len(y)), train_size=n_train, stratify=y, random_state=seed)
+    return frame.iloc[train], y[train], frame.iloc[test[:1000]], y[test[:1000]]

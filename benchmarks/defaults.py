@@ -1,317 +1,209 @@
-"""python -m benchmarks.defaults [--seeds N ...] [--sets TEXT ...]: this library and others with default parameters.
+"""python -m benchmarks defaults [--sets development|evaluation|generators]: the default beside other classifiers.
 
-Every estimator has its default parameters, apart from those in its name. Training and test sets are those of
-data_sets.py; the test set is complete, or has 30 or 60 % of its values removed at random. For estimators that do not
-support NaN, missing values are replaced by the mean of the feature. Seconds are processor time of one thread. The rules
-of the automatic choice were chosen on one split (seed 1) of these sets; the tables have another seed: other splits of
-the published sets, and other distributions from the generators. The last table compares both. Data sets that were not
-used to choose anything are in results/unseen.md.
-Writes results/defaults.json after every measurement (existing ones are not repeated), results/defaults.md, and
-docs/images/defaults.png.
+Development sets (data_sets.toml) may be used as often as one likes; evaluation sets are for a default that is done.
+The folder MIXTURA_BENCHMARKS has the sets that `python -m benchmarks.export_data FOLDER` writes. Conditions are
+"complete" (values that are missing in the set itself are missing), and "random 30", "at random 30", "informative 30":
+30 % of the values removed in training and test rows, with 10, 30 or 60. In "deployment 30" training rows are complete
+and test rows lack 30 % at random; this library's classifiers are trained on the complete rows, others on these and
+three thinned copies. Every measurement is appended to a file of results at once, and is not repeated. This library's
+classifiers are measured again for every version of the code. Seconds are processor time of one thread.
+
+    python -m benchmarks defaults --ours-only --folds 2                # the default alone on the development sets
+    python -m benchmarks defaults --ours-only --quick --out /tmp/new.jsonl --against benchmarks/results/defaults.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
-from multiprocessing import get_context
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import LabelEncoder, MinMaxScaler, StandardScaler
-from sklearn.svm import SVC
+from scipy.stats import rankdata
+from sklearn.model_selection import StratifiedGroupKFold
 
-from benchmarks.__main__ import machine
-from benchmarks.data_sets import Split, exported, splits
-from mixtura import (
-    AveragedMixtureClassifier,
-    DiscriminativeMixtureClassifier,
-    HybridMixtureClassifier,
-    MixtureClassifier,
-    NonnegativeMixtureClassifier,
-    RelevanceVectorClassifier,
-    SparseMixtureClassifier,
-)
-from mixtura.datasets import remove_values
+from benchmarks.classifiers import CLASSIFIERS, IMPUTED, OURS, QUICK, Folds, log_loss
+from benchmarks.data_sets import N_FOLDS, division, generate, load, names_of, remove
 
 RESULTS = Path(__file__).parent / "results"
-IMAGE = Path(__file__).parents[1] / "docs" / "images" / "defaults.png"
-FRACTIONS = (0.0, 0.3, 0.6)
+FILE = RESULTS / "defaults.jsonl"
+CONDITIONS = [
+    "complete",
+    *(f"{kind} {share}" for share in (30, 10, 60) for kind in ("random", "at random", "informative", "deployment")),
+]
+N_COPIES = 3  # thinned copies of the training rows, for other classifiers, in deployment
 N_BINS = 10
-OURS = "MixtureClassifier()"
-EARLIER = "d38bb5d"  # code with which the parts of the selection were measured, before it became quick
-SEEN = "1"  # the seed whose splits were used to choose the rules of the automatic choice
+Row = dict[str, Any]
+Parts = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
 
 
-def filled(estimator: BaseEstimator) -> Any:
-    return make_pipeline(SimpleImputer(), StandardScaler(), estimator)
+# ---- one measurement -------------------------------------------------------------------------------------------------
 
 
-def lightgbm() -> Any:
-    from lightgbm import LGBMClassifier
-
-    return LGBMClassifier(n_jobs=1, verbose=-1, random_state=0)
-
-
-def catboost() -> Any:
-    from catboost import CatBoostClassifier
-
-    return CatBoostClassifier(500, thread_count=1, verbose=False, random_state=0, allow_writing_files=False)
+def split(part: str, name: str, fold: int) -> Parts:
+    """Training and test rows of a fold of a measured set, or of a seed of a generator, complete."""
+    if part == "generators":
+        generator, _, n_train = name.rpartition(" ")
+        return generate(generator, int(n_train), seed=10 + fold)
+    data = load(name)
+    train, test = list(data.folds())[fold]
+    return data.X.iloc[train], data.y[train], data.X.iloc[test], data.y[test]
 
 
-PEERS: dict[str, Callable[[], Any]] = {
-    "random forest, 300 trees": lambda: RandomForestClassifier(300, random_state=0),
-    "RBF-SVM, C=10": lambda: filled(SVC(C=10, random_state=0)),
-    "histogram gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
-    "LightGBM": lightgbm,
-    "CatBoost, 500 trees": catboost,
-    "QDA, reg_param=0.001": lambda: filled(QuadraticDiscriminantAnalysis(reg_param=1e-3)),
-    "logistic regression": lambda: filled(LogisticRegression(max_iter=1000)),
-}
-MIXTURES: dict[str, Callable[[], Any]] = {
-    OURS: lambda: MixtureClassifier(random_state=0),
-    "MixtureClassifier(1)": lambda: MixtureClassifier(1, random_state=0),
-}
-# What each part of the selection gains: the default with that part switched off.
-PARTS: dict[str, Callable[[], Any]] = {
-    "without temperature": lambda: MixtureClassifier(temperature=1.0, random_state=0),
-    "without transforms": lambda: MixtureClassifier(warp=None, random_state=0),
-    "full covariances only": lambda: MixtureClassifier(covariance_type="full", random_state=0),
-    "default prior only": lambda: MixtureClassifier(prior="default", random_state=0),
-}
-OTHERS: dict[str, Callable[[], Any]] = {
-    "AveragedMixtureClassifier()": lambda: AveragedMixtureClassifier(random_state=0),
-    "DiscriminativeMixtureClassifier()": lambda: DiscriminativeMixtureClassifier(random_state=0),
-    "HybridMixtureClassifier()": lambda: HybridMixtureClassifier(random_state=0),
-    "SparseMixtureClassifier()": lambda: filled(SparseMixtureClassifier(random_state=0)),
-    "RelevanceVectorClassifier()": lambda: filled(RelevanceVectorClassifier(random_state=0)),
-    "NonnegativeMixtureClassifier()": lambda: make_pipeline(
-        SimpleImputer(), MinMaxScaler(clip=True), NonnegativeMixtureClassifier(random_state=0)
-    ),
-}
-GROUPS = {"mixtures": MIXTURES, "peers": PEERS, "parts": PARTS, "others": OTHERS}
+def thin(parts: Parts, condition: str, fold: int, copies: bool) -> tuple[Parts, np.ndarray]:
+    """Rows with values removed, and numbers of the training rows, which copies of a row share."""
+    X, y, X_test, y_test = parts
+    mechanism, _, share = condition.rpartition(" ")
+    rows = np.arange(len(X))
+    if condition == "complete":
+        return parts, rows
+    together = pd.concat((X, X_test))
+    if mechanism != "deployment":
+        together = remove(together, mechanism, int(share) / 100, fold)
+        return (together.iloc[: len(X)], y, together.iloc[len(X) :], y_test), rows
+    X_test = remove(X_test, "random", int(share) / 100, fold)
+    if copies:
+        thinned = [remove(X, "random", int(share) / 100, 100 + 10 * fold + i) for i in range(N_COPIES)]
+        X, y, rows = pd.concat((X, *thinned)), np.tile(y, 1 + N_COPIES), np.tile(rows, 1 + N_COPIES)
+    return (X, y, X_test, y_test), rows
 
 
-def measured(make: Callable[[], Any], split: Split, seed: int) -> dict[str, float]:
-    """Error, log-loss and calibration error on test sets with values removed, and seconds."""
-    labels = LabelEncoder().fit(split.y_train)
-    y_train, y_test = labels.transform(split.y_train), labels.transform(split.y_test)
-    X_train, X_test = np.asarray(split.X_train, float), np.asarray(split.X_test, float)
+def inner_folds(y: np.ndarray, rows: np.ndarray) -> Folds:
+    return list(StratifiedGroupKFold(3, shuffle=True, random_state=0).split(y, y, rows))
+
+
+def measure(part: str, name: str, fold: int, condition: str, classifier: str) -> Row:
+    """Scores and seconds. A classifier that fails predicts the class frequencies, and the row says why."""
+    copies = not classifier.startswith("Mixture")
+    (X, y, X_test, y_test), rows = thin(split(part, name, fold), condition, fold, copies)
+    frequencies = np.bincount(y) / len(y)
+    failure, start = {}, time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        start = time.process_time()
-        model = make().fit(X_train, y_train)
-        results = {"fit seconds": time.process_time() - start}
-        for fraction in FRACTIONS:
-            X = remove_values(X_test, fraction, random_state=seed) if fraction else X_test
-            start = time.process_time()
-            results |= {f"{name} {fraction:g}": value for name, value in scores(model, X, y_test).items()}
-            results[f"predict seconds {fraction:g}"] = time.process_time() - start
-    return results
+        try:
+            predict = CLASSIFIERS[classifier](X.reset_index(drop=True), y, inner_folds(y, rows))
+            fitted = time.process_time()
+            probabilities = np.asarray(predict(X_test.reset_index(drop=True)), dtype=float)
+            if not np.isfinite(probabilities).all():
+                raise ValueError("probabilities are not finite")
+        except Exception as error:  # whatever another library raises
+            fitted = time.process_time()
+            failure = {"failure": f"{type(error).__name__}: {error}"[:200]}
+            probabilities = np.tile(frequencies, (len(y_test), 1))
+    seconds = {"fit seconds": fitted - start, "predict seconds": time.process_time() - fitted}
+    return {**scores(probabilities, y_test), **{key: round(s, 4) for key, s in seconds.items()}, **failure}
 
 
-def scores(model: Any, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    try:
-        probabilities = np.asarray(model.predict_proba(X), dtype=float)
-    except AttributeError:  # an SVM has no probabilities
-        return {"error": float((np.asarray(model.predict(X)).ravel() != y).mean())}
-    return {
-        "error": float((probabilities.argmax(1) != y).mean()),
-        "log-loss": float(-np.log(probabilities[np.arange(len(y)), y].clip(1e-15)).mean()),
+def scores(probabilities: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    truth = np.eye(probabilities.shape[1])[y]
+    values = {
+        "error": (probabilities.argmax(1) != y).mean(),
+        "log-loss": log_loss(probabilities, y),
+        "Brier": ((probabilities - truth) ** 2).sum(1).mean(),
         "calibration": calibration_error(probabilities, y),
+        "AUC": area(probabilities, y),
     }
+    return {key: round(float(value), 6) for key, value in values.items()}
 
 
 def calibration_error(probabilities: np.ndarray, y: np.ndarray) -> float:
     """Mean distance of confidence and accuracy over bins of equal size."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == y
-    order = np.argsort(confidence)
-    return float(
-        sum(abs(confidence[part].sum() - right[part].sum()) for part in np.array_split(order, N_BINS)) / len(y)
-    )
+    parts = np.array_split(np.argsort(confidence, kind="stable"), N_BINS)
+    return sum(abs(confidence[part].sum() - right[part].sum()) for part in parts) / len(y)
 
 
-def run(names: list[str], seeds: list[int], patterns: list[str], jobs: int = 1, folder: str = "") -> dict[str, Any]:
-    """Measure what is not in the results yet; `folder` has other data sets, whose results are kept apart."""
-    path = RESULTS / ("unseen.json" if folder else "defaults.json")
-    results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    results["machine"], results["code"] = machine(), version()
-    tasks = [
-        (data, seed, name, folder)
-        for seed in seeds
-        for data in (exported(folder) if folder else splits())
-        if not patterns or any(pattern in data for pattern in patterns)
-        for name in names
-        if key_of(data, seed, name, folder) not in results["runs"]
-    ]
-    with get_context("spawn").Pool(jobs, torch.set_num_threads, (1,)) as pool:
-        for key, result in pool.imap_unordered(_measured_task, tasks):
-            results["runs"][key] = result
-            path.write_text(json.dumps(results, indent=1) + "\n")
-            print(key, {k: round(v, 3) for k, v in result.items() if "0.6" not in k}, flush=True)
-    return results
+def area(probabilities: np.ndarray, y: np.ndarray) -> float:
+    """Area under the ROC curve, the mean over classes against the rest, of those in the test rows."""
+    areas = []
+    for c in np.unique(y):
+        positive = y == c
+        if (n := positive.sum()) < len(y):
+            ranks = rankdata(probabilities[:, c])
+            areas.append((ranks[positive].sum() - n * (n + 1) / 2) / (n * (len(y) - n)))
+    return float(np.mean(areas))
 
 
-def key_of(data: str, seed: int, name: str, folder: str) -> str:
-    """Name of a run; on the sets of a folder, this library's estimators are measured again for every version of it."""
-    own = folder and name not in PEERS
-    return f"{data} | {seed} | {name}" + (f", {version()}" if own else "")
-
-
-def _measured_task(task: tuple[str, int, str, str]) -> tuple[str, dict[str, float]]:
-    data, seed, name, folder = task
-    make = next(group[name] for group in GROUPS.values() if name in group)
-    split = (exported(folder) if folder else splits())[data](seed)
-    return key_of(*task), measured(make, split, seed)
+# ---- all of them -----------------------------------------------------------------------------------------------------
 
 
 def version() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=RESULTS).stdout.strip()
+    """The last commit that changed src, with a digest of what differs from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=RESULTS)
+        return done.stdout.strip()
+
+    changes = git("diff", "HEAD", "--", ":/src")
+    digest = f"+{hashlib.sha1(changes.encode()).hexdigest()[:6]}" if changes else ""
+    return git("log", "-1", "--format=%h", "--", ":/src") + digest
 
 
-def table(results: dict[str, Any], measure: str) -> tuple[list[str], list[str], np.ndarray]:
-    """Estimators, data sets, and the measure of each pair, the mean over seeds; only sets that all have."""
-    values: dict[tuple[str, str], list[float]] = {}
-    for key, result in results["runs"].items():
-        data, _, name = key.split(" | ")
-        if measure in result:
-            values.setdefault((name, data), []).append(result[measure])
-    names = list(dict.fromkeys(name for name, _ in values))
-    data_sets = [d for d in dict.fromkeys(d for _, d in values) if all((name, d) in values for name in names)]
-    return names, data_sets, np.array([[np.mean(values[name, d]) for d in data_sets] for name in names])
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean rank over data sets, and half the width of its 95 % interval."""
-    each = np.array([[(column < v).sum() + ((column == v).sum() + 1) / 2 for v in column] for column in values.T])
-    return each.mean(0), 1.96 * each.std(0) / np.sqrt(max(1, len(each)))
+def key_of(row: Row) -> tuple[Any, ...]:
+    """Identity of a measurement; other libraries do not change with our code."""
+    code = row["code"] if row["classifier"].startswith("Mixture") else ""
+    return row["set"], row["fold"], row["condition"], row["classifier"], code
 
 
-def as_markdown(results: dict[str, Any]) -> str:
-    lines = ["# Defaults", "", f"Written by `python -m benchmarks.defaults` with code {results['code']}.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
-    lines += [results["note"], ""] if "note" in results else []
-    lines += [__doc__.split("\n\n", 1)[1].strip(), ""]
-    seen = {key: result for key, result in results["runs"].items() if key.split(" | ")[1] == SEEN}
-    results = {**results, "runs": {key: result for key, result in results["runs"].items() if key not in seen}}
-    for title, groups, chosen in (
-        ("Mixtures and peers", ("mixtures", "peers"), results["runs"]),
-        ("What each part of the selection gains", ("mixtures", "parts"), results["runs"]),
-        (f"Other estimators of the library, seed {SEEN}", ("mixtures", "others"), seen),
-    ):
-        names = [name for group in groups for name in GROUPS[group]]
-        runs = {key: result for key, result in chosen.items() if key.split(" | ")[2] in names}
-        if any(key.split(" | ")[2] in GROUPS[groups[1]] for key in runs):
-            lines += [f"## {title}", "", *section({"runs": runs}), ""]
-    earlier = {key: result for key, result in results["runs"].items() if key.endswith(f", {EARLIER}")}
-    if earlier:
-        lines += [f"## What each part of the selection gained in code {EARLIER}", "", *section({"runs": earlier}), ""]
-    return "\n".join([*lines, *_comparison(seen, results["runs"])])
+def tasks(options: argparse.Namespace, code: str) -> Iterator[Row]:
+    """All measurements, the first fold of all sets first."""
+    names, absent = names_of(options.sets)
+    if absent:
+        print("These sets are absent:", ", ".join(absent), flush=True)
+    names = [n for n in names if (not options.names or n in options.names)]
+    names = [n for n in names if n in division()["quick"]] if options.quick else names
+    for fold in range(options.folds):
+        for condition in options.conditions:
+            for classifier in options.classifiers:
+                if classifier.endswith(IMPUTED) and condition == "complete":
+                    continue
+                for name in names:
+                    yield {"set": name, "fold": fold, "condition": condition, "classifier": classifier, "code": code}
 
 
-def _comparison(seen: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Log-losses and ranks on the splits on which rules were chosen, and on others, over the same sets."""
-    names = [*MIXTURES, *PEERS]
-    pairs = [{tuple(key.split(" | ")[::2]) for key in runs} for runs in (seen, new)]  # of sets and estimators
-    both = {pair for pair in pairs[0] & pairs[1] if pair[1] in names}
-    lines, columns, data_sets = ["## The splits on which rules were chosen, and others", ""], [], []
-    for runs in (seen, new):
-        chosen = {key: result for key, result in runs.items() if tuple(key.split(" | ")[::2]) in both}
-        for fraction in FRACTIONS[:2]:
-            estimators, data_sets, losses = table({"runs": chosen}, f"log-loss {fraction:g}")
-            columns.append(dict(zip(estimators, zip(losses.mean(1), ranks(losses)[0], strict=True), strict=True)))
-    lines += [f"Log-loss (rank), {len(data_sets)} data sets:", ""]
-    lines += ["| estimator | seed 1, complete | seed 1, 30 % missing | others, complete | others, 30 % missing |"]
-    lines += ["|---" * 5 + "|"]
-    for name in sorted(columns[2], key=lambda name: columns[2][name][0]):
-        lines.append(f"| {name} | " + " | ".join(f"{c[name][0]:.3f} ({c[name][1]:.1f})" for c in columns) + " |")
-    return [*lines, ""]
+def run(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    code = version()
+    done = {key_of(row) for row in read(options.out)}
+    for row in tasks(options, code):
+        if key_of(row) in done:
+            continue
+        row |= measure(options.sets, row["set"], row["fold"], row["condition"], row["classifier"])
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"part": options.sets, **row}) + "\n")
+        print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
 
 
-def section(results: dict[str, Any]) -> list[str]:
-    lines = []
-    for fraction, title in zip(FRACTIONS, ("complete", "30 % of the values missing", "60 % missing"), strict=True):
-        names, data_sets, errors = table(results, f"error {fraction:g}")
-        probable, _, losses = table(results, f"log-loss {fraction:g}")
-        _, _, calibrations = table(results, f"calibration {fraction:g}")
-        fits, predictions = (
-            dict(zip(names, table(results, f"{kind} seconds{end}")[2].sum(1), strict=True))
-            for kind, end in (("fit", ""), ("predict", f" {fraction:g}"))
-        )
-        mean_ranks = dict(zip(probable, zip(*ranks(losses), strict=True), strict=True))
-        rows = dict(zip(probable, zip(losses.mean(1), calibrations.mean(1), strict=True), strict=True))
-        lines += [f"Test set {title}, {len(data_sets)} data sets:", ""]
-        columns = "error %", "log-loss", "rank by log-loss", "calibration error %", "seconds of fits", "of predictions"
-        lines += [f"| estimator | {' | '.join(columns)} |"]
-        lines += ["|---" * 7 + "|"]
-        for name, error in sorted(zip(names, errors.mean(1), strict=True), key=lambda pair: rows.get(pair[0], (9,))[0]):
-            loss, calibration = rows.get(name, (np.nan, np.nan))
-            rank, width = mean_ranks.get(name, (np.nan, np.nan))
-            cells = [f"{loss:.3f}", f"{rank:.1f} ± {width:.1f}", f"{100 * calibration:.1f}"]
-            cells = cells if name in rows else ["", "", ""]
-            lines.append(
-                f"| {name} | {100 * error:.1f} | {' | '.join(cells)} | {fits[name]:.1f} | {predictions[name]:.2f} |"
-            )
-        lines.append("")
-    return lines
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks defaults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sets", default="development", choices=["development", "evaluation", "generators"])
+    parser.add_argument("--names", nargs="*", default=[], help="of sets; all unless given")
+    parser.add_argument("--quick", action="store_true", help="12 small development sets")
+    parser.add_argument("--classifiers", nargs="*", default=QUICK, choices=list(CLASSIFIERS))
+    parser.add_argument("--ours-only", action="store_const", dest="classifiers", const=[OURS])
+    parser.add_argument("--conditions", nargs="*", default=["complete", "random 30"], choices=CONDITIONS)
+    parser.add_argument("--folds", type=int, default=N_FOLDS)
+    parser.add_argument("--out", type=Path, default=FILE, help="results; measurements that it holds are not repeated")
+    parser.add_argument("--against", type=Path, help="results of another version, to compare the default with")
+    options = parser.parse_args(arguments)
+    run(options)
+    from benchmarks import defaults_page
 
-
-def draw(results: dict[str, Any]) -> None:
-    """Mean errors and log-losses against the share of missing values."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    names = [*MIXTURES, *PEERS]
-    parts = {key: key.split(" | ") for key in results["runs"]}
-    chosen = [key for key, (_, seed, name) in parts.items() if seed != SEEN and name in names]
-    runs = {"runs": {key: results["runs"][key] for key in chosen}}
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for ax, measure, title in zip(axes, ("error", "log-loss"), ("error, %", "log-loss"), strict=True):
-        curves = [table(runs, f"{measure} {fraction:g}") for fraction in FRACTIONS]
-        for name in curves[0][0]:
-            number = names.index(name)
-            heights = [values[estimators.index(name)].mean() for estimators, _, values in curves]
-            heights = [100 * h for h in heights] if measure == "error" else heights
-            own = name == OURS
-            look = {"color": "black" if own else f"C{number}", "linewidth": 2.5 if own else 1.2}
-            ax.plot([100 * f for f in FRACTIONS], heights, marker="os^vDP*Xh"[number % 9], label=name, **look)
-        ax.set(xlabel="test values removed, %", ylabel=f"{title}, mean over data sets", xticks=[0, 30, 60])
-        ax.grid(alpha=0.3)
-    axes[0].set_ylim(top=62)  # for the legend
-    axes[1].set_ylim(top=1.7)  # QDA is far above
-    axes[0].legend(fontsize=7)
-    figure.savefig(IMAGE, dpi=80)
-    plt.close(figure)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.defaults", description=__doc__)
-    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2], help="of the splits")
-    parser.add_argument("--jobs", type=int, default=1, help="fits at a time")
-    parser.add_argument("--sets", nargs="*", default=[], help="parts of the names of data sets; all unless given")
-    parser.add_argument("--groups", nargs="*", default=["mixtures", "peers"], choices=list(GROUPS))
-    options = parser.parse_args()
-    names = [name for group in options.groups for name in GROUPS[group]]
-    results = run(names, options.seeds, options.sets, options.jobs)
-    (RESULTS / "defaults.json").write_text(json.dumps(results, indent=1) + "\n")
-    (RESULTS / "defaults.md").write_text(as_markdown(results))
-    draw(results)
-
-
-if __name__ == "__main__":
-    main()
+    if options.against:
+        print("\n".join(defaults_page.compare_versions(read(options.out), read(options.against), version())))
+    if options.out == FILE:
+        defaults_page.write(read(FILE))

@@ -51,7 +51,7 @@ from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 # make many components look good: wine, log-loss 0.09 instead of 0.05.
 # What each part gains: benchmarks/results/defaults.md. Hybrid training of the chosen model, decided by held-out
 # samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to 0.465 with 30 % missing
-# values, for 1.3 times the work (benchmarks/results/refinement.md): it is not in the selection.
+# values, for 1.3 times the work: it is not in the selection.
 # Components per class of each structure, where several are compared; of any other one, and of a structure alone.
 LEVELS = {"full": (1, 2, 4, 8), "tied": (1, 2), "diag": (1, 2, 8, 32)}
 OTHER_LEVELS, MOST_FULL = (1, 2, 4, 8, 16, 32), 8

@@ -1,0 +1,254 @@
+"""Tables and picture of results/defaults.jsonl: scores, paired differences, wins and losses, signed ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import defaults
+from benchmarks.classifiers import CLASSIFIERS, IMPUTED, OURS
+from benchmarks.data_sets import N_GENERATED, division
+
+Row = dict[str, Any]
+Differences = dict[str, float]
+IMAGE = Path(__file__).parents[1] / "docs" / "images" / "defaults.png"
+MEASURES = {"error": 100, "log-loss": 1, "Brier": 1, "calibration": 100, "AUC": 100}  # factors in the tables
+EQUAL = {"error": 0.005, "log-loss": 0.01}  # smaller differences on a set count as equal
+N_DRAWS = 20_000
+TITLES = {
+    "complete": "No values removed",
+    "random": "{} % of the values removed at random, in training and test rows",
+    "at random": "{} % removed with probabilities that depend on another column, in training and test rows",
+    "informative": "{} % removed with probabilities that depend on the value itself, in training and test rows",
+    "deployment": "Training rows complete, {} % removed at random from test rows",
+}
+
+
+# ---- statistics ------------------------------------------------------------------------------------------------------
+
+
+def newest(rows: list[Row]) -> list[Row]:
+    """One row for each measurement, that of the last version of the code."""
+    last = {row["classifier"]: row["code"] for row in rows if row["classifier"].startswith("Mixture")}
+    kept = [row for row in rows if last.get(row["classifier"], row["code"]) == row["code"]]
+    return list({(r["part"], r["set"], r["fold"], r["condition"], r["classifier"]): r for r in kept}.values())
+
+
+def pair(rows: list[Row], first: str, second: str, measure: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Means over the folds that both have, set by set; the sizes of one generator are one set."""
+    values: dict[str, dict[tuple[str, int], float]] = {first: {}, second: {}}
+    for row in rows:
+        if row["classifier"] in values:
+            values[row["classifier"]][row["set"], row["fold"]] = row[measure]
+    both = sorted(values[first].keys() & values[second].keys())
+    clusters: dict[str, list[tuple[str, int]]] = {}
+    for name, fold in both:
+        generator, _, size = name.rpartition(" ")
+        generated = size.isdigit() and int(size) in N_GENERATED
+        clusters.setdefault(generator if generated else name, []).append((name, fold))
+    means = [{c: float(np.mean([values[f][k] for k in keys])) for c, keys in clusters.items()} for f in (first, second)]
+    return means[0], means[1]
+
+
+def signed_rank(differences: np.ndarray, equal: float, seed: int = 0) -> tuple[float, float, float]:
+    """Probabilities that the first is better, that both are equal, and that the second is better.
+
+    The Bayesian signed-rank test of Benavoli et al. (2014, 2017): a Dirichlet process over the differences, with one
+    pseudo-observation at zero. Differences are those of losses, first minus second.
+    """
+    z = np.concatenate(([0.0], differences))
+    sums = z[:, None] + z
+    weights = np.random.default_rng(seed).dirichlet(np.ones(len(z)), N_DRAWS)
+    shares = np.stack(
+        [np.einsum("si,ij,sj->s", weights, m, weights) for m in (sums < -2 * equal, abs(sums) <= 2 * equal)]
+    )
+    winner = np.vstack((shares, 1 - shares.sum(0))).argmax(0)
+    better, same, worse = np.bincount(winner, minlength=3) / N_DRAWS
+    return float(better), float(same), float(worse)
+
+
+def differences_of(rows: list[Row], first: str, second: str, measure: str) -> np.ndarray:
+    a, b = pair(rows, first, second, measure)
+    return np.array([a[name] - b[name] for name in a])
+
+
+def mean_and_error(differences: np.ndarray) -> tuple[float, float]:
+    n = len(differences)
+    return float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
+
+
+def count(differences: np.ndarray, equal: float) -> tuple[int, int, int]:
+    """Sets on which the first has a smaller loss, an equal one, a larger one."""
+    wins, losses = int((differences < -equal).sum()), int((differences > equal).sum())
+    return wins, len(differences) - wins - losses, losses
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def rivals(rows: list[Row]) -> list[str]:
+    """Classifiers with results, by the mean difference of log-losses; of two forms of one, both are listed."""
+    names = [name for name in CLASSIFIERS if name != OURS and any(row["classifier"] == name for row in rows)]
+    return sorted(names, key=lambda name: -differences_of(rows, OURS, name, "log-loss").mean())
+
+
+def signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}"
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Ours beside every other classifier over the sets that both have."""
+    head = "classifier | sets | error %, ours | its | difference | log-loss, ours | its | difference"
+    head += " | log-loss: won, equal, lost | better, equal, worse | Brier | calibration | AUC | fit s, ours | its"
+    lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+    for name in rivals(rows):
+        cells = []
+        for measure, digits in (("error", 1), ("log-loss", 3)):
+            factor = MEASURES[measure]
+            own, other = pair(rows, OURS, name, measure)
+            mean, error = mean_and_error(differences_of(rows, OURS, name, measure))
+            cells += [f"{factor * np.mean(list(values.values())):.{digits}f}" for values in (own, other)]
+            cells += [f"{signed(factor * mean, digits)} ± {factor * error:.{digits}f}"]
+        losses = differences_of(rows, OURS, name, "log-loss")
+        cells += [", ".join(map(str, count(losses, EQUAL["log-loss"])))]
+        cells += [", ".join(f"{p:.2f}" for p in signed_rank(losses, EQUAL["log-loss"]))]
+        for measure, digits in (("Brier", 3), ("calibration", 1), ("AUC", 1)):
+            mean, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
+            cells += [f"{signed(mean, digits)} ± {error:.{digits}f}"]
+        seconds = pair(rows, OURS, name, "fit seconds")
+        cells += [f"{np.mean(list(values.values())):.1f}" for values in seconds]
+        lines.append(f"| {name} | {len(losses)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def failures(rows: list[Row]) -> list[str]:
+    reasons = Counter((r["classifier"], r["failure"]) for r in rows if "failure" in r)
+    return [f"- {name}, {n} fits: {reason}" for (name, reason), n in sorted(reasons.items())]
+
+
+def by_set(rows: list[Row]) -> list[str]:
+    """Error and log-loss of every classifier, set by set."""
+    names = [OURS, *(n for n in CLASSIFIERS if n != OURS and any(r["classifier"] == n for r in rows))]
+    values: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        values.setdefault((row["set"], row["classifier"]), []).append(row)
+    lines = ["| set | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for data in dict.fromkeys(row["set"] for row in rows):
+        cells = []
+        for name in names:
+            measured = values.get((data, name), [])
+            means = [np.mean([row[m] for row in measured]) if measured else np.nan for m in ("error", "log-loss")]
+            cells.append(f"{means[0]:.1%}, {means[1]:.3f}" if measured else "")
+        lines.append(f"| {data} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def title(condition: str) -> str:
+    mechanism, _, share = condition.rpartition(" ")
+    return TITLES[mechanism or condition].format(share)
+
+
+INTRODUCTION = """Sets are listed in [data_sets.toml](../data_sets.toml) with their sources, what each served for, and
+their division into development and evaluation sets. At most 3000 rows of a set are taken; classes with fewer than 10
+rows are left out. Every set is divided into 5 folds. "Categories" are numeric codes nowhere: the mixture, LightGBM,
+histogram boosting, CatBoost and explainable boosting have native support, the others one-hot coding. Settings of the
+other classifiers are chosen by cross-validation on the training rows: [classifiers.py](../classifiers.py). "Imputed"
+stands for medians and indicators in place of native support of missing values. A classifier that fails predicts the
+class frequencies. Random forests, boosting and the rest see thinned copies in "deployment"; see
+[defaults.py](../defaults.py). TabPFN and other pretrained models are not compared: their weights are in no package
+registry.
+
+Differences are ours minus theirs, means over sets of means over folds, with standard errors over sets: negative is
+better for us, but for AUC. "Won, equal, lost" counts sets on which log-losses differ by more than 0.01. "Better,
+equal, worse" are probabilities of a Bayesian signed-rank test that the mixture's log-loss is smaller by more than
+0.01, within 0.01, or larger. Calibration error, error and AUC are in per cent; seconds are processor time of one fit
+with one thread.
+"""
+
+
+def page(rows: list[Row]) -> str:
+    rows = newest(rows)
+    lines = ["# Defaults", "", "Written by `python -m benchmarks defaults`.", ""]
+    codes = sorted({row["code"] for row in rows if row["classifier"] == OURS})
+    lines += [f"Code of the mixtures: {', '.join(codes)}.", "", INTRODUCTION]
+    for part in ("development", "evaluation", "generators"):
+        of_part = [row for row in rows if row["part"] == part]
+        if not of_part:
+            continue
+        n_sets = len({row["set"] for row in of_part})
+        folds = len({row["fold"] for row in of_part})
+        listed = f" of {len(division()[part])}" if part in division() else ""
+        lines += [f"## {part.capitalize()} sets", "", f"{n_sets}{listed} sets, at most {folds} of 5 folds.", ""]
+        for condition in defaults.CONDITIONS:
+            chosen = [row for row in of_part if row["condition"] == condition]
+            if any(row["classifier"] != OURS for row in chosen):
+                lines += [f"### {part.capitalize()}: {title(condition)}", "", *table(chosen), ""]
+        if reasons := failures(of_part):
+            lines += ["Failures:", "", *reasons, ""]
+        complete = [row for row in of_part if row["condition"] == "complete"]
+        lines += [f"### {part.capitalize()}, set by set", "", "Error and log-loss without removed values.", ""]
+        lines += [*by_set(complete), ""]
+    return "\n".join(lines)
+
+
+def compare_versions(new: list[Row], old: list[Row], code: str) -> list[str]:
+    """The default of this code beside that of an earlier file, condition by condition."""
+    old = [row for row in newest(old) if row["classifier"] == OURS]
+    new = [row for row in new if row["classifier"] == OURS and row["code"] == code]
+    both = [{**row, "classifier": "new"} for row in new] + [{**row, "classifier": "old"} for row in old]
+    lines = []
+    for condition in dict.fromkeys(row["condition"] for row in new):
+        chosen = [row for row in both if row["condition"] == condition]
+        lines += [f"{condition}: new minus old"]
+        for measure in (*MEASURES, "fit seconds"):
+            a, b = pair(chosen, "new", "old", measure)
+            if a:
+                each = np.array([a[name] - b[name] for name in a])
+                mean, error = mean_and_error(each)
+                worst = sorted(a, key=lambda name: a[name] - b[name])
+                words = ", ".join(f"{name} {a[name] - b[name]:+.3f}" for name in (*worst[:3], *worst[-3:]))
+                means = [float(np.mean(list(values.values()))) for values in (a, b)]
+                lines += [
+                    f"  {measure:12} {means[0]:.4f} against {means[1]:.4f}: {mean:+.4f} ± {error:.4f}, "
+                    f"{len(each)} sets; {words}"
+                ]
+    return lines
+
+
+def draw(rows: list[Row]) -> None:
+    """Paired differences of log-losses with 95 % intervals, by classifier and condition."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    rows = newest(rows)
+    part = "evaluation" if any(row["part"] == "evaluation" for row in rows) else "development"
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
+    of_part = [row for row in rows if row["part"] == part and not row["classifier"].startswith("MixtureClassifier(1")]
+    names = [n for n in rivals([r for r in of_part if r["condition"] == "complete"]) if not n.endswith(IMPUTED)]
+    for ax, measure, unit in zip(axes, ("error", "log-loss"), ("error, percentage points", "log-loss"), strict=True):
+        for shift, condition in ((-0.12, "complete"), (0.12, "random 30")):
+            chosen = [row for row in of_part if row["condition"] == condition]
+            for height, name in enumerate(names):
+                each = MEASURES[measure] * differences_of(chosen, OURS, name, measure)
+                if len(each) > 1:
+                    mean, error = mean_and_error(each)
+                    color = "C0" if condition == "complete" else "C1"
+                    label = condition.replace("random 30", "30 % missing") if height == 0 else None
+                    ax.errorbar(mean, height + shift, xerr=1.96 * error, fmt="o", color=color, label=label, capsize=3)
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set(xlabel=f"MixtureClassifier() minus the other: {unit}", yticks=range(len(names)), yticklabels=names)
+        ax.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.suptitle(f"{part} sets: differences with 95 % intervals; left of zero the mixture is better", fontsize=10)
+    figure.savefig(IMAGE, dpi=80)
+    plt.close(figure)
+
+
+def write(rows: list[Row]) -> None:
+    (defaults.RESULTS / "defaults.md").write_text(page(rows) + "\n", "utf-8")
+    draw(rows)

@@ -1,0 +1,116 @@
+"""The benchmark of the defaults: division of the sets, removal of values, statistics."""
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+
+from benchmarks import defaults, defaults_page  # noqa: E402
+from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
+
+
+def frame(n_rows: int = 4000) -> "pd.DataFrame":
+    rng = np.random.default_rng(0)
+    letters = pd.Series(rng.choice(["a", "b", "c"], n_rows, p=[0.6, 0.3, 0.1]), dtype="category")
+    return pd.DataFrame({"wide": rng.normal(size=n_rows), "few": rng.integers(3, size=n_rows) * 1.0, "text": letters})
+
+
+def test_no_set_and_no_source_is_in_both_parts():
+    parts = division()
+    for key in ("name", "source"):
+        values = [entry[key] for part in ("development", "evaluation") for entry in parts[part]]
+        assert len(set(values)) == len(values) >= 80
+    assert {entry["history"] for entry in parts["development"]} == {"splits", "strengths", "losses", "looked", "new"}
+    assert set(parts["quick"]) <= {entry["name"] for entry in parts["development"]}
+
+
+def test_sets_are_read_from_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXTURA_BENCHMARKS", str(tmp_path))
+    table = pd.DataFrame(
+        {"size": [1.5, None] * 15, f"color{CATEGORY}": ["NA", "", "1"] * 10, "class": [1] * 24 + [2] * 6}
+    )
+    table.to_csv(tmp_path / "iris.csv", index=False)
+    assert names_of("development")[0] == ["iris"]
+    assert "wine" in names_of("development")[1]
+    data = load("iris")
+    assert data.X.shape == (24, 2)  # the class of 6 rows is too rare
+    assert data.categories == ["color"]
+    assert set(data.X["color"].dropna()) == {"NA", "1"}
+    assert data.X["color"].isna().sum() == 8
+    assert not data.y.any()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+@pytest.mark.parametrize("mechanism", ["random", "at random", "informative"])
+def test_the_share_of_removed_values(mechanism, share):
+    X = frame()
+    missing = remove(X, mechanism, share, seed=3).isna()
+    columns = ["few", "text"] if mechanism == "at random" else list(X)
+    assert not missing["wide"].any() or mechanism != "at random"  # the other columns depend on it
+    np.testing.assert_allclose(missing[columns].mean(), share, atol=0.03)
+
+
+def test_what_removal_depends_on():
+    X = frame()
+    at_random, informative = (remove(X, mechanism, 0.3, seed=3) for mechanism in ("at random", "informative"))
+    assert abs(np.corrcoef(at_random["few"].isna(), X["wide"])[0, 1]) > 0.4
+    assert abs(np.corrcoef(informative["wide"].isna(), X["wide"])[0, 1]) > 0.4
+    assert abs(np.corrcoef(remove(X, "random", 0.3, seed=3)["few"].isna(), X["wide"])[0, 1]) < 0.05
+
+
+def test_other_classifiers_see_thinned_copies_in_deployment():
+    X, y = frame(40), np.arange(40) % 2
+    parts = (X.iloc[:30], y[:30], X.iloc[30:], y[30:])
+    (rows, labels, test, _), numbers = defaults.thin(parts, "deployment 30", 0, copies=True)
+    assert len(rows) == len(labels) == len(numbers) == 30 * (1 + defaults.N_COPIES)
+    assert not rows[:30].isna().any(axis=None)
+    assert rows[30:].isna().any(axis=None)
+    assert test.isna().any(axis=None)
+    for train, held_out in defaults.inner_folds(labels, numbers):
+        assert not set(numbers[train]) & set(numbers[held_out])
+    own, _ = defaults.thin(parts, "deployment 30", 0, copies=False)
+    assert len(own[0]) == 30
+    pd.testing.assert_frame_equal(own[2], test)
+
+
+def test_scores():
+    y = np.array([0, 0, 1, 1])
+    probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.5, 0.5]])
+    scores = defaults.scores(probabilities, y)
+    assert scores["error"] == 0.5
+    assert scores["AUC"] == 0.75
+    np.testing.assert_allclose(scores["log-loss"], -np.log([0.9, 0.4, 0.7, 0.5]).mean(), atol=1e-6)
+    np.testing.assert_allclose(scores["Brier"], 2 * np.mean([0.01, 0.36, 0.09, 0.25]), atol=1e-6)
+
+
+def test_a_failure_counts_as_the_class_frequencies(monkeypatch):
+    def fail(X, y, folds):
+        raise ValueError("no model")
+
+    parts = (frame(30), np.arange(30) % 3 // 2, frame(6), np.arange(6) % 2)
+    monkeypatch.setitem(defaults.CLASSIFIERS, "failing", fail)
+    monkeypatch.setattr(defaults, "split", lambda *arguments: parts)
+    row = defaults.measure("development", "", 0, "complete", "failing")
+    assert row["failure"] == "ValueError: no model"
+    np.testing.assert_allclose(row["log-loss"], -np.log([2 / 3, 1 / 3]).mean(), atol=1e-6)
+
+
+def row(name: str, classifier: str, loss: float, fold: int = 0) -> dict:
+    condition = {"part": "development", "condition": "complete", "code": "c"}
+    return {"set": name, "classifier": classifier, "fold": fold, "log-loss": loss, **condition}
+
+
+def test_sizes_of_a_generator_are_one_set_and_folds_are_paired():
+    rows = [row("moons 50", "a", 1.0), row("moons 200", "a", 0.5), row("iris", "a", 0.2), row("iris", "a", 9.0, 1)]
+    rows += [row("moons 50", "b", 2.0), row("moons 200", "b", 1.0), row("iris", "b", 0.1)]
+    assert defaults_page.pair(rows, "a", "b", "log-loss") == ({"iris": 0.2, "moons": 0.75}, {"iris": 0.1, "moons": 1.5})
+
+
+def test_signed_ranks():
+    better = defaults_page.signed_rank(np.full(20, -0.1), equal=0.01)
+    assert better[0] > 0.99
+    assert sum(better) == pytest.approx(1)
+    assert defaults_page.signed_rank(np.zeros(20), equal=0.01)[1] > 0.99
+    mixed = defaults_page.signed_rank(np.array([-0.1, 0.1] * 10), equal=0.01)
+    assert abs(mixed[0] - mixed[2]) < 0.02
+    assert defaults_page.count(np.array([-0.1, 0.0, 0.02, 0.05]), 0.01) == (1, 1, 2)
