@@ -1,10 +1,15 @@
 """The benchmark of the defaults: division of the sets, removal of values, statistics."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from conftest import ROOT
+
 pd = pytest.importorskip("pandas")
 
+sys.path.insert(0, str(ROOT))
 from benchmarks import defaults, defaults_page  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
