@@ -30,7 +30,7 @@ from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import Conditioned, Covariance, Marginals
 from mixtura.values.extents import Frame, framed
 from mixtura.values.features import QUADRATICS, SQUARES, Coefficients, triangle
-from mixtura.values.moments import Moments
+from mixtura.values.moments import DenseForm, Moments
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -90,14 +90,18 @@ class Evaluator:
         self.device = device or mixture.means.device
         frame = self.frame
         self.n_components, self.n_features = mixture.means.shape
-        coefficients = mixture.covariance.coefficients(mixture.means - frame.centre, mixture.log_weights)
+        log_weights, covariance, means = mixture.log_weights, mixture.covariance, mixture.means - frame.centre
+        wide = too_wide_for_products(covariance)
+        if wide:  # no inverse is needed, nor are its entries laid out as weights of products
+            covariance, means, log_weights = covariance.select(slice(0, 0)), means[:0], log_weights[:0]
+        coefficients = covariance.coefficients(means, log_weights)
         assert coefficients.weights is not None
         self.n_columns = coefficients.weights.shape[1]
         limit = (tolerance or TOLERANCES[dtype]) / torch.finfo(dtype).eps if self.n_columns <= MOST_FEATURES else -1.0
-        magnitudes, log_weights = torch.stack((coefficients.magnitudes(frame.radii), mixture.log_weights)).tolist()
-        self.smallest = min(weight for weight in (*log_weights, 0.0) if weight > -math.inf)
-        self.exact = [k for k, magnitude in enumerate(magnitudes) if not magnitude <= limit]
-        if self.exact:
+        magnitudes, of_fast = torch.stack((coefficients.magnitudes(frame.radii), log_weights)).tolist()
+        self.smallest = min(weight for weight in (*of_fast, 0.0) if weight > -math.inf)
+        self.exact = [k for k in range(self.n_components) if wide or not magnitudes[k] <= limit]
+        if self.exact and not wide:
             coefficients = coefficients.select(torch.tensor(self.fast, dtype=torch.int64, device=frame.centre.device))
         self.homogeneous = self.device.type == "cuda" and not self.exact and coefficients.projections is None
         self._homogeneous: Tensor | None = None
@@ -132,6 +136,11 @@ class Evaluator:
     def log_weights(self) -> Tensor:
         """The log weights as a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
+
+    @property
+    def n_shared(self) -> int:
+        """Number of shared features that are computed for a row."""
+        return 0 if len(self.exact) == self.n_components else self.n_columns
 
     @property
     def loaded_dtype(self) -> torch.dtype | None:
@@ -280,8 +289,9 @@ class Evaluator:
         first, last = chunk.components.start, chunk.components.stop
         fast, fast_positions, exact, exact_positions, covariance = self._division(first, last)
         scores = chunk.rows.new_empty(last - first, len(chunk.rows))
-        coefficients = self._part(fast)
-        scores[fast_positions], features = coefficients.forward(self._phi(chunk.rows, buffers))
+        coefficients, features = self._part(fast), None
+        if len(fast_positions):  # the shared features of wide rows take longer than the exact path itself
+            scores[fast_positions], features = coefficients.forward(self._phi(chunk.rows, buffers))
         deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
         log_determinants = covariance.log_determinants.to(self.dtype).unsqueeze(-1)
         distances = covariance.squared_distances(deviations)
@@ -289,7 +299,7 @@ class Evaluator:
         scores[exact_positions] = self.log_weights[exact] - 0.5 * (distances + log_determinants + constant)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
-            if len(fast_positions):
+            if features is not None:
                 coefficients.pullback(sums.products, features, weights[fast_positions], fast)
             if len(exact):
                 sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
@@ -408,6 +418,11 @@ class Evaluator:
         if sums.direct is None:
             return total
         return total.about(means) + sums.direct.moved(self.given.covariance.form, means)
+
+
+def too_wide_for_products(covariance: Covariance) -> bool:
+    """Whether products of two features would be too many; every row is then compared with every mean."""
+    return isinstance(covariance.form, DenseForm) and QUADRATICS.n_columns(covariance.n_features) > MOST_FEATURES
 
 
 def _added(parts: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -162,7 +162,7 @@ def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: in
     projections = evaluator.coefficients.projections
     rank = 0 if projections is None else projections.shape[1]
     n_exact = min(len(evaluator.exact), n_components)
-    n_columns = evaluator.n_columns + (FEATURE_MULTIPLE if evaluator.homogeneous else 0)
+    n_columns = evaluator.n_shared + (FEATURE_MULTIPLE if evaluator.homogeneous else 0)
     return n_columns + (n_scores + 2 * rank) * n_components + 4 * evaluator.n_features * n_exact
 
 
@@ -171,7 +171,7 @@ def _rows_in_cache(evaluator: Evaluator, group: Group, scratch: int) -> int:
     if group.missing:
         tables = evaluator.has_marginals  # recomputed for every chunk
         return max(2 * CACHE_BYTES // scratch, FEWEST_ROWS * (4 if tables else 1))
-    return max(min(CACHE_BYTES // scratch, FEATURE_BYTES // (8 * evaluator.n_columns)), FEWEST_ROWS)
+    return max(min(CACHE_BYTES // scratch, FEATURE_BYTES // max(1, 8 * evaluator.n_shared)), FEWEST_ROWS)
 
 
 def summarise(

@@ -404,7 +404,7 @@ class Covariance(Structured):
         matrices = scatter.seconds[0] + scatter.seconds[0].mT  # twice, without the asymmetry of rounding
         if pseudo.has_scatter:
             matrices.add_(image(DENSE, pseudo.scatter, self.n_components)[0], alpha=2)
-        matrices = torch.where(divisors > 0, matrices / (2 * divisors).clamp_min(1e-300), self._matrices)
+        matrices = torch.where(divisors > 0, matrices.div_((2 * divisors).clamp_min(1e-300)), self._matrices)
         diagonals = matrices.diagonal(dim1=-2, dim2=-1)
         torch.maximum(diagonals + pseudo.ridge, floor, out=diagonals)
         return matrices

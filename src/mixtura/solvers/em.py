@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from mixtura.engine.evaluator import too_wide_for_products
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import threads_for
@@ -16,7 +17,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned, Joint
 from mixtura.roles import Covariance, Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
-from mixtura.values.moments import DiagonalForm, Moments
+from mixtura.values.moments import DiagonalForm, Moments, concatenate
 from mixtura.values.pseudo_moments import PseudoMoments
 
 ILL_DEFINED = (
@@ -161,12 +162,31 @@ def first_update(
     class_weights.index_add_(0, rough.class_of, rough.weights)
     source = TensorSource(rows, labels=components, weights=weights)
     by_hand, start = replace(problem, source=source, objective=Assigned(), class_prior=None), rough
-    if bool(rows.sum().isnan()):
-        # Each component is a class of its own: samples with missing values are conditioned on their component alone.
-        start = replace(rough, class_of=torch.arange(rough.n_components, device=rough.class_of.device))
-        by_hand = replace(by_hand, objective=Joint())
-    updated, _ = (solver or EM()).step(by_hand, start)
+    missing = bool(rows.sum().isnan())
+    if not missing and too_wide_for_products(rough.covariance):
+        updated = (solver or EM()).maximised(by_hand, start, moments_of_assigned(rough, rows, weights, components))
+    else:
+        if missing:
+            # Each component is a class of its own: samples with missing values are conditioned on theirs alone.
+            start = replace(rough, class_of=torch.arange(rough.n_components, device=rough.class_of.device))
+            by_hand = replace(by_hand, objective=Joint())
+        updated, _ = (solver or EM()).step(by_hand, start)
     floored = torch.maximum(updated.log_weights, rough.log_weights - 20)  # an empty component may still gain samples
     return replace(updated, log_weights=floored, class_of=rough.class_of).with_class_prior(
         problem.class_prior if problem.class_prior is not None else class_weights
     )
+
+
+def moments_of_assigned(mixture: Mixture, rows: Tensor, weights: Tensor, components: Tensor) -> Moments:
+    """The moments about the means of complete rows that belong to one component each, without any score.
+
+    A row costs D^2 multiplications, whatever the number of components.
+    """
+    covariance, means, parts = mixture.covariance, mixture.means, []
+    for k in range(mixture.n_components):
+        own = components == k
+        deviations, shares = (rows[own].double() - means[k]).unsqueeze(0), weights[own].double().unsqueeze(0)
+        seconds = covariance.select(slice(k, k + 1)).second_moments(deviations, shares)
+        firsts = (shares.unsqueeze(1) @ deviations).squeeze(1)
+        parts.append(Moments(shares.sum(1), firsts, seconds, covariance.form, means[k : k + 1]))
+    return concatenate(parts)

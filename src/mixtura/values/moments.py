@@ -122,7 +122,8 @@ class Moments:
         # counts d d' - d firsts' - firsts d' = d (counts d - firsts)' - firsts d': two outer products instead of three.
         forward = self.form.outer(shift, weighted - self.firsts)
         backward = self.form.outer(self.firsts, shift)
-        seconds = tuple(s + f - b for s, f, b in zip(self.seconds, forward, backward, strict=True))
+        # In place, since new memory for matrices of many features takes longer than the sums.
+        seconds = tuple(f.add_(s).sub_(b) for s, f, b in zip(self.seconds, forward, backward, strict=True))
         return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
 
     def moved(self, form: Form, reference: Tensor) -> Moments:
