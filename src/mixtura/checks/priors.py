@@ -78,6 +78,15 @@ def prior_mean(value: Any, variances: Tensor, mean_strength: float) -> Tensor | 
     return values
 
 
+def target_is_matrix(target_strength: float, variances: str) -> None:
+    """Check that the target of a prior is a matrix, which can be shrunk itself."""
+    if variances not in ("covariance", "identity"):
+        raise ValueError(
+            f"target_strength={target_strength:g} needs variances='covariance' or 'identity', whose target is a "
+            f"matrix; got {variances!r}. Leave target_strength=None."
+        )
+
+
 def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> None:
     """Check that the mode of a Wishart prior exists."""
     if not count > 0:

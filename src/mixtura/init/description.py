@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -71,7 +72,10 @@ class Description:
             self.spread(per_class),
             self.within,
             self.class_means.repeat_interleave(counts, 0),
-            lambda: self.covariance * per_class ** (-2 / len(self.within)),
+            lambda strength=None, identity=False: (
+                (self.covariance if strength is None else self.shrunk_covariance(strength, identity))
+                * per_class ** (-2 / len(self.within))
+            ),
         )
 
     @cached_property
@@ -81,21 +85,43 @@ class Description:
         Correlations are pairwise: from rows in which both values are observed. If there are few rows or pairs, they are
         shrunk, so that the matrix is positive definite.
         """
+        correlations, _ = self._correlations
+        size, scales = len(correlations), self.within.sqrt()
+        n_rows = sum(len(rows) for (rows, _), _ in zip(self.samples, self.class_means, strict=False))
+        lowest = float(torch.linalg.eigvalsh(correlations)[0])
+        shrinkage = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
+        return (shrinkage * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
+
+    def shrunk_covariance(self, strength: float, identity: bool) -> Tensor:
+        """The pooled covariance with pseudo-observations of its variances, or of their mean, (D, D) (shrinkage):
+
+        (S + strength T) / (W + strength),  S the scatter within the classes, W their weight.
+        """
+        correlations, scales = self._correlations
+        if self.n_missing:  # correlations of pairs need not belong to any matrix
+            lowest = float(torch.linalg.eigvalsh(correlations)[0])
+            correlations = correlations * min(1.0, 0.99 / (1 - lowest)) if lowest <= 0 else correlations.clone()
+            correlations.fill_diagonal_(1.0)
+        own = 1.0 if math.isinf(strength) else strength / (float(self.class_weights.sum()) + strength)
+        matrix = (1 - own) * correlations * scales * scales.unsqueeze(-1)
+        matrix.diagonal().add_(own * (self.within.mean() if identity else self.within))
+        return matrix
+
+    @cached_property
+    def _correlations(self) -> tuple[Tensor, Tensor]:
+        """Pairwise correlations within the classes (D, D), and the standard deviations of the sampled rows (D,)."""
         scales, size = self.within.sqrt(), len(self.within)
         products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
-        pairs, n_rows = torch.zeros_like(products), 0
+        pairs = torch.zeros_like(products)
         for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
             observed = (~rows.isnan()).double() * self.varies
             deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * observed
             products += (deviations * weights.unsqueeze(-1)).T @ deviations
             pairs += (observed * weights.unsqueeze(-1)).T @ observed
-            n_rows += len(rows)
         moments = (products + products.T) / (2 * pairs).clamp_min(1e-300)  # symmetric to the last digit
         roots = moments.diagonal().clamp_min(1e-300).sqrt()
         correlations = torch.nan_to_num(moments / roots / roots.unsqueeze(-1)).clamp(-1, 1).fill_diagonal_(1.0)
-        lowest = float(torch.linalg.eigvalsh(correlations)[0])
-        shrinkage = min(n_rows / (n_rows + 1 + size), 1.0 if lowest > 0 else 0.99 / (1 - lowest))
-        return (shrinkage * correlations).fill_diagonal_(1.0) * scales * scales.unsqueeze(-1)
+        return correlations, torch.where(self.varies, roots, 1.0) * scales
 
 
 def describe(source: Source, n_classes: int, generator: torch.Generator) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from mixtura.files.registry import storable
 from mixtura.roles import DataScales, Parameters
 from mixtura.values.pseudo_moments import PseudoMoments
 
-TARGETS = ("expected", "pooled", "covariance")
+TARGETS = ("expected", "pooled", "covariance", "identity")
 
 
 @storable("conjugate")
@@ -236,7 +237,10 @@ def default_strength(n_features: int) -> float:
 @storable("shrinkage")
 @dataclass(frozen=True)
 class Shrinkage:
-    """Conjugate prior whose target is estimated from the data, invariant to the scales of the features (shrinkage).
+    """Conjugate prior whose target is estimated from the data (shrinkage).
+
+    It is invariant to the units of the features, except with the target "identity", which is meant for features of a
+    common unit, such as pixels or the coordinates of an embedding: another unit of a single column changes the model.
 
     Parameters
     ----------
@@ -244,14 +248,19 @@ class Shrinkage:
         Number of pseudo-observations of the covariances; None means `default_strength(n_features)`.
     scale : float, default=1.0
         Factor of the target of the covariances.
-    variances : {"expected", "pooled", "covariance"}, default="expected"
+    variances : {"expected", "pooled", "covariance", "identity"}, default="expected"
         Target of the covariances. "expected": the expected variances of a component, which is narrower than its class
         (default-prior). "pooled": the pooled within-class variances. "covariance": the pooled within-class covariance
-        matrix, reduced by the same factor as the expected variances.
+        matrix, reduced by the same factor as the expected variances. "identity": the mean of the pooled within-class
+        variances for every feature, reduced in the same way.
     mean_strength : float, default=0.0
         Number of pseudo-observations of the means, which are shrunk to the class means; 0 is a flat prior.
     concentration : float, default=1.0
         Concentration of the Dirichlet prior on the weights, at least 1; 1 is flat.
+    target_strength : float or None, default=None
+        Number of pseudo-observations by which the pooled covariance matrix is itself shrunk before it is a target: for
+        "covariance" towards its variances, where None means n_features + 1; for "identity" towards the equal variances,
+        which are the whole target if it is None.
 
     Examples
     --------
@@ -268,12 +277,16 @@ class Shrinkage:
     variances: str = "expected"
     mean_strength: float = 0.0
     concentration: float = 1.0
+    target_strength: float | None = None
 
     def __post_init__(self) -> None:
         if self.strength is not None:
             checks.positive("strength", self.strength)
         checks.positive("scale", self.scale)
         checks.one_of("variances", self.variances, TARGETS)
+        if self.target_strength is not None:
+            checks.positive("target_strength", self.target_strength, " or None")
+            checks.target_is_matrix(self.target_strength, self.variances)
         checks.non_negative("mean_strength", self.mean_strength)
         checks.concentration(self.concentration)
 
@@ -281,6 +294,8 @@ class Shrinkage:
         """A short description, for tables and legends."""
         rows = "default strength" if self.strength is None else f"{self.strength:g} rows"
         words = [rows, f"{self.scale:g} x {self.variances}"]
+        if self.target_strength is not None:
+            words.append(f"target {self.target_strength:g} rows")
         if self.mean_strength:
             words.append(f"means {self.mean_strength:g}")
         if self.concentration != 1:
@@ -300,6 +315,13 @@ class Shrinkage:
         prior : Conjugate
         """
         strength = default_strength(len(scales.pooled)) if self.strength is None else self.strength
-        targets = {"expected": lambda: scales.expected, "pooled": lambda: scales.pooled}
-        variances = self.scale * targets.get(self.variances, scales.covariance)()
+        variances = self.scale * self._target(scales)
         return Conjugate(strength, variances, self.concentration, scales.means, self.mean_strength)
+
+    def _target(self, scales: DataScales) -> Tensor:
+        """Variances (D,) or a matrix (D, D)."""
+        if self.variances in ("expected", "pooled"):
+            return scales.expected if self.variances == "expected" else scales.pooled
+        if self.target_strength is not None:
+            return scales.covariance(self.target_strength, self.variances == "identity")
+        return scales.covariance() if self.variances == "covariance" else scales.covariance(math.inf, True).diagonal()

@@ -18,7 +18,9 @@ class DataScales:
     expected: Tensor  # (D,), expected variances of the components
     pooled: Tensor  # (D,), variances about the class means
     means: Tensor  # (K, D), the mean of the class of every component
-    covariance: Callable[[], Tensor]  # (D, D), about the class means, reduced by the same factor as `expected`
+    # (D, D), about the class means, reduced by the same factor as `expected`. `covariance(strength, identity)` has this
+    # number of pseudo-observations of its variances, or of their mean for all features.
+    covariance: Callable[..., Tensor]
 
 
 class Parameters(Protocol):
