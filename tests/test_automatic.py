@@ -1,19 +1,25 @@
 """The automatic choice: leave-one-out and temperature against slow twins, and what is chosen."""
 
+import types
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
 from scipy.stats import multivariate_normal
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import check_estimator
 
 from cases import assert_close
 from mixtura import AveragedMixtureClassifier, MixtureClassifier, load
-from mixtura.datasets import make_ripley, remove_values
+from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
+from mixtura.selection import automatic
 from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
+from mixtura.selection.scores import mean_and_error
+from mixtura.selection.search import Search, Trial
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from test_bad_input import refused
 
@@ -132,6 +138,104 @@ def test_bisected_centres_follow_weights_as_repetitions(rng):
     assert_close(weighted[order[0].copy()], plain[order[1].copy()])
     same = bisected(torch.zeros(4, 2, dtype=torch.float64), torch.ones(4, dtype=torch.float64), 3)
     assert_close(same, np.zeros((3, 2)))
+
+
+def test_the_temperature_acts_on_observed_values_alone(rng):
+    scores, observed = rng.normal(size=(6, 3)) * 5, np.linspace(0, 1, 6)
+    shares = np.eye(3)[[0, 1, 2, 0, 1, 2]]
+    for noise in (0.0, 0.01):
+        prior = torch.full((3,), 1 / 3, dtype=torch.float64)
+        losses = tempered_losses(*map(torch.from_numpy, (scores, shares, observed)), noise=noise, prior=prior)
+        temperatures = grid(losses).numpy()
+        for number in (0, 7, len(temperatures) - 1):
+            divisors = 1 + (temperatures[number] - 1) * observed
+            posteriors = np.exp(log_softmax(scores / divisors[:, None], axis=1))
+            assert_close(losses[number], -np.log((shares * ((1 - noise) * posteriors + noise / 3)).sum(1)))
+
+
+def test_samples_without_observed_values_say_nothing_about_the_temperature(rng):
+    """Held-out samples of which nothing is known have the class prior at every temperature, though it errs on them."""
+    y = (np.arange(300) % 10 == 0).astype(int)
+    X = rng.normal(size=(300, 2)) + y[:, None]
+    y[200::4] = 1 - y[200::4]  # the held-out samples are less certain than the others
+    empty, rare = np.full((60, 2), np.nan), np.ones(60, dtype=int)
+    options = {"covariance_type": "diag", "prior": "default", "warp": None, "random_state": 0}
+    alone, more = (
+        MixtureClassifier(cv=[(np.arange(200), np.arange(200, len(rows)))], **options)
+        .fit(rows, labels)
+        .search_.candidates[0]
+        .what
+        for rows, labels in ((X, y), (np.vstack([X, empty]), np.append(y, rare)))
+    )
+    assert 1 < alone["temperature"] < 10
+    assert more == alone  # one component
+
+
+def simplest(losses, sizes, weights=None):
+    """The position chosen among candidates with these losses of held-out samples, (n, T), and numbers of parameters."""
+    losses = torch.as_tensor(losses, dtype=torch.float64)
+    weights = torch.ones(len(losses), dtype=torch.float64) if weights is None else torch.as_tensor(weights)
+    settings, search = types.SimpleNamespace(structure=None, n_components=(1,), prior=None), Search("log_loss")
+    for own, size in zip(losses.T, sizes, strict=True):
+        fit = types.SimpleNamespace(
+            losses=own, n_parameters=size, settings=settings, warp=None, temperature=1.0, mixture=None
+        )
+        search.tried(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
+    comparison = types.SimpleNamespace(
+        difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights), noise=0.0
+    )
+    return automatic._simplest(search, comparison).table.chosen
+
+
+def test_the_smallest_model_within_a_standard_error_of_the_best_is_chosen(rng):
+    """The error is that of the difference of paired losses, not that of either mean."""
+    best, difference = 3 * rng.random(400), rng.normal(size=400)
+    difference = (difference - difference.mean()) / difference.std(ddof=1)  # of standard error 1 / 20
+
+    def other(errors):
+        return best + difference + errors / 20
+
+    assert simplest(np.stack([other(0.95), best], 1), [5, 9]) == 0
+    assert simplest(np.stack([other(1.05), best], 1), [5, 9]) == 1
+    assert simplest(np.stack([best, other(0.95)], 1), [9, 5]) == 1
+    assert simplest(np.stack([other(0.95), best], 1), [9, 5]) == 1  # the best one is small already
+    assert simplest(np.stack([other(0.9), other(0.5), best], 1), [5, 5, 9]) == 1  # of equal size, the better one
+    assert simplest(np.stack([other(1.05), other(0.9), other(0.1), best], 1), [3, 5, 6, 9]) == 1
+    constant = best + 0.01  # a small difference without any error is not by chance
+    assert simplest(np.stack([constant, best], 1), [5, 9]) == 1
+    halves = np.where(np.arange(400) < 200, 1.0, 0.0)  # samples of weight zero
+    assert simplest(np.stack([np.where(halves, best, best + 9), best], 1), [5, 9], halves) == 0
+
+
+def test_a_small_model_that_is_hardly_worse_is_preferred_to_the_best_one():
+    X, y = load_iris(return_X_y=True)
+    table = MixtureClassifier(random_state=0).fit(X[::2], y[::2]).search_
+    assert min(candidate.score for candidate in table) < table.best.score  # the rule was of consequence
+    rings = make_rings(120, random_state=0)
+    assert MixtureClassifier(random_state=0).fit(*rings).n_components_.max() > 1  # and it has an end
+
+
+SELECTIONS = {
+    "all": MixtureClassifier(prior="default", warp=None, random_state=0),
+    "full": MixtureClassifier(covariance_type="full", prior="default", warp=None, random_state=0),
+    "diag": MixtureClassifier(covariance_type="diag", prior="default", warp=None, random_state=0),
+    "tied": MixtureClassifier(covariance_type="tied", prior="default", warp=None, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_candidates_are_compared_without_samples_that_no_split_names(name, rng):
+    """Fits of folds start from clusters of their own training samples: others must not show in any score."""
+    X, y = make_rings(150, random_state=0)
+    order = rng.permutation(len(y))
+    cv = [(order[:80], order[80:110]), (order[20:100], order[100:120])]
+    tables = []
+    for shift in (0.0, 0.3):
+        moved = X.copy()
+        moved[order[120:]] = moved[order[120:]][:, ::-1] * (1 - shift)
+        tables.append(clone(SELECTIONS[name]).set_params(cv=cv).fit(moved, y).search_)
+    assert max(np.max(candidate.what["n_components"]) for candidate in tables[0]) > 1
+    assert_close(*([candidate.score for candidate in table] for table in tables), 1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,15 @@ def test_em_never_lowers_the_objective(covariance_type, missing):
     assert model.converged_
 
 
+def test_parameters_count_free_frequencies():
+    """A component has two means and one frequency less than there are categories, for two and three categories."""
+    X, y = mixed_samples(n_classes=3)
+    covariances = {"full": 6 * 3, "tied": 3, "diag": 6 * 2, "spherical": 6}
+    for kind, n_covariances in covariances.items():
+        model = MixtureClassifier(2, covariance_type=kind, random_state=0).fit(X, y)
+        assert model.n_parameters_ == (6 - 1) + 6 * (2 + 1 + 2) + n_covariances, kind
+
+
 def test_the_densities_of_all_samples_sum_to_one():
     X, y = mixed_samples(missing=0.0)
     model = MixtureClassifier(2, random_state=0).fit(X[["sex", "town"]].assign(x=X["income"]), y)

@@ -132,17 +132,18 @@ def test_posteriors_or_densities_are_averaged(ripley, combine):
         assert_close(model.to_mixture().predict_proba(X), model.predict_proba(X))
 
 
-def test_members_are_classifiers_of_their_rows(ripley):
-    """A member is what MixtureClassifier makes of the same rows from the same start."""
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_members_are_classifiers_of_their_rows(ripley, seed):
+    """A member is what MixtureClassifier makes of the same rows: EM that goes on from it stays where it is."""
     X, y = ripley
-    prior = Conjugate(4.0, X.var(0))
-    base = MixtureClassifier(2, prior=prior, tol=1e-6, max_iter=500)
-    model = AveragedMixtureClassifier(base, 3, resampling="subset", fraction=0.5, random_state=1).fit(X, y)
-    for mixture in model.mixtures_:
-        again = MixtureClassifier(2, prior=prior, init=mixture, tol=1e-6).fit(X, y)
-        assert again.mixture_.n_components == 4
-        # Half of the rows of each class, whatever their number.
-        assert_close(mixture.log_class_prior.exp(), [0.5, 0.5])
+    options = {"prior": Conjugate(4.0, X.var(0)), "tol": 1e-10, "max_iter": 2000}
+    base = MixtureClassifier(2, **options)
+    model = AveragedMixtureClassifier(base, 1, resampling="subset", fraction=0.5, random_state=seed).fit(X, y)
+    (member,), seen = model.mixtures_, np.isnan(model.oob_decision_function_[:, 0])
+    assert np.bincount(y[seen]).tolist() == (np.bincount(y) // 2).tolist()  # of each class, whatever their number
+    again, others = (MixtureClassifier(2, init=member, **options).fit(X[own], y[own]).mixture_ for own in (seen, ~seen))
+    assert_same_mixture(again, member, 1e-4)
+    assert float((others.means - member.means).abs().max()) > 0.01
 
 
 @pytest.mark.parametrize("resampling", ["none", "subset", "bootstrap"])
@@ -165,15 +166,24 @@ def test_out_of_bag_figures(ripley, resampling):
 
 
 def test_out_of_bag_figures_are_those_of_the_members_that_did_not_see_the_row(ripley):
+    """The rows of a member are found from these figures; EM on them that goes on from the member stays where it is."""
     X, _ = ripley
-    model = AveragedMixture(GaussianMixture(2, prior="default"), 2, resampling="subset", fraction=0.5, random_state=3)
-    model.fit(X)
+    options = {"prior": Conjugate(4.0, X.var(0)), "tol": 1e-10, "max_iter": 2000}
+    model = AveragedMixture(GaussianMixture(2, **options), 2, resampling="subset", fraction=0.5, random_state=3).fit(X)
     own = np.stack([m.log_joint(torch.from_numpy(X)).logsumexp(1).numpy() for m in model.mixtures_])
     actual = model.oob_log_density_
-    mean = np.logaddexp(*own) - np.log(2)
-    known = np.isclose(actual, own[0]) | np.isclose(actual, own[1]) | np.isclose(actual, mean)
-    assert (known | np.isnan(actual)).all()
-    assert 0 < np.isnan(actual).sum() < len(X)  # seen by both
+    by_both = np.isclose(actual, np.logaddexp(*own) - np.log(2), rtol=1e-9)
+    by_one = np.isclose(actual, own, rtol=1e-9)  # (2, n)
+    assert (by_one.sum(0) + by_both + np.isnan(actual) == 1).all()
+    for member, unseen, other in zip(model.mixtures_, by_one | by_both, own[::-1], strict=True):
+        seen = ~unseen
+        assert seen.sum() == len(X) // 2
+        assert_close(actual[seen & ~np.isnan(actual)], other[seen & ~np.isnan(actual)])
+        start = {"weights_init": member.weights, "means_init": member.means}
+        start["precisions_init"] = torch.linalg.inv(member.covariances)
+        again, others = (GaussianMixture(2, **start, **options).fit(X[rows]).mixture_ for rows in (seen, unseen))
+        assert_same_mixture(again, member, 1e-4)
+        assert float((others.means - member.means).abs().max()) > 0.01
 
 
 def test_missing_values_unlabeled_rows_and_weights(ripley, rng):

@@ -70,6 +70,26 @@ def test_values_and_responsibilities_equal_the_twin(objective, twin_objective, k
     assert (actual.denominator is not None) == objective.needs_denominator
 
 
+def every_hybrid():
+    weights = itertools.product((0.0, 0.3, 1.0), (Conditional(), Margin(2.0)), (1.0, 0.5))
+    return [Hybrid(tradeoff, other, unlabeled_weight) for tradeoff, other, unlabeled_weight in weights]
+
+
+@pytest.mark.parametrize("objective", [*REGISTRY.values(), *every_hybrid()], ids=str)
+@pytest.mark.parametrize("known", ["nothing", "labels", "some", "none_labeled"])
+def test_log_sums_are_the_weights_of_own_and_all_components(objective, known, log_joint, rng, device):
+    """What a fused kernel computes from the two weights alone is the value, labeled rows and unlabeled ones alike."""
+    weights = getattr(objective, "log_sums", None)
+    if weights is None:
+        assert isinstance(objective, Margin | Hybrid)  # and only where two numbers cannot say it
+        discriminative = getattr(objective, "discriminative", None)
+        assert not isinstance(discriminative, Conditional) or objective.unlabeled_weight != 1
+        return
+    targets, _ = targets_of(known, rng, device)
+    own, every = Joint().evaluate(log_joint, targets).values, log_joint.logsumexp(0)
+    assert_close(objective.evaluate(log_joint, targets).values, weights[0] * own + weights[1] * every)
+
+
 @every_objective
 @every_knowledge
 def test_signed_responsibilities_are_the_gradient(objective, twin_objective, known, log_joint, rng, device):

@@ -57,7 +57,14 @@ def test_an_interrupted_search_keeps_its_best_model(name, monkeypatch):
         model.fit(X, y)
     assert 2 <= len(model.search_) < len(whole)
     assert [c.score for c in model.search_] == [c.score for c in whole][: len(model.search_)]
-    assert model.search_.best.score <= max(c.score for c in model.search_)
+    # Among these candidates no smaller model is as good as the best one, within a standard error.
+    best = min(model.search_, key=lambda candidate: candidate.score)
+    assert model.search_.best is best
+    if "n_components" in best.what:
+        assert set(np.atleast_1d(model.n_components_)) == set(np.atleast_1d(best.what["n_components"]))
+    if "tradeoff" in best.what:
+        assert model.tradeoff_ == best.what["tradeoff"]
+    assert sum(candidate is not best for candidate in model.search_) > 0
     assert np.isfinite(model.score_samples(X)).all()
     if name not in ("density", "prior"):
         assert model.score(X, y) > 0.8
