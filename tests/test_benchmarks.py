@@ -10,7 +10,7 @@ from conftest import ROOT
 pd = pytest.importorskip("pandas")
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import defaults, defaults_page  # noqa: E402
+from benchmarks import defaults, defaults_page, readme  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
 
@@ -119,3 +119,7 @@ def test_signed_ranks():
     mixed = defaults_page.signed_rank(np.array([-0.1, 0.1] * 10), equal=0.01)
     assert abs(mixed[0] - mixed[2]) < 0.02
     assert defaults_page.count(np.array([-0.1, 0.0, 0.02, 0.05]), 0.01) == (1, 1, 2)
+
+
+def test_results_in_the_readme_are_those_of_the_files():
+    assert readme.section_of(readme.README.read_text("utf-8")) == readme.render()
