@@ -201,7 +201,7 @@ def test_the_smallest_model_within_a_standard_error_of_the_best_is_chosen(rng):
     assert simplest(np.stack([other(0.95), best], 1), [9, 5]) == 1  # the best one is small already
     assert simplest(np.stack([other(0.9), other(0.5), best], 1), [5, 5, 9]) == 1  # of equal size, the better one
     assert simplest(np.stack([other(1.05), other(0.9), other(0.1), best], 1), [3, 5, 6, 9]) == 1
-    constant = best + 0.01  # a small difference without any error is not by chance
+    constant = best + 0.01  # a small difference without any error is not noise
     assert simplest(np.stack([constant, best], 1), [5, 9]) == 1
     halves = np.where(np.arange(400) < 200, 1.0, 0.0)  # samples of weight zero
     assert simplest(np.stack([np.where(halves, best, best + 9), best], 1), [5, 9], halves) == 0

@@ -78,7 +78,7 @@ def every_hybrid():
 @pytest.mark.parametrize("objective", [*REGISTRY.values(), *every_hybrid()], ids=str)
 @pytest.mark.parametrize("known", ["nothing", "labels", "some", "none_labeled"])
 def test_log_sums_are_the_weights_of_own_and_all_components(objective, known, log_joint, rng, device):
-    """What a fused kernel computes from the two weights alone is the value, labeled rows and unlabeled ones alike."""
+    """A fused kernel computes the value from the two weights alone, labeled rows and unlabeled ones alike."""
     weights = getattr(objective, "log_sums", None)
     if weights is None:
         assert isinstance(objective, Margin | Hybrid)  # and only where two numbers cannot say it

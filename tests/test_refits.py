@@ -21,9 +21,11 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_ripley
-from mixtura.estimators import density_estimator, imputer
+from mixtura.estimators import density_estimator, imputer, mixture_classifier
+from mixtura.estimators.refits import held_out, refit, with_selected_settings
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 from mixtura.priors import Shrinkage
+from mixtura.selection.plan import is_auto
 
 ROWS, LABELS = make_ripley(30, random_state=0)
 ROWS = ROWS - ROWS.min(0)
@@ -154,3 +156,79 @@ def test_ctrl_c_leaves_a_whole_model_or_none(model, place, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         model.fit(3 * frame, LABELS)
     np.testing.assert_array_equal(getattr(model, answer)(frame), expected)
+
+
+# ---- refits to a part of the samples ---------------------------------------------------------------------------------
+
+GAPS = np.where(np.random.default_rng(0).random(ROWS.shape) < 0.1, np.nan, ROWS)
+SELECTING = {
+    "density": GaussianMixture("auto", prior="auto", random_state=0),
+    "joint": MixtureClassifier(random_state=0, time_budget=9.0),
+    "averaged density": AveragedMixture(GaussianMixture("auto", prior="default"), 2, random_state=0),
+    "averaged": AveragedMixtureClassifier(MixtureClassifier(), 2, random_state=0),
+    "discriminative": DiscriminativeMixtureClassifier("auto", tradeoff="auto", random_state=0, max_iter=5, cv=2),
+    "hybrid": HybridMixtureClassifier(1, n_epochs=2, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", SELECTING)
+def test_refits_have_the_selected_settings_and_select_nothing(name):
+    model = clone(SELECTING[name]).fit(GAPS, LABELS)
+    copy = with_selected_settings(model)
+    assert "mixture_" not in vars(copy)
+    inner = copy.estimator if "averaged" in name else copy
+    selected = {"n_components", "prior", "covariance_type", "warp", "tradeoff", "margin"} & set(
+        inner.get_params(deep=False)
+    )
+    assert not [name for name in selected if is_auto(getattr(inner, name))]
+    assert set(np.ravel(copy.fit(GAPS, LABELS).n_components_)) == set(np.ravel(model.n_components_))
+    table = getattr(copy, "search_", None)
+    assert table is None or len(table) == 1
+    for attribute in ("prior_", "tradeoff_", "margin_", "n_epochs_", "temperature_"):
+        assert getattr(copy, attribute, None) == getattr(model, attribute, None)
+
+
+def test_the_selected_settings_are_those_of_the_table():
+    model = MixtureClassifier(random_state=0, checkpoint="unused").set_params(checkpoint=None).fit(ROWS, LABELS)
+    copy = with_selected_settings(model.set_params(checkpoint="a file"))
+    what = model.search_.best.what
+    actual = {name: value for name, value in copy.get_params().items() if name in what}
+    assert actual == {**what, "temperature": model.temperature_}
+    assert copy.checkpoint is None
+    ready = refit(model, ROWS, LABELS, np.arange(0, 60, 2))
+    assert ready.label_noise_ == model.label_noise_ > 0
+
+
+def test_without_a_selection_refits_are_copies():
+    for name in ("joint", "sparse", "nonnegative", "density"):
+        model = clone(MODELS[name]).fit(ROWS, LABELS)
+        assert repr(with_selected_settings(model)) == repr(clone(model))
+
+
+def test_refits_select_again_if_asked(monkeypatch):
+    model = MixtureClassifier(random_state=0).fit(ROWS, LABELS)
+    calls = []
+    choose = mixture_classifier.choose_automatically
+    monkeypatch.setattr(mixture_classifier, "choose_automatically", lambda *given: calls.append(1) or choose(*given))
+    chosen = model.calibrate_outliers(ROWS, LABELS, cv=2).outlier_reference_
+    model.suspicious_labels(ROWS, LABELS, cv=2)
+    assert not calls
+    assert len(model.calibrate_outliers(ROWS, LABELS, cv=2, reselect=True).outlier_reference_) == len(chosen)
+    model.suspicious_labels(ROWS, LABELS, cv=2, reselect=True)
+    assert len(calls) == 4
+
+
+def test_a_class_that_the_training_part_of_a_split_lacks_is_left_out():
+    labels = np.array(["a", "b", "c"])[np.arange(60) // 20]
+    model = MixtureClassifier(random_state=0).fit(ROWS, labels)
+    model.n_components = "auto"
+    splits = [(np.arange(40), np.arange(40, 60)), (np.arange(20, 60), np.arange(20))]
+    assert set(model.suspicious_labels(ROWS, labels, cv=splits).positions) <= set(range(60)) - set(range(20, 40))
+
+
+def test_every_sample_is_answered_by_a_copy_that_has_not_seen_it():
+    model = MixtureClassifier(1, random_state=0).fit(ROWS, LABELS)
+    for test, values in held_out(model, ROWS, LABELS, 3, lambda copy, part: copy.predict_proba(part)):
+        others = np.setdiff1d(np.arange(60), test)
+        expected = clone(model).fit(ROWS[others], LABELS[others]).predict_proba(ROWS[test])
+        np.testing.assert_array_equal(values, expected)

@@ -30,7 +30,7 @@ from mixtura.cli.columns import read_problem
 from mixtura.cli.files import read_table
 from mixtura.cli.fitting import CHOICE
 from mixtura.cli.output import Answer, progress
-from mixtura.cli.settled import calibration_error, log_loss_of, sampled
+from mixtura.cli.scores import calibration_error, log_loss_of, sampled
 from mixtura.datasets import remove_values
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier

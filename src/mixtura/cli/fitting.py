@@ -14,8 +14,9 @@ import pandas as pd
 from mixtura import __version__, load
 from mixtura.cli.columns import TableProblem, read_problem
 from mixtura.cli.files import check_place, read_table
+from mixtura.cli.held_out_rows import predict_held_out
 from mixtura.cli.output import Answer, pairs, progress
-from mixtura.cli.settled import held_out, log_loss_of, sampled
+from mixtura.cli.scores import log_loss_of, sampled
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.files.atomic_write import write_atomically
@@ -68,7 +69,7 @@ def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: floa
     most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.columns)))
     rows = sampled(len(problem.labels), most, problem.labels, seed)
     labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
-    probabilities, outlier_scores = held_out(model.estimator_, table, labels, seed, deadline)
+    probabilities, outlier_scores = predict_held_out(model.estimator_, table, labels, seed, deadline)
     judged = ~np.isnan(outlier_scores)
     probabilities, numbers = probabilities[judged], np.searchsorted(model.classes_, labels[judged])
     model.estimator_.outlier_reference_ = reference_of(outlier_scores[judged])

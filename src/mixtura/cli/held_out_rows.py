@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +14,15 @@ import torch
 from mixtura.cli.columns import read_problem
 from mixtura.cli.files import read_table
 from mixtura.cli.html import percent
-from mixtura.cli.settled import fit_settled, held_out, sampled
-from mixtura.estimators.outliers import as_array
+from mixtura.cli.scores import sampled
+from mixtura.estimators.input import as_array
+from mixtura.estimators.refits import held_out, probabilities_of, refit
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.inspection.outliers import find_suspicious, threshold_of
 from mixtura.inspection.summaries import separating_features
 
 MOST_ROWS, MOST_POINTS, MOST_LISTED = 1500, 400, 12
-FALSE_ALARM = 0.01
+FALSE_ALARM, FOLDS = 0.01, 5
 # Features of the plane, of importances and of reasons; those that separate the components best, where there are more.
 MOST_IN_PLANE, MOST_IMPORTANCES, MOST_EXPLAINED = 200, 100, 100
 ROWS_FOR_IMPORTANCES, ORDERS = 500, 4
@@ -113,7 +115,7 @@ def evidence_of(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
         raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is not a class of the model.")
     rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, seed)
     labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
-    probabilities, scores = held_out(model.estimator_, table, labels, seed)
+    probabilities, scores = predict_held_out(model.estimator_, table, labels, seed)
     judged = ~np.isnan(scores)
     if len(np.unique(labels[judged])) < 2:
         raise ValueError(f"A report needs two classes of {target!r} with at least two rows each.")
@@ -122,13 +124,29 @@ def evidence_of(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
     return ReportedRows(model, frame, places, features, labels[judged], probabilities[judged], scores[judged], seed)
 
 
+def predict_held_out(
+    model: Any, X: Any, labels: np.ndarray, seed: int, deadline: float = float("inf")
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (n, C) and outlier scores (n,) of samples by copies of a model that have not seen them.
+
+    No further fold begins after the deadline; samples that were not held out have NaN.
+    """
+    probabilities, scores = np.full((len(labels), len(model.classes_)), np.nan), np.full(len(labels), np.nan)
+
+    def answer(copy: Any, part: Any) -> tuple[np.ndarray, np.ndarray]:
+        return probabilities_of(copy, part, model.classes_), as_array(copy.outlier_score(part))
+
+    for test, values in held_out(model, X, labels, FOLDS, answer, seed=seed):
+        probabilities[test], scores[test] = values
+        if time.perf_counter() > deadline:
+            break
+    return probabilities, scores
+
+
 def copy_probabilities(evidence: ReportedRows, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Probabilities (n, C) of some rows by a copy of the model that is fitted to others."""
-    copy = fit_settled(evidence.fitted, evidence.features.iloc[train], evidence.labels[train])
-    probabilities = np.zeros((len(test), len(evidence.names)))
-    places = np.searchsorted(evidence.model.classes_, copy.classes_)
-    probabilities[:, places] = as_array(copy.predict_proba(evidence.features.iloc[test]))
-    return probabilities
+    copy = refit(evidence.fitted, evidence.features, evidence.labels, train)
+    return probabilities_of(copy, evidence.features.iloc[test], evidence.model.classes_)
 
 
 # ---- the plane -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mixtura.cli.files import check_place
 from mixtura.cli.fitting import choice_of, components_text, load_table_model
 from mixtura.cli.held_out_rows import (
     FALSE_ALARM,
+    FOLDS,
     MOST_LISTED,
     ReportedRows,
     copy_probabilities,
@@ -25,7 +26,8 @@ from mixtura.cli.held_out_rows import (
     plane_of,
 )
 from mixtura.cli.output import Answer, progress
-from mixtura.cli.settled import calibration_error, log_loss_of, settled, splits
+from mixtura.cli.scores import calibration_error, log_loss_of
+from mixtura.estimators.refits import split_samples, with_selected_settings
 from mixtura.files.atomic_write import write_atomically
 from mixtura.inspection.tables import text_of
 
@@ -256,7 +258,7 @@ def _interval(share: float, count: int, z: float = 1.96) -> list[float]:
 
 
 def _learning_curve(evidence: ReportedRows) -> str:
-    train, test = splits(evidence.labels, evidence.seed)[0]
+    train, test = split_samples(evidence.fitted, evidence.features, evidence.labels, FOLDS, seed=evidence.seed)[0]
     order = np.random.default_rng(evidence.seed).permutation(train)
     sizes, losses = [], []
     for share in (0.1, 0.2, 0.4, 0.7, 1.0):
@@ -280,7 +282,8 @@ def _learning_curve(evidence: ReportedRows) -> str:
 
 
 def _rivals(evidence: ReportedRows, say: Any) -> str:
-    train, test = splits(evidence.labels, evidence.seed, round(1 / HELD_OUT))[0]
+    parts = split_samples(evidence.fitted, evidence.features, evidence.labels, round(1 / HELD_OUT), seed=evidence.seed)
+    train, test = parts[0]
     values, labels = with_categories(evidence.features, evidence.model.columns), evidence.labels
     if len(np.unique(labels[train])) < 2:
         return html.paragraph("There are too few rows per class for a comparison.")
@@ -436,7 +439,7 @@ def _code(evidence: ReportedRows) -> str:
         "from mixtura.priors import Shrinkage\n\n"
         f"table = read_table(Path({about.get('file', 'table.csv')!r}))\n"
         f"problem = read_problem(table, {about['target']!r}, drop={about.get('drop', [])!r})\n"
-        f"estimator = {settled(evidence.fitted, evidence.model.classes_)!r}\n"
+        f"estimator = {with_selected_settings(evidence.fitted)!r}\n"
         "model = TableClassifier(estimator, problem.columns).fit(problem.frame, problem.labels)\n"
     )
     text = "The same settings, fitted again without the selection."

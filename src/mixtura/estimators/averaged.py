@@ -33,6 +33,7 @@ from mixtura.objectives import class_log_joint
 from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
 from mixtura.selection.plan import is_auto
+from mixtura.selection.table import SearchTable
 from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.streams.sharded import Sharded
 
@@ -49,6 +50,7 @@ class AveragedBase(DensityEstimator):
     resampling: Any
     fraction: Any
     member_of_: Tensor
+    search_: SearchTable
     _default: Callable[[], Any]
 
     @property
@@ -84,6 +86,15 @@ class AveragedBase(DensityEstimator):
             )
         base: Any = clone(self._base)
         return base
+
+    def _selected_settings(self) -> dict[str, Any]:
+        if "search_" not in vars(self):
+            return {}
+        what = dict(self.search_.best.what)
+        if isinstance(what["n_components"], tuple):
+            what["n_components"] = dict(zip(vars(self)["classes_"].tolist(), what["n_components"], strict=True))
+        base: Any = clone(self._base)
+        return {"estimator": base.set_params(**{k: v for k, v in what.items() if is_auto(getattr(base, k))})}
 
     def _draws(self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState) -> Tensor | None:
         """The count of each row in the replicate of each member, (n, B), stratified; None: once each.

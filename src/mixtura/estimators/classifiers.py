@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -20,8 +20,8 @@ from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator
 from mixtura.estimators.explained import DRAWS, is_frame, log_odds
 from mixtura.estimators.facts import fit_facts, label_facts
-from mixtura.estimators.input import is_batches, is_dask
-from mixtura.estimators.outliers import as_array, fitted_clone, folds, indexable
+from mixtura.estimators.input import as_array, is_batches, is_dask
+from mixtura.estimators.refits import held_out, probabilities_of
 from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, shapley_values
@@ -230,8 +230,11 @@ class Classifier(ClassifierMixin, Estimator):
         checks.as_many_labels(numbers, len(probabilities))
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
 
-    def suspicious_labels(self, X: Any, y: Any, cv: Any = 5) -> SuspiciousLabels:
+    def suspicious_labels(self, X: Any, y: Any, cv: Any = 5, reselect: bool = False) -> SuspiciousLabels:
         """Find samples that are probably mislabelled, by cross-validation.
+
+        Copies of the model predict samples that they were not fitted to. They have the settings that the model
+        selected: its selection has seen these samples and their labels.
 
         Parameters
         ----------
@@ -239,6 +242,9 @@ class Classifier(ClassifierMixin, Estimator):
         y : array-like of shape (n_samples,)
         cv : int or cross-validation splitter, default=5
             Number of folds, or a splitter.
+        reselect : bool, default=False
+            Whether every copy selects its own settings, without the held-out samples. It then takes as long as `cv`
+            fits of the model.
 
         Returns
         -------
@@ -246,13 +252,14 @@ class Classifier(ClassifierMixin, Estimator):
             Positions, labels and suggested classes, the most suspicious sample first.
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        X, numbers = indexable(X), checks.known_labels(y, self.classes_)
+        numbers = checks.known_labels(y, self.classes_)
         probabilities = np.eye(len(self.classes_))[numbers]  # samples that are not held out are not suspicious
-        for train, test in folds(self, X, y, cv):
-            probabilities[test] = 0.0
-            part = fitted_clone(self, X, y, train)
-            known = np.searchsorted(self.classes_, part.classes_)
-            probabilities[np.ix_(test, known)] = as_array(part.predict_proba(_safe_indexing(X, test)))
+
+        def answer(copy: Any, part: Any) -> np.ndarray:
+            return probabilities_of(copy, part, self.classes_)
+
+        for test, values in held_out(self, X, y, cv, answer, reselect=reselect):
+            probabilities[test] = values
         return find_suspicious(probabilities, numbers, self.classes_)
 
 

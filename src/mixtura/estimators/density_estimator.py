@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -22,8 +22,8 @@ from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.categorical import Encoding, find_encoding, frame_of
 from mixtura.estimators.estimator import Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
-from mixtura.estimators.input import Rows, framed_like, read_rows
-from mixtura.estimators.outliers import as_array, fitted_clone, folds, indexable
+from mixtura.estimators.input import Rows, as_array, framed_like, read_rows
+from mixtura.estimators.refits import held_out
 from mixtura.files.registry import as_loaded
 from mixtura.inspection.graphs import DensityGraph, GaussianScores
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
@@ -264,11 +264,14 @@ class DensityEstimator(Estimator):
             scores = map_distances(mixture, source, outlier_scores, checks.memory_limit(self.memory_limit))
         return rows.answer(scores)
 
-    def calibrate_outliers(self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5) -> Any:
+    def calibrate_outliers(
+        self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5, reselect: bool = False
+    ) -> Any:
         """Estimate the distribution of outlier scores by cross-validation, for `is_outlier`.
 
         Copies of the model are fitted to the training folds and score the held-out samples. No distribution of the
-        scores is assumed.
+        scores is assumed. The copies have the settings that the model selected: its selection has seen the samples
+        that they hold out.
 
         Parameters
         ----------
@@ -280,18 +283,19 @@ class DensityEstimator(Estimator):
             Sample weights.
         cv : int or cross-validation splitter, default=5
             Number of folds, or a splitter.
+        reselect : bool, default=False
+            Whether every copy selects its own settings, without the held-out samples. It then takes as long as `cv`
+            fits of the model.
 
         Returns
         -------
         self : estimator
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        X, weights = indexable(X), None if sample_weight is None else as_array(sample_weight)
-        scores = []
-        for train, test in folds(self, X, y, cv, weights):
-            known = {} if weights is None else {"sample_weight": weights[train]}
-            scores.append(as_array(fitted_clone(self, X, y, train, **known).outlier_score(_safe_indexing(X, test))))
-        self.outlier_reference_ = reference_of(np.concatenate(scores))
+        parts = held_out(
+            self, X, y, cv, lambda copy, part: copy.outlier_score(part), sample_weight=sample_weight, reselect=reselect
+        )
+        self.outlier_reference_ = reference_of(np.concatenate([as_array(scores) for _, scores in parts]))
         return self
 
     @by_parts()

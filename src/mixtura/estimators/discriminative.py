@@ -174,6 +174,11 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
             n_components = dict(zip(classes.tolist(), known, strict=False))
         return n_components, "default" if is_auto(self.prior) else self.prior
 
+    def _selected_settings(self) -> dict[str, Any]:
+        counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
+        chosen = {"prior": self.prior_, "tradeoff": self.tradeoff_}
+        return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
+
     def _search(self, plan: Plan) -> PenaltySearch:
         checks.no_categories(type(self).__name__, self.encoding_)
         return PenaltySearch(

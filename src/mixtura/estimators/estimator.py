@@ -55,6 +55,10 @@ class Estimator(BaseEstimator):
         for record in self.history_:
             checks.is_kind("history_", record, Record)
 
+    def _selected_settings(self) -> dict[str, Any]:
+        """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""
+        return {}
+
     def _graph(self) -> Any:
         """A torch module of plain operations from samples (n, D) to predictions, both float32."""
         raise NotImplementedError

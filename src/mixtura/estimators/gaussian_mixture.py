@@ -380,6 +380,10 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         copy: Any = clone(self)
         return copy.set_params(**selection.table.best.what), selection
 
+    def _selected_settings(self) -> dict[str, Any]:
+        what = self.search_.best.what if "search_" in vars(self) else {}
+        return {name: value for name, value in what.items() if is_auto(getattr(self, name))}
+
     def _last_problem(self, source: Source, description: Description) -> Problem:
         """Return the problem of a warm start, with the prior selected before."""
         prior = self.search_.best.what["prior"] if is_auto(self.prior) else self.prior

@@ -202,6 +202,13 @@ class HybridMixtureClassifier(MixtureClassifier):
         other = Margin(float(margin)) if kind == "margin" else Conditional()
         return Hybrid(tradeoff, other, float(checks.non_negative("unlabeled_weight", self.unlabeled_weight)))
 
+    def _selected_settings(self) -> dict[str, Any]:
+        """The copy holds nothing out: it trains for the selected number of epochs."""
+        counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
+        margin = self.margin if self.margin_ is None else self.margin_
+        chosen = {"tradeoff": self.tradeoff_, "margin": margin, "n_epochs": self.n_epochs_, "validation_fraction": None}
+        return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
+
     def _search(self, plan: Plan) -> TradeoffSearch:
         random_state, _ = self._generator()
         prior = self.prior if plan.selection is None else plan.selection.prior

@@ -427,3 +427,11 @@ def is_batches(X: Any) -> bool:
     if isinstance(first, ArrayLike) and len(first.shape) == 2:  # a list of arrays: batches without labels
         return True
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
+
+
+def as_array(values: Any) -> np.ndarray:
+    """Labels, samples or predictions as an array; NumPy has no bfloat16."""
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

@@ -508,6 +508,20 @@ class MixtureClassifier(DensityClassifier):
         start = self._new_start(own, problem=plan.problem) if start is None else start
         return Task(plan.problem, start, description.weight, column)
 
+    def _selected_settings(self) -> dict[str, Any]:
+        if not is_auto(self.n_components):
+            return {}
+        counts = self.n_components_.tolist()
+        same = len(set(counts)) == 1
+        chosen: dict[str, Any] = {
+            "n_components": counts[0] if same else dict(zip(self.classes_.tolist(), counts, strict=True))
+        }
+        if self.search_ is None:  # no sample could be held out
+            return chosen
+        what = self.search_.best.what
+        chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(self, name))}
+        return chosen | {"temperature": self.temperature_, "time_budget": None}
+
     def _given_start(self, plan: Plan) -> Mixture | None:
         """The initial mixture given by `warm_start` or `init`, if any."""
         given = self if self.warm_start and "mixture_" in vars(self) else self.init

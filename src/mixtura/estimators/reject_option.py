@@ -17,9 +17,8 @@ from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
 from mixtura.estimators.estimator import Estimator, check_fitted
-from mixtura.estimators.input import adopt_features
+from mixtura.estimators.input import adopt_features, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.outliers import as_array
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
 

@@ -14,9 +14,8 @@ from mixtura import checks
 from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.estimator import Estimator, check_fitted
-from mixtura.estimators.input import PandasLike
+from mixtura.estimators.input import PandasLike, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.outliers import as_array
 from mixtura.files.registry import storable
 from mixtura.inspection.tables import data_frame
 

@@ -1,0 +1,95 @@
+"""Refits of a model to some of its samples with the settings that it selected, and answers for held-out samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
+
+from mixtura import checks
+from mixtura.estimators.input import ArrayLike, FrameLike, as_array, read_labels
+from mixtura.selection.splits import checked_cv, hold_outs
+
+
+def with_selected_settings(model: Any) -> Any:
+    """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
+    copy: Any = clone(model)
+    given = {"checkpoint": None} if hasattr(model, "checkpoint") else {}  # of the fit to all samples
+    return copy.set_params(**given, **model._selected_settings())
+
+
+def refit(model: Any, X: Any, y: Any, train: np.ndarray, sample_weight: Any = None, reselect: bool = False) -> Any:
+    """Fit a copy of a model to some of the samples, without the warnings that the model itself has given.
+
+    The copy has the settings that the model selected; with `reselect` it selects its own.
+    """
+    copy: Any = clone(model) if reselect else with_selected_settings(model)
+    labels = None if y is None else as_array(y)[train]
+    counts = getattr(copy, "n_components", None)
+    if isinstance(counts, dict) and labels is not None and labels.ndim == 1 and not reselect:
+        present = set(labels.tolist())
+        copy.n_components = {label: count for label, count in counts.items() if label in present}
+    given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copy.fit(_safe_indexing(indexable(X), train), labels, **given)
+    if "label_noise_" in vars(model) and not reselect:
+        copy.label_noise_ = model.label_noise_  # estimated by the selection, which the copy skips
+    return copy
+
+
+def held_out(
+    model: Any,
+    X: Any,
+    y: Any,
+    cv: Any,
+    answer: Callable[[Any, Any], Any],
+    *,
+    sample_weight: Any = None,
+    reselect: bool = False,
+    seed: int = 0,
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """For every split, the positions of the held-out samples and answer(copy fitted without them, samples)."""
+    X = indexable(X)
+    for train, test in split_samples(model, X, y, cv, sample_weight, seed):
+        yield test, answer(refit(model, X, y, train, sample_weight, reselect), _safe_indexing(X, test))
+
+
+def split_samples(
+    model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None, seed: int = 0
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Positions of training and held-out samples, stratified by class.
+
+    Unlabeled samples, samples of weight zero and the only sample of a class are in every training set.
+    """
+    n_samples, shares = _num_samples(X), None
+    weights = checks.sample_weight(None if sample_weight is None else as_array(sample_weight), n_samples)
+    weights = torch.ones(n_samples, dtype=torch.float64) if weights is None else weights.cpu()
+    numbers = torch.zeros(n_samples, dtype=torch.int64)
+    if is_classifier(model):
+        labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
+        numbers, shares = labels.numbers, labels.shares
+    generator = torch.Generator().manual_seed(seed)
+    parts = hold_outs(checked_cv(cv), numbers, generator, shares=shares, weights=weights, every=True)
+    if not parts:
+        raise ValueError("No sample can be held out: every class has a single sample. Pass more samples.")
+    return [(part.kept.nonzero()[:, 0].numpy(), part.held_out.nonzero()[:, 0].numpy()) for part in parts]
+
+
+def probabilities_of(copy: Any, X: Any, classes: np.ndarray) -> np.ndarray:
+    """Class probabilities (n, C) by a copy of a model, which may know fewer classes."""
+    known = as_array(copy.predict_proba(X))
+    probabilities = np.zeros((len(known), len(classes)))
+    probabilities[:, np.searchsorted(classes, copy.classes_)] = known
+    return probabilities
+
+
+def indexable(X: Any) -> Any:
+    """Samples from which some can be taken."""
+    return X if isinstance(X, ArrayLike | FrameLike | list) else np.asarray(X)
