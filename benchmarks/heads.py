@@ -23,7 +23,7 @@ from torch.nn import functional
 
 import mixtura
 from mixtura.nn import MixtureHead, SparseMixtureHead, WarmUp
-from reproduce.head_training import Network
+from studies.head_training import Network
 
 BATCH = 256
 RESULTS = Path(__file__).parent / "results"

@@ -16,7 +16,7 @@ import torch
 
 from reproduce import stamps
 from reproduce.data import PUBLIC, download_into
-from reproduce.options import Options
+from reproduce.options import Options, UnknownCellError
 from reproduce.registry import SOURCES, TABLES, Source, Table, entries_of_others
 
 
@@ -179,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=stamps.RESULTS, metavar="FOLDER", help="folder of the results; default: %(default)s"
     )
+    parser.add_argument("--cell", metavar="NAME", help='one cell alone, such as "MNIST (pca50), LL"')
     parser.add_argument("--quick", action="store_true", help="a small version that only shows that the script runs")
     options = parser.parse_args(arguments)
     if options.quick and options.out.resolve() == stamps.RESULTS:
@@ -192,10 +193,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         if not options.quick:
             check_data(parser, options.table)
-        chosen = Options(options.out, options.seeds, options.device, options.jobs, options.quick)
+        chosen = Options(options.out, options.seeds, options.device, options.jobs, options.quick, options.cell)
         try:
             compute(TABLES[options.table], chosen, options.fresh)
-        except FileNotFoundError as problem:
+        except (FileNotFoundError, UnknownCellError) as problem:
             parser.error(f"{options.table} stopped: {problem}")
 
 

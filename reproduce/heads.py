@@ -1,41 +1,50 @@
-"""Table 2 and figure 5 of HU21 beside ours: python -m reproduce hu21-table2, or one part by python -m reproduce.heads.
+"""Table 2 of HU21 with the recipe of the paper: python -m reproduce hu21-table2-published.
 
-    select   settings of each method, by the error on the last 10 000 training rows  -> heads_select_<column>.json
-    table    five methods, several seeds, all training rows, the test rows once      -> heads_<column>.json, features
-    density  the generative head and a Gaussian per class fitted afterwards          -> heads_density.json; a small
-             version on a CPU (--rows 5000 --width 8 --epochs 25 --batch 100)        -> heads_small_density.json
-    all      these three, in parallel processes
-    pictures figure 5, and the same features moving                                  -> docs/images
+The network and its training are those of the authors' program: five convolutions with ReLU and three poolings (the
+paper says four), a linear layer to D features, SGD with momentum 0.9 and a constant rate of 1e-3, batches of 32, 100
+epochs, no augmentation, no normalisation beyond the pixels, the model of the last epoch. The mixture heads have one
+component per class and full quadratic features; the divergence has the weight 1e-9 epoch / epochs. Strength of L1 and
+the margin are not published: 1e-3 and 2; by the default schedule of its head the full margin acts after half an epoch.
+Nothing is chosen, so no validation images are needed.
 
-A GPU needs minutes; --epochs, --rows and --width make a small version. The result of a run is written when it ends;
-runs go seed by seed, until --seconds are over.
+On a GPU all heads and seeds are trained side by side, each in a stream of its own. After training, weights are removed
+one after the other, the smallest first (SDGM: the largest log alpha first), for errors at equal numbers of weights.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
-import subprocess
-import sys
 import time
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 import mixtura
-from mixtura import MixtureClassifier
-from reproduce import data
-from reproduce.head_training import Data, Trainer, Training, auroc, features_of, judged
+from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, SparseMixtureHead
+from reproduce import data as published_data
 from reproduce.options import Options
-from reproduce.stamps import RESULTS, write_json
+from reproduce.stamps import write_json
 
-N_VALIDATION = 10_000
-N_SHOWN = 2000  # images whose features are followed through training
+EPOCHS, BATCH, RATE, MOMENTUM, KL_WEIGHT = 100, 32, 1e-3, 0.9, 1e-9
+MEAN, SCALE = 0.1307, 0.3081  # of the pixels of MNIST, used for both data sets
+QUADRATIC = {"n_components": 1, "quadratic": "full", "normalise": False}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "softmax_l1": {"l1": 1e-3},
+    "large_margin": {"margin": 2},
+    "mixture": QUADRATIC,
+    "sparse": QUADRATIC,
+}
+STEPS_PER_GRAPH = 5
+COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
+
 
 METHODS = {
     "softmax": "softmax",
@@ -61,44 +70,22 @@ COLUMNS = {
     "mnist_10": Column("MNIST, D = 10", "mnist", 10, (1.01, 1.58, 0.80, 0.72, 0.86)),
     "fashion_10": Column("Fashion-MNIST, D = 10", "fashion_mnist", 10, (8.78, 9.20, 8.51, 8.30, 8.05)),
 }
-# What is tried of each method; training settings are tried with softmax alone, so that they suit it best.
-CANDIDATES: dict[str, list[dict[str, Any]]] = {
-    "softmax": [{}],
-    "softmax_l1": [{"l1": 1e-4}, {"l1": 1e-3}],
-    "large_margin": [
-        {"margin": 2, "decay": 0.999, "smallest_blend": 1.0},
-        {"margin": 2, "decay": 0.999, "smallest_blend": 5.0},
-        {"margin": 4, "decay": 0.999, "smallest_blend": 5.0},
-    ],
-    "mixture": [
-        {"n_components": 1, "head_rate": 1.0},
-        {"n_components": 2, "head_rate": 1.0},
-        {"n_components": 4, "head_rate": 5.0},
-    ],
-    "sparse": [
-        {"n_components": 8, "head_rate": 5.0},
-        {"n_components": 8, "head_rate": 5.0, "threshold": 0.0},
-        {"n_components": 16, "head_rate": 5.0},
-        {"n_components": 16, "head_rate": 5.0, "threshold": 0.0},
-    ],
-}
-VARIANTS: list[dict[str, Any]] = [
-    {},
-    {"learning_rate": 3e-3},
-    {"rotation": 0.0, "zoom": 0.0},
-    {"dropout": 0.1},
-    {"dropout": 0.1, "rotation": 0.0, "zoom": 0.0},
-]
-LEAST_SPARSITY = 80.0  # of the sparse head, in per cent: of candidates that prune less, the one that prunes most
-TRADEOFFS = (0.05, 0.3)
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Data:
+    """Images (n, 1, 28, 28) as bytes and labels (n,), on the device that trains."""
+
+    images: Tensor
+    labels: Tensor
+
+    def part(self, rows: slice) -> Data:
+        return Data(self.images[rows], self.labels[rows])
 
 
 def load(name: str, device: str, n_rows: int | None) -> tuple[Data, Data]:
     """Training and test images on the device, or the first of them."""
-    bunch = data.load(name)
+    bunch = published_data.load(name)
     return tuple(  # pyright: ignore[reportReturnType]
         Data(
             torch.from_numpy(bunch[f"X_{part}"][:n_rows]).reshape(-1, 1, 28, 28).to(device),
@@ -106,11 +93,6 @@ def load(name: str, device: str, n_rows: int | None) -> tuple[Data, Data]:
         )
         for part in ("train", "test")
     )
-
-
-def base_training(column: Column, options: argparse.Namespace) -> Training:
-    mirrored = column.data == "fashion_mnist"
-    return Training(epochs=options.epochs, batch=options.batch, flip=mirrored, width=options.width)
 
 
 def about() -> dict[str, Any]:
@@ -124,226 +106,230 @@ def write(path: Path, runs: list[dict[str, Any]], size: str | None = None) -> No
     write_json(path, {"about": about() | ({} if size is None else {"size": size}), "runs": runs})
 
 
-class Clock:
-    """Says whether there is time for another run as long as the longest so far."""
-
-    def __init__(self, seconds: float):
-        self.end, self.longest, self.began = time.perf_counter() + seconds, 0.0, time.perf_counter()
-
-    def allows_one_more(self) -> bool:
-        now = time.perf_counter()
-        self.longest, self.began = max(self.longest, now - self.began), now
-        return now + self.longest < self.end
+# ---- the network, its training and what it is worth ------------------------------------------------------------------
 
 
-# ---- parts -----------------------------------------------------------------------------------------------------------
+def make_head(method: str, n_features: int, n_classes: int, settings: dict[str, Any]) -> Any:
+    """The head of a line of the table."""
+    if method in ("softmax", "softmax_l1"):
+        return LinearHead(n_features, n_classes)
+    if method == "large_margin":
+        return LargeMarginSoftmax(n_features, n_classes, **settings)
+    if method == "density":
+        return MixtureHead(n_features, n_classes, settings["n_components"], density=True)
+    kind = {"mixture": MixtureHead, "sparse": SparseMixtureHead}[method]
+    return kind(n_features, n_classes, **settings)
 
 
-def select(name: str, options: argparse.Namespace) -> None:
-    """Errors on held-out training rows."""
-    column, path = COLUMNS[name], options.out / f"heads_select_{name}.json"
-    train, _ = load(column.data, options.device, options.rows)
-    n_validation = min(N_VALIDATION, len(train.labels) // 5)
-    fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
-    jobs = [(method, settings, {}) for method in reversed(METHODS) for settings in CANDIDATES[method]]
-    jobs += [("softmax", {}, variant) for variant in VARIANTS if variant]
-    runs, clock = [], Clock(options.seconds)
-    for seed in range(options.seeds):
-        for method, settings, variant in jobs:
-            if not clock.allows_one_more():
-                return
-            training = replace(base_training(column, options), **variant)
-            trainer = Trainer(method, column.n_features, settings, training, fitted, 1000 + seed)
-            record = judged(trainer.run(record=True), held_out)
-            runs.append({"method": method, "settings": settings, "training": variant, "seed": seed, **record})
-            print(name, json.dumps(runs[-1]), flush=True)
-            write(path, runs)
+@torch.no_grad()
+def quality(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Error in per cent, mean negative log-probability, expected calibration error (15 bins) in per cent."""
+    log_probabilities = logits.float().log_softmax(1)
+    confidence, predicted = log_probabilities.exp().max(1)
+    right = (predicted == labels).float()
+    bins = (confidence * 15).long().clamp_max(14)
+    gaps = torch.zeros(15, device=logits.device).index_add_(0, bins, confidence - right)
+    return {
+        "error": 100 * (1 - float(right.mean())),
+        "nll": float(functional.nll_loss(log_probabilities, labels)),
+        "ece": 100 * float(gaps.abs().sum()) / len(labels),
+    }
 
 
-def chosen(name: str, folder: Path = RESULTS) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Settings of each method with the least held-out error, means over seeds; and the training settings."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for run in json.loads((folder / f"heads_select_{name}.json").read_text())["runs"]:
-        groups[run["method"], json.dumps(run["settings"]), json.dumps(run["training"])].append(run)
-    ranked = []
-    for (method, settings, training), runs in groups.items():
-        error, sparsity = (float(np.mean([run[key] for run in runs])) for key in ("error", "sparsity"))
-        too_dense = method == "sparse" and sparsity < LEAST_SPARSITY
-        ranked.append((too_dense, -sparsity if too_dense else error, method, settings, training))
-    best = {method: min(entry for entry in ranked if entry[2] == method) for method in METHODS}
-    return {method: json.loads(entry[3]) for method, entry in best.items()}, json.loads(best["softmax"][4])
+class PlainNetwork(nn.Sequential):
+    """Convolutions 1-32 (5 x 5), 32-32, pool, 32-64, 64-64, pool, 64-128, pool, then a linear layer."""
+
+    def __init__(self, n_features: int, width: int = 32):
+        def convolution(n_in: int, n_out: int, size: int = 3) -> list[nn.Module]:
+            return [nn.Conv2d(n_in, n_out, size, padding=size // 2), nn.ReLU()]
+
+        super().__init__(
+            *convolution(1, width, 5), *convolution(width, width), nn.MaxPool2d(2),
+            *convolution(width, 2 * width), *convolution(2 * width, 2 * width), nn.MaxPool2d(2),
+            *convolution(2 * width, 4 * width), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36 * width, n_features),
+        )  # fmt: skip
 
 
-def table(name: str, options: argparse.Namespace) -> None:
-    """All methods with the chosen settings, on all training rows; the test rows are looked at here alone."""
-    column, path = COLUMNS[name], options.out / f"heads_{name}{options.suffix}.json"
-    train, test = load(column.data, options.device, options.rows)
-    outside = load("mnist", options.device, options.rows)[1] if column.data == "fashion_mnist" else None
-    settings, variant = chosen(name, options.selected)
-    training = replace(base_training(column, options), **variant)
-    runs, pictures, clock = [], {}, Clock(options.seconds)
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        for method in METHODS:
-            if not clock.allows_one_more():
-                return
-            shown = test.images[:N_SHOWN] if column.n_features == 2 and seed == 0 else None
-            trainer = Trainer(method, column.n_features, settings[method], training, train, seed)
-            trained = trainer.run(record=True, shown=shown)
-            record = judged(trained, test, outside)
-            runs.append({"method": method, "settings": settings[method], "seed": seed, **record})
-            print(name, json.dumps(runs[-1]), flush=True)
-            write(path, runs)
-            if shown is not None and method in ("softmax", "sparse"):
-                pictures |= followed(method, trained, train, test)
-                np.savez_compressed(options.out / "heads_features.npz", **pictures)
+def pixels(images: Tensor) -> Tensor:
+    return (images.float() / 255 - MEAN) / SCALE
 
 
-def followed(method: str, trained: Any, train: Data, test: Data) -> dict[str, np.ndarray]:
-    """Two-dimensional features for figure 5, and as they moved while training."""
-    features = {"train": features_of(trained.network, train.images[: 2 * N_SHOWN])}
-    features["test"] = features_of(trained.network, test.images[: 2 * N_SHOWN])
-    arrays = {f"{method}_{part}": values.cpu().numpy().astype(np.float16) for part, values in features.items()}
-    arrays[f"{method}_moving"] = np.stack(trained.snapshots).astype(np.float16)
-    arrays["steps"] = np.array(trained.steps)
-    labels = {"train_labels": train.labels, "test_labels": test.labels}
-    return arrays | {part: values[: 2 * N_SHOWN].cpu().numpy().astype(np.int8) for part, values in labels.items()}
+class PlainTrainer:
+    """Steps of training that read everything from tensors, so that a GPU can replay recorded ones."""
+
+    def __init__(self, method: str, n_features: int, data: Data, seed: int, epochs: int, width: int = 32):
+        torch.manual_seed(seed)
+        settings = dict(SETTINGS[method])
+        self.method, self.seed, self.data, self.epochs = method, seed, data, epochs
+        self.strength = settings.pop("l1", 0.0)
+        self.device = data.images.device
+        on_gpu = self.device.type == "cuda"
+        self.network = PlainNetwork(n_features, width).to(self.device)
+        if on_gpu:  # the layout that its convolutions compute in
+            self.network = self.network.to(memory_format=torch.channels_last)
+        self.head = make_head(method, n_features, int(data.labels.max()) + 1, settings).to(self.device)
+        parameters = [*self.network.parameters(), *self.head.parameters()]
+        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=on_gpu)
+        self.steps_per_epoch = len(data.images) // BATCH
+        self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.places = torch.arange(BATCH, device=self.device)
+        self.order = torch.randperm(len(data.images), device=self.device)
+        self.loss = torch.zeros((), device=self.device)
+        self.replay, self.stream = self.step, None
+
+    def step(self) -> None:
+        rows = self.order.index_select(0, self.number % self.steps_per_epoch * BATCH + self.places)
+        images, labels = self.data.images.index_select(0, rows), self.data.labels.index_select(0, rows)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = functional.cross_entropy(self.head(self.network(pixels(images)), labels).float(), labels)
+        if self.method == "sparse":
+            epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
+            loss = loss + self.head.kl() * (KL_WEIGHT * epoch / self.epochs)
+        elif self.strength:
+            loss = loss + self.strength * self.head.penalty()
+        loss.backward()
+        self.optimiser.step()
+        self.loss.copy_(loss.detach())
+        self.number.add_(1)
+
+    def record(self) -> None:
+        """Record some steps as a graph in a stream of its own; the warm-up steps count as training steps."""
+        self.stream = torch.cuda.Stream()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(STEPS_PER_GRAPH):
+                self.step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            for _ in range(STEPS_PER_GRAPH):
+                self.step()
+        self.replay = graph.replay
+
+    def shuffle(self) -> None:
+        self.order.copy_(torch.randperm(len(self.order), device=self.device))
 
 
-def density(name: str, options: argparse.Namespace) -> None:
-    """The generative head against a Gaussian per class fitted to the same features afterwards, MNIST being outside.
-
-    The trade-off is chosen by the error on held-out training rows.
-    """
-    column, path = COLUMNS[name], options.out / f"heads_density{options.suffix}.json"
-    train, test = load(column.data, options.device, options.rows)
-    outside = load("mnist", options.device, options.rows)[1]
-    n_validation = min(N_VALIDATION, len(train.labels) // 5)
-    fitted, held_out = train.part(slice(0, -n_validation)), train.part(slice(-n_validation, None))
-    training = replace(base_training(column, options), **chosen(name, options.selected)[1])
-    size = None if options.rows is None else f"{options.rows} images, width {options.width}, {options.epochs} epochs"
-    runs, errors, clock = [], {}, Clock(options.seconds)
-    for tradeoff in TRADEOFFS:
-        settings = {"n_components": 2, "tradeoff": tradeoff}
-        short = replace(training, epochs=max(1, training.epochs // 2))
-        trainer = Trainer("density", column.n_features, settings, short, fitted, 1000)
-        errors[tradeoff] = judged(trainer.run(record=False), held_out)["error"]
-        runs.append({"method": "density", "settings": settings, "held_out_error": errors[tradeoff]})
-        print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs, size)
-    settings = {"n_components": 2, "tradeoff": min(errors, key=lambda key: errors[key])}
-    for seed in range(options.first_seed, options.first_seed + options.seeds):
-        if not clock.allows_one_more():
-            return
-        trained = Trainer("density", column.n_features, settings, training, train, seed).run(record=False)
-        record = judged(trained, test, outside)
-        inside, elsewhere = (features_of(trained.network, data.images).double() for data in (test, outside))
-        known = features_of(trained.network, train.images).double()
-        after = MixtureClassifier(1).fit(known, train.labels.cpu().numpy())
-        record["auroc_after"] = auroc(after.score_samples(inside), after.score_samples(elsewhere))
-        refitted = trained.head.double().refit(known, train.labels, logits=False, random_state=seed)
-        with torch.no_grad():
-            record["auroc_anew"] = auroc(refitted.log_density(inside), refitted.log_density(elsewhere))
-        runs.append({"method": "density", "settings": settings, "seed": seed, **record})
-        print(name, json.dumps(runs[-1]), flush=True)
-        write(path, runs, size)
+def train_together(trainers: Sequence[PlainTrainer]) -> None:
+    """Epochs of all trainers side by side."""
+    recorded = trainers[0].device.type == "cuda"
+    torch.backends.cudnn.benchmark = recorded
+    for trainer in trainers if recorded else ():
+        trainer.record()
+    stride, began = STEPS_PER_GRAPH if recorded else 1, time.perf_counter()
+    for epoch in range(trainers[0].epochs):
+        for _ in range(trainers[0].steps_per_epoch // stride - (1 if recorded and epoch == 0 else 0)):
+            for trainer in trainers:
+                with torch.cuda.stream(trainer.stream):
+                    trainer.replay()
+        for trainer in trainers:
+            with torch.cuda.stream(trainer.stream):
+                trainer.shuffle()
+        if recorded:
+            torch.cuda.synchronize()
+        used = time.perf_counter() - began
+        if epoch % 5 == 0:
+            losses = {f"{t.method} {t.seed}": round(float(t.loss), 3) for t in trainers[:5]}
+            print(f"epoch {epoch + 1}: {used:.0f} s, losses {losses}", flush=True)
 
 
-# ---- everything ------------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def judged(trainer: PlainTrainer, test: Data) -> dict[str, Any]:
+    """Error, calibration, weights left, and errors with fewer weights."""
+    network, head = trainer.network.eval(), trainer.head.eval()
+    features = torch.cat([network(pixels(part)) for part in test.images.split(2500)]).float()
+    record: dict[str, Any] = {**quality(head(features), test.labels), "final_loss": float(trainer.loss)}
+    counts = weight_counts(head)
+    record |= {"weights": counts[0], "weights_left": counts[1], "sparsity": 100 * (1 - counts[1] / counts[0])}
+    return record | {"curve": curve(head, features, test.labels)}
 
 
-def everything(options: argparse.Namespace) -> None:
-    """Select, then tables and density, a process for every column and seed, until --seconds are over."""
+def weight_of(head: Any) -> Tensor:
+    return head.components.weight if isinstance(head, MixtureHead) else head.weight
+
+
+def weight_counts(head: Any) -> tuple[int, int]:
+    """All weights, and those that are not zero; biases do not count."""
+    if isinstance(head, SparseMixtureHead):
+        return head.n_weights, head.n_weights_left
+    weight = weight_of(head)
+    return weight.numel(), weight.numel()
+
+
+def curve(head: Any, features: Tensor, labels: Tensor) -> list[list[float]]:
+    """Numbers of weights left and test errors in per cent."""
+    points = []
+    sparse = isinstance(head, SparseMixtureHead)
+    weight = None if sparse else weight_of(head)
+    keys = torch.cat([part.flatten() for part in head.components.log_alphas()]) if sparse else -weight.abs().flatten()
+    ordered, whole = keys.sort().values, None if sparse else weight.clone()
+    usual = head.components.threshold if sparse else 0.0
+    for count in [n for n in COUNTS if n < len(ordered)] + [len(ordered)]:
+        limit = float(ordered[count]) if count < len(ordered) else float("inf")
+        if sparse:
+            head.components.threshold = limit
+        else:
+            weight.copy_(torch.where(-whole.abs() < limit, whole, 0.0))
+        points.append([count, quality(head(features), labels)["error"]])
+    if sparse:
+        head.components.threshold = usual
+    else:
+        weight.copy_(whole)
+    return points
+
+
+def run_column(column: Column, options: Options) -> list[dict]:
+    """All heads and seeds of a column."""
+    n_images, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
+    train, test = load(column.data, options.device, n_images)
+    seeds = range(options.n_seeds(3))
+    trainers = [
+        PlainTrainer(method, column.n_features, train, seed, epochs, width) for seed in seeds for method in METHODS
+    ]
     began = time.perf_counter()
-    common = ["--device", options.device, "--batch", options.batch, "--width", options.width, "--out", options.out]
-    common += ["--selected", options.out] + ([] if options.rows is None else ["--rows", options.rows])
-
-    def start(part: str, name: str, epochs: int, share: float, *more: Any) -> subprocess.Popen[bytes]:
-        left = share * options.seconds - (time.perf_counter() - began)
-        arguments = [part, name, *common, "--epochs", epochs, "--seconds", left, *more]
-        return subprocess.Popen([sys.executable, "-m", "reproduce.heads", *map(str, arguments)])
-
-    def wait(jobs: list[subprocess.Popen[bytes]], what: str) -> None:
-        for job in jobs:
-            job.wait()
-        print(f"{what} after {time.perf_counter() - began:.0f} s", flush=True)
-
-    short = max(1, 2 * options.epochs // 5)
-    wait([start("select", name, short, 0.35, "--seeds", 1) for name in options.columns], "selected")
-    one = [("--seeds", 1, "--first-seed", seed, "--suffix", f"_{seed}") for seed in range(options.seeds)]
-    jobs = [start("density", "fashion_10", max(1, options.epochs // 2), 1.0, *more) for more in one[:3]]
-    took = 0.0
-    for first in range(
-        0, options.seeds, 3
-    ):  # in threes, as long as there is time for all methods with three more seeds
-        round_began = time.perf_counter()
-        if round_began - began + 1.2 * took > options.seconds:
-            break
-        seeds = range(first, min(first + 3, options.seeds))
-        more = [one[seed] for seed in seeds]
-        wait([start("table", name, options.epochs, 1.0, *m) for m in more for name in options.columns], f"{seeds}")
-        took = time.perf_counter() - round_began
-    wait(jobs, "density")
-    for name in (*options.columns, "density"):
-        merge(options.out, name)
-
-
-def merge(folder: Path, name: str) -> None:
-    """The files of single seeds as one; what all of them say is said once."""
-    parts, runs, size = sorted(folder.glob(f"heads_{name}_*.json")), [], None
-    for path in parts:
-        record = json.loads(path.read_text())
-        runs += [run for run in record["runs"] if run not in runs]
-        size = record["about"].get("size")
-        path.unlink()
-    if parts:
-        write(folder / f"heads_{name}.json", runs, size)
-
-
-PARTS = {"select": select, "table": table, "density": density}
+    train_together(trainers)
+    duration = time.perf_counter() - began
+    return [
+        {"method": t.method, "settings": SETTINGS[t.method], "seed": t.seed, "epochs": epochs, "seconds": duration,
+         **judged(t, test)}
+        for t in trainers
+    ]  # fmt: skip
 
 
 def compute(options: Options) -> None:
-    """All parts; what the results hold already is kept, and a select file makes no new selection."""
-    folder, device = options.out, options.device
-    common = ["--device", device, "--out", str(folder), "--selected", str(folder), "--images", str(folder)]
-    small = ["--epochs", "1", "--width", "4", "--batch", "50", "--rows", "400"] if options.quick else []
-    seeds = ["--seeds", str(options.n_seeds(3))]
-    for name in ["mnist_2"] if options.quick else COLUMNS:
-        if not (folder / f"heads_select_{name}.json").exists():
-            main(["select", name, *common, *small, "--seeds", "1"])
-        if not (folder / f"heads_{name}.json").exists():
-            main(["table", name, *common, *small, *seeds])
-    if not options.quick and not (folder / "heads_density.json").exists():
-        main(["density", "fashion_10", *common, *seeds])
+    """Columns that are missing."""
+    for name, column in COLUMNS.items():
+        wanted = name == "mnist_2" or not options.quick
+        if wanted and not (options.out / f"heads_published_{name}.json").exists():
+            runs = run_column(column, options)
+            write(options.out / f"heads_published_{name}.json", runs)
+    draw(options.out)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "all", "pictures"])
-    parser.add_argument("columns", nargs="*", default=list(COLUMNS))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--epochs", type=int, default=Training.epochs)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--suffix", default="", help="of the names of the files of `table` and `density`")
-    parser.add_argument("--rows", type=int, default=None, help="use the first rows only")
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--images", type=Path, default=Path(__file__).parent.parent / "docs" / "images")
-    parser.add_argument("--batch", type=int, default=Training.batch)
-    parser.add_argument("--selected", type=Path, default=RESULTS, help="where the files of `select` are")
-    options = parser.parse_args(arguments)
-    if options.part == "all":
-        everything(options)
-    elif options.part == "pictures":
-        from reproduce import head_report
+def draw(folder: Path) -> None:
+    """Error against the number of weights left, a panel for each column."""
+    import matplotlib.pyplot as plt
 
-        head_report.draw(options.out, options.images)
-    else:
-        for name in options.columns:
-            PARTS[options.part](name, options)
-
-
-if __name__ == "__main__":
-    main()
+    files = {column.title: folder / f"heads_published_{name}.json" for name, column in COLUMNS.items()}
+    files = {title: file for title, file in files.items() if file.exists()}
+    figure, axes = plt.subplots(1, len(files), figsize=(4.4 * len(files), 3.6), layout="constrained", squeeze=False)
+    looks = {
+        "softmax": ("#000000", "o", "softmax, magnitude pruning"),
+        "softmax_l1": ("#E69F00", "s", "softmax + L1, magnitude pruning"),
+        "mixture": ("#0072B2", "^", "mixture, magnitude pruning"),
+        "sparse": ("#D55E00", "D", "SDGM, by log alpha"),
+    }
+    for axis, (title, file) in zip(axes[0], files.items(), strict=True):
+        runs = json.loads(file.read_text())["runs"]
+        for method, (colour, marker, label) in looks.items():
+            curves = np.array([run["curve"] for run in runs if run["method"] == method])  # (seeds, points, 2)
+            axis.plot(curves[0, :, 0], curves[..., 1].mean(0), color=colour, marker=marker, markersize=4, label=label)
+        axis.set(xscale="log", yscale="log", xlabel="weights left", ylabel="test error, %", title=title)
+        for ticks, ends in ((axis.set_xticks, axis.get_xlim()), (axis.set_yticks, axis.get_ylim())):
+            own = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if ends[0] <= n <= ends[1]]
+            ticks(own, [str(n) for n in own])
+            ticks([], minor=True)
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    figure.savefig(folder / "heads_weights.png", dpi=90)
+    plt.close(figure)

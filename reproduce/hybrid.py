@@ -1,23 +1,20 @@
-"""Tables and figures of Roth, Peharz, Tschiatschek & Pernkopf (2018) with the published settings.
+"""Table 1 of Roth, Peharz, Tschiatschek & Pernkopf (2018): python -m reproduce rptp18-table1 [--cell "TABLE, ROW"].
 
-`python -m reproduce rptp18-table1` and `rptp18-figure3` run the stages in STAGES; `python -m reproduce.hybrid STAGE
-[options]` runs one, so that several processes can share the work. Each stage adds what it computes to hybrid.json, run
-by run, and skips what is there; reproduce.hybrid_tables writes hybrid.md.
-
-Settings are the published ones (of the authors' program, where the paper is silent) or were chosen on the validation
-rows; test rows are used for errors only. As in the paper an error is that of the epoch with the best validation error.
+Cells have the published settings (of the authors' program, where the paper is silent), or settings that the validation
+samples chose (TABLE ends with ", searched"; studies/hybrid_search.py). Test samples are used for errors only. As in the
+paper an error is that of the epoch with the best validation error. Each run is added to hybrid.json at once, and a run
+that is there is not repeated; reproduce.hybrid_tables writes hybrid.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,80 +23,20 @@ import torch
 import mixtura
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
-from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource, locate
-from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
-from mixtura.numerics.linalg import inverse_softplus, precisions, safe_cholesky
-from mixtura.objectives import Conditional, Hybrid, Margin, class_log_joint
+from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.priors import Conjugate
-from mixtura.selection.scores import classification_score
-from mixtura.solvers import EarlyStopping, Gradient, Problem, run
-from mixtura.solvers.unconstrained import Units
+from mixtura.solvers import EarlyStopping, Gradient, Problem, Units, run, score_classes
 from reproduce.data import load
 from reproduce.options import Options
-from reproduce.stamps import RESULTS as FOLDER
 
-ROWS = ("LL", "LL+LM", "LM", "LL (CLL)", "LL+CLL", "CLL")
-
-
-@dataclass
-class Run:
-    """Options of all scripts of this paper: where to write, on what to compute, and how much.
-
-    `part` is a suffix of the result file, one for each of several processes. Nothing new begins after `end` (seconds
-    since the epoch). Processes that share a search take trials `first`, `first + stride`, and so on. `quick` replaces
-    numbers of components and epochs by small ones, for tests.
-    """
-
-    folder: Path = FOLDER
-    part: str = ""
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    epochs: int = 100
-    seeds: tuple[int, ...] = (0, 1, 2)
-    rows: tuple[str, ...] = ROWS
-    end: float = float("inf")
-    first: int = 0
-    stride: int = 1
-    starts: tuple[str, ...] = ()
-    quick: bool = False
-
-    @property
-    def file(self) -> Path:
-        return self.folder / f"hybrid{self.part}.json"
-
-    def counts(self, k: Any) -> Any:
-        return (2,) * len(k) if self.quick else k
+EPOCHS = 100
+N_SEEDS = 3
+PARTS = ("train", "validation", "test")
+Data = dict[str, tuple[torch.Tensor, torch.Tensor]]  # part -> samples and labels
 
 
-RUN = Run()
-
-
-def configure(options: Options) -> None:
-    """As `python -m reproduce` was asked."""
-    RUN.folder, RUN.device, RUN.quick = options.out, options.device, options.quick
-    RUN.seeds = tuple(range(options.n_seeds(3)))
-    RUN.epochs = 1 if options.quick else 100
-
-
-def read_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options of one process among several."""
-    parser.add_argument("--out", type=Path, default=RUN.folder)
-    parser.add_argument("--part", default="", help="suffix of the result file of this process")
-    parser.add_argument("--device", default=RUN.device)
-    parser.add_argument("--epochs", type=int, default=RUN.epochs)
-    parser.add_argument("--seeds", default="0,1,2", help="with commas between")
-    parser.add_argument("--rows", default=",".join(ROWS), help="of the table, with commas between")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing new after so many")
-    parser.add_argument("--first", type=int, default=0, help="first trial or subset of this process")
-    parser.add_argument("--stride", type=int, default=1, help="number of processes that share the trials")
-    parser.add_argument("--starts", default="", help="starts that a search may use, with semicolons between")
-    options = parser.parse_args(arguments)
-    RUN.folder, RUN.part, RUN.device, RUN.epochs = options.out, options.part, options.device, options.epochs
-    RUN.seeds, RUN.rows = tuple(map(int, options.seeds.split(","))), tuple(options.rows.split(","))
-    RUN.end, RUN.first, RUN.stride = time.time() + options.seconds, options.first, options.stride
-    RUN.starts = tuple(filter(None, options.starts.split(";")))
-    return options
+# ---- settings --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,45 +86,180 @@ PIXELS_DIAGONAL = {
     "margin": Settings((77, 14, 98, 100, 100, 99, 34, 89, 100, 61), 3.40e-3, 6.90e-3, margin=97.9),
     "conditional": Settings((77, 14, 98, 100, 100, 99, 34, 89, 100, 61), 3.04e-3, 9.11e-4),
 }
-# Priors, chosen on the validation rows with EM alone: strength and variance of all features.
-PRIORS = {"pca50": (100.0, 0.3), "diagonal": (10.0, 0.3)}
-ON_CPU = "MNIST (pca50), on a CPU"
-AUTHORS = "MNIST (pca50), authors' start"
+
+
+@dataclass(frozen=True)
+class Start:
+    """How EM fits the start of a hybrid, and the structure of the hybrid.
+
+    `prior` has a strength and a variance of all features; without one epsilon is added to the variances in EM. The
+    densities of `n_averaged` fits are averaged: a mixture of so many times the components.
+    """
+
+    k: tuple[int, ...]
+    prior: tuple[float, float] | None = None
+    em: str = "full"
+    structure: str = "full"
+    rank: int = 1
+    epsilon: float = 0.1
+    n_averaged: int = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table of hybrid.json: a start, and the settings of training from it; None keeps the start."""
+
+    start: Start
+    settings: Settings | None = None
+    epochs: int = EPOCHS
+    seeds: tuple[int, ...] | None = None
+
+
+def published_cells(plans: dict[str, Settings], em: str, structure: str, prior: Any = None) -> dict[str, Cell]:
+    """LL, hybrids and discriminative fits; LM and CLL have the settings of the hybrids with a trade-off of 0."""
+    cells = {}
+    for kind, own in plans.items():
+        start = Start(own.k, prior, em, structure, own.rank, own.epsilon)
+        names = {"margin": ("LL", "LL+LM", "LM"), "conditional": ("LL (CLL)", "LL+CLL", "CLL")}[kind]
+        settings = (None, own, replace(own, tradeoff=0.0))
+        cells |= {name: Cell(start, setting) for name, setting in zip(names, settings, strict=True)}
+    return cells
+
+
+# Priors of pca50 were chosen on the validation samples with EM alone.
+STRONG, WEAK = (100.0, 0.3), (10.0, 0.3)
 VARIANTS = ("basic", "rotated", "random")
-VARIANT_EPOCHS = 100
+ON_CPU = "MNIST (pca50), on a CPU"
+# With the start and the parameters of the authors' program.
+AUTHORS = {
+    "margin": replace(PCA50["margin"], epsilon=1e-3),
+    "conditional": replace(PCA50["conditional"], epsilon=0.1),
+}
+PUBLISHED: dict[str, dict[str, Cell]] = {
+    "MNIST (pca50)": published_cells(PCA50, "full", "low_rank_precision", STRONG),
+    "MNIST (pca50), authors' start": published_cells(AUTHORS, "full", "plain precision"),
+    "MNIST (pca50), diagonal": published_cells(DIAGONAL, "diag", "diag", WEAK),
+    "MNIST": published_cells(PIXELS, "low_rank", "low_rank"),
+    "MNIST, diagonal": published_cells(PIXELS_DIAGONAL, "diag", "diag"),
+}
+for _name in VARIANTS:
+    PUBLISHED |= {
+        f"{_name} (pca50)": published_cells(BASIC, "full", "low_rank_precision", STRONG)
+        | published_cells(BASIC_CONDITIONAL, "full", "plain"),
+        f"{_name} (pca50), diagonal": published_cells(BASIC_DIAGONAL, "diag", "diag"),
+        _name: published_cells(BASIC_PIXELS, "low_rank", "low_rank"),
+        f"{_name}, diagonal": published_cells(BASIC_PIXELS_DIAGONAL, "diag", "diag"),
+    }
+
+
+def each(count: int) -> tuple[int, ...]:
+    return (count,) * 10
+
+
+# Components per digit that validation samples chose for the variants, and the starts of the cells below.
+SIZES = {
+    "basic": (15, 7, 7, 4, 4, 4, 4, 10, 4, 20),
+    "rotated": (10, 4, 10, 7, 15, 4, 10, 15, 10, 15),
+    "random": (2, 4, 4, 7, 2, 4, 4, 7, 4, 4),
+}
+OF_PIXELS = Start(PIXELS["margin"].k, em="full", structure="low_rank", rank=50, epsilon=0.05)
+OF_DIAGONAL = Start(each(150), (1.0, 0.5), "diag", "diag")
+AVERAGE = Start(each(15), (50.0, 0.3), n_averaged=3)
+
+
+def cell_of(
+    start: Start, tradeoff: float, margin: float | None, step: float, epochs: int, averaging: float = 1.0,
+    decay: bool = True, seeds: tuple[int, ...] | None = None,
+) -> Cell:  # fmt: skip
+    own = Settings(start.k, step, tradeoff, start.rank, margin, decay, averaging, start.epsilon)
+    return Cell(start, own, epochs, seeds)
+
+
+CHOSEN: dict[str, dict[str, Cell]] = {
+    "MNIST": {
+        "LL": Cell(replace(OF_PIXELS, rank=25, epsilon=0.1)),
+        "LL+LM": cell_of(OF_PIXELS, 0.08, 80.0, 4e-4, 15, 0.01),
+        "LM": cell_of(replace(OF_PIXELS, k=each(10)), 0.0, 50.0, 4e-4, 8, 0.01),
+        "LL+CLL": cell_of(replace(OF_PIXELS, n_averaged=2), 0.08, None, 2e-4, 15, 0.01),
+        "CLL": cell_of(OF_PIXELS, 0.0, None, 2e-4, 8, 0.01),
+    },
+    "MNIST (pca50)": {
+        "LL+LM": cell_of(AVERAGE, 0.3, 60.0, 1e-3, 15),
+        "LM": cell_of(AVERAGE, 0.0, 20.0, 2e-4, 10),
+        "LL+CLL": cell_of(AVERAGE, 0.5, None, 2e-4, 10),
+        "CLL": cell_of(AVERAGE, 0.0, None, 5e-5, 10),
+    },
+    "MNIST (pca50), diagonal": {
+        "LL+LM": cell_of(OF_DIAGONAL, 0.01, 90.0, 1.8e-2, 40, 0.01),
+        "LM": cell_of(OF_DIAGONAL, 0.0, 130.0, 2e-2, 40, 0.01),
+        "LL+CLL": cell_of(OF_DIAGONAL, 0.0021358160270169143, None, 0.014588743102581802, 40, 0.002, decay=False),
+        "CLL": cell_of(Start(each(250), (4.0, 0.5), "diag", "diag"), 0.0, None, 0.007531322027536263, 40, 0.002, False),
+    },
+    **{
+        f"{name} (pca50)": {
+            "LL+LM": cell_of(replace(AVERAGE, k=k), tradeoff, margin, 5e-4, 40),
+            "LM": cell_of(replace(AVERAGE, k=k), 0.0, 30.0, 3e-4, 20),
+            "LL+CLL": cell_of(replace(AVERAGE, k=k), 0.5, None, 2e-4, 40),
+            "CLL": cell_of(replace(AVERAGE, k=k), 0.0, None, 5e-5, 20),
+        }
+        for (name, k), (tradeoff, margin) in zip(SIZES.items(), ((0.6, 60.0), (0.6, 60.0), (0.3, 30.0)), strict=True)
+    },
+    "CIFAR-10 (pca50)": {
+        row: cell_of(Start(each(10), (50.0, 0.3)), *own, 10, seeds=(100,))
+        for row, own in {"LL+LM": (0.3, 60.0, 1e-3), "LM": (0.0, 20.0, 2e-4), "LL+CLL": (0.5, None, 2e-4),
+                         "CLL": (0.0, None, 5e-5)}.items()
+    },
+    "CIFAR-10 (pca50), diagonal": {
+        row: cell_of(Start(each(50), (4.0, 0.5), "diag", "diag"), *own, 10, 0.01, seeds=(100,))
+        for row, own in {"LL+LM": (0.01, 90.0, 1.8e-2), "LM": (0.0, 130.0, 2e-2), "LL+CLL": (0.074, None, 1e-2),
+                         "CLL": (0.0, None, 1.2e-2)}.items()
+    },
+}  # fmt: skip
+# LL of averages over five starts (Ormoneit & Tresp 1995), the start of most chosen cells with three.
+AVERAGES = {
+    "MNIST (pca50)": replace(AVERAGE, n_averaged=5),
+    "MNIST (pca50), diagonal": replace(OF_DIAGONAL, k=each(100), n_averaged=5),
+    **{f"{name} (pca50)": replace(AVERAGE, k=k, n_averaged=5) for name, k in SIZES.items()},
+}
+OF_AVERAGE = "LL, average of 5 starts"
+CELLS: dict[tuple[str, str], Cell] = {
+    **{(table, row): cell for table, rows in PUBLISHED.items() for row, cell in rows.items()},
+    **{(table, OF_AVERAGE): Cell(start) for table, start in AVERAGES.items()},
+    **{(f"{table}, searched", row): cell for table, rows in CHOSEN.items() for row, cell in rows.items()},
+}
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-def split(rows: torch.Tensor, labels: torch.Tensor, sizes: tuple[int, int, int]) -> dict[str, Any]:
+def split(rows: torch.Tensor, labels: torch.Tensor, sizes: tuple[int, int, int]) -> Data:
     """Training, validation and test rows one after the other."""
     x, y = rows.split(sizes), labels.split(sizes)
-    return dict(zip(("train", "validation", "test"), zip(x, y, strict=True), strict=True))
+    return dict(zip(PARTS, zip(x, y, strict=True), strict=True))
 
 
-def pixels() -> dict[str, Any]:
+def pixels(device: str) -> Data:
     """MNIST: the first 50000 train, the last 10000 of the training part validate."""
     data = load("mnist")
     rows = np.concatenate([data.X_train, data.X_test]).reshape(-1, 784) / 255.0
     labels = np.concatenate([data.y_train, data.y_test]).astype(np.int64)
     n_train, n_validation = len(data.y_train), len(data.y_train) // 6
     sizes = (n_train - n_validation, n_validation, len(data.y_test))
-    return split(torch.from_numpy(rows).to(RUN.device), torch.from_numpy(labels).to(RUN.device), sizes)
+    return split(torch.from_numpy(rows).to(device), torch.from_numpy(labels).to(device), sizes)
 
 
-def cifar() -> dict[str, Any]:
+def cifar(device: str) -> Data:
     """50 principal components of CIFAR-10, each divided by its standard deviation; the last 10000 validate."""
     data = load("cifar10_pca50")
-    rows = torch.from_numpy(np.concatenate([data.X_train, data.X_test]).astype(np.float64)).to(RUN.device)
-    labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(RUN.device)
+    rows = torch.from_numpy(np.concatenate([data.X_train, data.X_test]).astype(np.float64)).to(device)
+    labels = torch.from_numpy(np.concatenate([data.y_train, data.y_test]).astype(np.int64)).to(device)
     n_train, n_validation = len(data.y_train), len(data.y_train) // 5
     parts = split(rows, labels, (n_train - n_validation, n_validation, len(data.y_test)))
     x = parts["train"][0]
     return {name: ((own - x.mean(0)) / x.std(0), y) for name, (own, y) in parts.items()}
 
 
-def projected(data: dict[str, Any], n_components: int = 50) -> dict[str, Any]:
+def projected(data: Data, n_components: int = 50) -> Data:
     """Principal components of the training rows, each divided by its standard deviation."""
     rows = data["train"][0]
     mean = rows.mean(0)
@@ -196,9 +268,9 @@ def projected(data: dict[str, Any], n_components: int = 50) -> dict[str, Any]:
     return {name: ((x - mean) @ turn, y) for name, (x, y) in data.items()}
 
 
-def variant(name: str, seed: int = 0) -> dict[str, Any]:
+def variant(name: str, device: str, seed: int = 0) -> Data:
     """10000 / 2000 / 50000 rows of MNIST as it is, turned by any angle, or before a background of noise."""
-    data = pixels()
+    data = pixels(device)
     rows = torch.cat([x for x, _ in data.values()])
     labels = torch.cat([y for _, y in data.values()])
     generator = torch.Generator().manual_seed(seed)
@@ -225,7 +297,22 @@ def turned(rows: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts).reshape(-1, 784)
 
 
+@lru_cache(maxsize=1)
+def data_of(table: str, device: str) -> Data:
+    """The samples of a table of hybrid.json, by the first word of its name."""
+    name = table.partition(",")[0]
+    if name.startswith("CIFAR"):
+        return cifar(device)
+    plain = name.removesuffix(" (pca50)")
+    images = pixels(device) if plain == "MNIST" else variant(plain, device)
+    return images if plain == name else projected(images)
+
+
 # ---- the parameters of the authors' program --------------------------------------------------------------------------
+
+
+def inverse_softplus(values: torch.Tensor) -> torch.Tensor:
+    return values + torch.log(-torch.expm1(-values))
 
 
 @dataclass(frozen=True)
@@ -257,7 +344,7 @@ def plain(mixture: Mixture, rank: int, epsilon: float, of_precision: bool = Fals
     assert isinstance(mixture.covariance, FullCovariance)
     matrices = mixture.covariance.dense()
     if of_precision:
-        matrices, epsilon = precisions(safe_cholesky(matrices)[0]), 1e-6
+        matrices, epsilon = torch.cholesky_inverse(torch.linalg.cholesky(matrices)), 1e-6
     diagonals, columns = leading(matrices, rank, epsilon)
     return replace(mixture, covariance=PlainColumns(diagonals, columns, of_precision, epsilon))
 
@@ -265,23 +352,24 @@ def plain(mixture: Mixture, rank: int, epsilon: float, of_precision: bool = Fals
 # ---- fits ------------------------------------------------------------------------------------------------------------
 
 
-def generative(
-    data: dict[str, Any],
-    counts: Any,
-    kind: str,
-    rank: int,
-    prior: tuple[float, float],
-    seed: int,
-    **options: Any,
-) -> Mixture:
-    """EM, with classes equally probable as in the paper; the prior has a strength and a variance of all features."""
+def limit_of(rows: torch.Tensor) -> int:
+    return 8 * 2**30 if rows.device.type == "cuda" else 2**28
+
+
+def counts_of(k: Any, quick: bool) -> Any:
+    return (2,) * len(k) if quick else k
+
+
+def generative(data: Data, start: Start, seed: int, quick: bool = False, **options: Any) -> Mixture:
+    """EM, with classes equally probable as in the paper."""
     x, y = data["train"]
-    variances = torch.full((x.shape[1],), prior[1], dtype=torch.float64, device=x.device)
+    assert start.prior is not None
+    variances = torch.full((x.shape[1],), start.prior[1], dtype=torch.float64, device=x.device)
     model = MixtureClassifier(
-        dict(enumerate(RUN.counts(counts))),
-        covariance_type=kind,
-        rank=rank,
-        prior=Conjugate(prior[0], variances),
+        dict(enumerate(counts_of(start.k, quick))),
+        covariance_type=start.em,
+        rank=start.rank,
+        prior=Conjugate(start.prior[0], variances),
         class_prior="uniform",
         random_state=seed,
         memory_limit="8 GB" if x.device.type == "cuda" else None,
@@ -292,142 +380,16 @@ def generative(
         return model.fit(x, y).mixture_
 
 
-def error(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """In per cent."""
-    source = TensorSource(part[0])
-    limit = 8 * 2**30 if part[0].device.type == "cuda" else 2**28
-    with torch.no_grad():
-        predicted = map_rows(
-            mixture, source, lambda a: class_log_joint(a, mixture.class_sizes).argmax(0).double(), limit
-        )
-    return 100 * float((predicted.long() != part[1]).double().mean())
-
-
-def hybrid(
-    data: dict[str, Any],
-    start: Mixture,
-    settings: Settings,
-    tradeoff: float,
-    seed: int,
-    epochs: int | None = None,
-    test: bool = True,
-) -> tuple[Mixture, dict[str, Any]]:
-    """Adam from a start; the mixture of the epoch with the best validation error."""
-    x, y = data["train"]
-    epochs = RUN.epochs if RUN.quick else epochs or RUN.epochs
-    other = Conditional() if settings.margin is None else Margin(settings.margin)
-    own_units = x.shape[1] == 784 or isinstance(start.covariance, PlainColumns)  # pixels have the same units
-    floor = start.covariance.smallest if isinstance(start.covariance, PlainColumns) else settings.epsilon
-    solver = Gradient(
-        optimiser="adam",
-        learning_rate=settings.step,
-        decay_epochs=epochs if settings.decay else None,
-        averaging=settings.averaging,
-        units=Units(x.mean(0), torch.ones_like(x[0])) if own_units else None,
-        floor=floor if own_units else None,
-    )
-    source = TensorSource(x, y)
-    began = time.perf_counter()
-    problem = Problem(source, Hybrid(tradeoff, other), locate(source), torch.zeros_like(x[0]), seed=seed)
-    score = classification_score(TensorSource(*data["validation"]), True, DEFAULT_MEMORY_LIMIT)
-    result = run(solver, problem, start, epochs, 0.0, held_out=EarlyStopping(score, patience=10**6))
-    seconds = time.perf_counter() - began
-    best, scores = result.mixture, dict(result.scores)
-    tested = {}
-    if test:
-        final = solver.result(result.state)
-        tested = {"test": error(best, data["test"]), "last_test": error(final, data["test"])}
-    return best, {
-        "tradeoff": tradeoff,
-        "validation": -100 * scores[result.best_iteration][0],
-        **tested,
-        "epoch": result.best_iteration,
-        "seconds": seconds,
-        "curve": [round(-100 * score[0], 3) for score in scores.values()],
-    }
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------
-
-
-def known() -> dict[str, Any]:
-    return json.loads(RUN.file.read_text()) if RUN.file.exists() else {}
-
-
-def keep(table: str, row: str, seed: int, record: dict[str, Any]) -> None:
-    """Add one run, with where it was made."""
-    results = known()
-    record = {**record, "device": torch.cuda.get_device_name() if RUN.device == "cuda" else platform.machine()}
-    results.setdefault(table, {}).setdefault(row, {})[str(seed)] = record
-    results["versions"] = {
-        "mixtura": mixtura.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    RUN.folder.mkdir(exist_ok=True, parents=True)
-    unfinished = RUN.file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(RUN.file)  # at once: other processes read it
-    shown = {k: v for k, v in record.items() if k not in ("curve", "device")}
-    print(f"{table} {row} seed {seed}: {shown}", flush=True)
-
-
-def missing_run(table: str, row: str, seed: Any) -> bool:
-    """Whether neither the file of this process nor, if that is a part, the committed results have a run."""
-    files = [RUN.file, FOLDER / RUN.file.name.replace(RUN.part, "")] if RUN.part else [RUN.file]
-    records = [json.loads(file.read_text()) for file in files if file.exists()]
-    return all(str(seed) not in record.get(table, {}).get(row, {}) for record in records)
-
-
-def of_table(
-    table: str,
-    data: dict[str, Any],
-    settings: dict[str, Settings],
-    kinds: tuple[str, str],
-    prior: tuple[float, float] | None,
-    rows: tuple[str, ...],
-    epochs: int | None = None,
-) -> None:
-    """LL, and hybrids and discriminative fits from it, for several seeds.
-
-    `kinds` are the structures of the hybrids and of EM. Without a prior epsilon is added to the variances in EM.
-    """
-    kind, start_kind = kinds
-    for seed in RUN.seeds:
-        for which, own in settings.items():
-            names = {"margin": ("LL", "LL+LM", "LM"), "conditional": ("LL (CLL)", "LL+CLL", "CLL")}[which]
-            wanted = [n for n in names if n in rows and missing_run(table, n, seed)]
-            if not wanted:
-                continue
-            began = time.perf_counter()
-            if prior is None:
-                fitted = generative_pixels(data, own, seed, start_kind)
-            else:
-                fitted = generative(data, own.k, start_kind, own.rank, prior, seed)
-            seconds = time.perf_counter() - began
-            if names[0] in wanted:
-                record = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
-                keep(table, names[0], seed, {**record, "seconds": seconds})
-            start = fitted
-            if kind.startswith("plain"):
-                start = plain(fitted, own.rank, own.epsilon, kind == "plain precision")
-            elif kind != start_kind:
-                start = replace(fitted, covariance=COVARIANCES[kind](own.rank).converted(fitted.covariance))  # pyright: ignore
-            for name, tradeoff in ((names[1], own.tradeoff), (names[2], 0.0)):
-                if name in wanted:
-                    keep(table, name, seed, hybrid(data, start, own, tradeoff, seed, epochs)[1])
-
-
-def generative_pixels(data: dict[str, Any], own: Settings, seed: int, kind: str = "low_rank") -> Mixture:
+def generative_by_class(data: Data, start: Start, seed: int, quick: bool = False) -> Mixture:
     """EM digit by digit with epsilon added to every variance, as in the paper, which has full covariances."""
     x, y = data["train"]
     parts = []
-    for c, n_components in enumerate(RUN.counts(own.k)):
+    for c, n_components in enumerate(counts_of(start.k, quick)):
         model = GaussianMixture(
             n_components,
-            covariance_type=kind,
-            rank=own.rank,
-            reg_covar=own.epsilon,
+            covariance_type=start.em,
+            rank=start.rank,
+            reg_covar=start.epsilon,
             max_iter=60,
             tol=1e-1 if x.shape[1] == 784 else 1e-3,
             random_state=seed,
@@ -453,209 +415,151 @@ def joined(parts: list[Mixture]) -> Mixture:
     return Mixture(log_weights - float(np.log(len(parts))), torch.cat([p.means for p in parts]), covariance, class_of)
 
 
-def grid() -> None:
-    """Components and prior of the generative model of pca50, by the validation rows alone."""
-    data = projected(pixels())
-    for k in (PCA50["margin"].k, (15,) * 10, (20,) * 10, (30,) * 10):
-        for prior in ((50.0, 0.3), (100.0, 0.2), (100.0, 0.3), (200.0, 0.2)):
-            fitted = generative(data, k, "full", 1, prior, 0)
-            name = "published" if len(set(k)) > 1 else f"{k[0]} each"
-            row = f"{name}, prior {prior[0]:g} x {prior[1]:g}"
-            keep("grid", row, 0, {"validation": error(fitted, data["validation"])})
+def fitted(data: Data, start: Start, seed: int, quick: bool = False) -> Mixture:
+    """The mixture that EM fits, or the average of those from several starts."""
+    fit = generative_by_class if start.prior is None else generative
+    if start.n_averaged == 1:
+        return fit(data, start, seed, quick)
+    fits = [fit(data, start, 1000 * (seed + 1) + number, quick) for number in range(start.n_averaged)]
+    classes = [[one.select(part) for part in one.class_slices] for one in fits]
+    return joined([joined(list(parts)) for parts in zip(*classes, strict=True)])
 
 
-def generative_rows() -> None:
-    """The generative rows of pca50 with the components and the prior that the grids prefer."""
-    data, row = projected(pixels()), "LL, components by validation"
-    preferred = {
-        "MNIST (pca50)": ((15,) * 10, "full", (50.0, 0.3)),
-        "MNIST (pca50), diagonal": ((100,) * 10, "diag", (1.0, 0.5)),
-    }
-    for table, (k, kind, prior) in preferred.items():
-        for seed in RUN.seeds:
-            if missing_run(table, row, seed):
-                fitted = generative(data, k, kind, 1, prior, seed)
-                record = {"validation": error(fitted, data["validation"]), "test": error(fitted, data["test"])}
-                keep(table, row, seed, record)
+def restructured(mixture: Mixture, start: Start) -> Mixture:
+    """A fitted start in the structure of the hybrid."""
+    if start.structure == start.em:
+        return mixture
+    if start.structure.startswith("plain"):
+        return plain(mixture, start.rank, start.epsilon, start.structure == "plain precision")
+    if start.structure == "low_rank":
+        assert isinstance(mixture.covariance, FullCovariance)
+        return replace(mixture, covariance=without_ridge(mixture.covariance, start.rank, start.epsilon))
+    structure: Any = COVARIANCES[start.structure](start.rank)
+    return replace(mixture, covariance=structure.converted(mixture.covariance))
 
 
-def diagonal_grid() -> None:
-    """Components and prior of the generative diagonal model, by the validation rows alone."""
-    data = projected(pixels())
-    for k in (DIAGONAL["margin"].k, (100,) * 10):
-        for prior in ((1.0, 0.1), (3.0, 0.3), (1.0, 0.5)):
-            fitted = generative(data, k, "diag", 1, prior, 0)
-            name = "published" if len(set(k)) > 1 else f"{k[0]} each"
-            row = f"{name}, prior {prior[0]:g} x {prior[1]:g}"
-            keep("grid, diagonal", row, 0, {"validation": error(fitted, data["validation"])})
+def without_ridge(covariance: FullCovariance, rank: int, epsilon: float) -> LowRankCovariance:
+    """Leading directions of the covariances less epsilon I; the diagonal that is left has at least epsilon."""
+    identity = torch.eye(covariance.dense().shape[1], dtype=covariance.dense().dtype, device=covariance.dense().device)
+    less = covariance.dense() - epsilon * identity
+    values, vectors = torch.linalg.eigh(less)
+    columns = vectors[:, :, -rank:] * values[:, -rank:].clamp_min(0).sqrt().unsqueeze(1)
+    diagonals = (less.diagonal(dim1=1, dim2=2) - columns.square().sum(2)).clamp_min(0) + epsilon * (1 + 1e-6)
+    return LowRankCovariance(diagonals, columns)
 
 
-def pca50() -> None:
-    data = projected(pixels())
-    table = "MNIST (pca50)" if RUN.device == "cuda" else ON_CPU
-    of_table(table, data, PCA50, ("low_rank_precision", "full"), PRIORS["pca50"], RUN.rows)
+def error(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """In per cent."""
+    predicted = score_classes(mixture, part[0], limit_of(part[0])).argmax(1)
+    return 100 * float((predicted != part[1]).double().mean())
 
 
-def diagonal() -> None:
-    data = projected(pixels())
-    of_table("MNIST (pca50), diagonal", data, DIAGONAL, ("diag", "diag"), PRIORS["diagonal"], RUN.rows)
+def errors(mixture: Mixture, data: Data) -> dict[str, float]:
+    return {name: error(mixture, data[name]) for name in PARTS[1:]}
 
 
-def pixel_rows() -> None:
-    of_table("MNIST", pixels(), PIXELS, ("low_rank", "low_rank"), None, RUN.rows)
+def validation_score(x: torch.Tensor, y: torch.Tensor) -> Callable[[Mixture], tuple[float, float]]:
+    """Accuracy - 1 and, where that is equal, the mean log posterior of the labels."""
+
+    def score(mixture: Mixture) -> tuple[float, float]:
+        scores = score_classes(mixture, x)
+        own = scores.gather(1, y.unsqueeze(1))[:, 0] - scores.logsumexp(1)
+        return float((scores.argmax(1) == y).double().mean()) - 1.0, float(own.clamp_min(-1e6).mean())
+
+    return score
 
 
-def variants() -> None:
-    """Table 1 on 10000 rows of MNIST as it is, turned, and before noise; 500 epochs in the paper."""
-    for name in VARIANTS:
-        data, table, prior = projected(variant(name)), f"{name} (pca50)", PRIORS["pca50"]
-        # The trade-off of LL+LM, 0.009, is all but discriminative.
-        of_table(table, data, BASIC, ("low_rank_precision", "full"), prior, RUN.rows, VARIANT_EPOCHS)
-        of_table(table, data, BASIC_CONDITIONAL, ("plain", "full"), None, RUN.rows)
-
-
-def diagonal_variants() -> None:
-    for name in VARIANTS:
-        of_table(
-            f"{name} (pca50), diagonal", projected(variant(name)), BASIC_DIAGONAL, ("diag", "diag"), None, RUN.rows
-        )
-
-
-def pixel_variants() -> None:
-    """Variants of 784 pixels."""
-    for name in VARIANTS:
-        data = variant(name)
-        of_table(name, data, BASIC_PIXELS, ("low_rank", "low_rank"), None, RUN.rows)
-        of_table(f"{name}, diagonal", data, BASIC_PIXELS_DIAGONAL, ("diag", "diag"), None, RUN.rows)
-
-
-def diagonal_pixels() -> None:
-    of_table("MNIST, diagonal", pixels(), PIXELS_DIAGONAL, ("diag", "diag"), None, RUN.rows)
-
-
-def authors() -> None:
-    """Published settings of MNIST (pca50) with the start and the parameters of the authors' program."""
-    data = projected(pixels())
-    own = {"margin": replace(PCA50["margin"], epsilon=1e-3), "conditional": replace(PCA50["conditional"], epsilon=0.1)}
-    of_table(AUTHORS, data, own, ("plain precision", "full"), None, RUN.rows)
-
-
-# ---- missing values: figure 3a ---------------------------------------------------------------------------------------
-
-
-def holes(rows: torch.Tensor, share: float, seed: int = 0) -> torch.Tensor:
-    """The same number of values removed at random from every row."""
-    generator = torch.Generator().manual_seed(seed)
-    keys = torch.rand(rows.shape, generator=generator).to(rows.device)
-    n_missing = round(share * rows.shape[1])
-    gone = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, keys.argsort(1)[:, :n_missing], True)
-    return torch.where(gone, torch.nan, rows)
-
-
-def nearest_filled(rows: torch.Tensor, known_rows: torch.Tensor, n_neighbours: int = 5) -> torch.Tensor:
-    """Missing values from the nearest training rows by the observed values."""
-    observed = (~rows.isnan()).to(rows.dtype)
-    filled = torch.nan_to_num(rows)
-    out = []
-    for part, seen in zip(filled.split(2000), observed.split(2000), strict=True):
-        distances = seen @ known_rows.square().T - 2 * part @ known_rows.T
-        nearest = distances.topk(n_neighbours, dim=1, largest=False).indices
-        out.append(torch.where(seen > 0, part, known_rows[nearest].mean(1)))
-    return torch.cat(out)
-
-
-def missing() -> None:
-    """The pixel rows of table 1, and their models with 0 to 90 % of the values removed; imputations for comparison."""
-    data, own = pixels(), PIXELS["margin"]
-    began = time.perf_counter()
-    models = {"1": generative_pixels(data, own, 0)}
-    start, seconds = models["1"], time.perf_counter() - began
-    record = {"validation": error(start, data["validation"]), "test": error(start, data["test"]), "seconds": seconds}
-    keep("MNIST", "LL", 0, record)
-    for row, tradeoff in (("LL+LM", own.tradeoff), ("LM", 0.0), ("LL+LM, tradeoff 0.5", 0.5)):
-        models[f"{tradeoff:g}"], record = hybrid(data, start, own, tradeoff, 0)
-        keep("MNIST", row, 0, record)
-        removed(data, models)
-    filled(data, models["0"])
-
-
-SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-
-def removed(data: dict[str, Any], models: dict[str, Mixture]) -> None:
-    """Errors by exact marginalisation."""
-    x, y = data["test"]
-    for name, model in models.items():
-        for share in SHARES:
-            if missing_run("missing", f"tradeoff {name}", round(100 * share)):
-                rows = (holes(x, share), y)
-                keep("missing", f"tradeoff {name}", round(100 * share), {"test": error(model, rows)})
-
-
-def filled(data: dict[str, Any], model: Mixture) -> None:
-    """Errors of the discriminative model after imputation."""
-    x, y = data["test"]
-    means = data["train"][0].mean(0)
-    for share in SHARES:
-        rows = holes(x, share)
-        near = nearest_filled(rows, data["train"][0])
-        for name, whole in (("mean", torch.where(rows.isnan(), means, rows)), ("nearest rows", near)):
-            row = f"cells from {name}, tradeoff 0"
-            keep("missing", row, round(100 * share), {"test": error(model, (whole, y))})
-
-
-def boosting() -> None:
-    """The further curve of figure 3a: gradient boosting with missing values in training, too."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    data = {name: (x.cpu(), y.cpu()) for name, (x, y) in pixels().items()}
-    x, y = data["train"][0][:20_000], data["train"][1][:20_000]
-    shown = torch.cat(
-        [holes(part, share, 1) for part, share in zip(x.split(4000), (0.0, 0.2, 0.4, 0.6, 0.8), strict=True)]
+def hybrid(
+    data: Data, start: Mixture, own: Settings, seed: int, epochs: int = EPOCHS, test: bool = True
+) -> tuple[Mixture, dict[str, Any]]:
+    """Adam from a start; the mixture of the epoch with the best validation error."""
+    x, y = data["train"]
+    other = Conditional() if own.margin is None else Margin(own.margin)
+    own_units = x.shape[1] == 784 or isinstance(start.covariance, PlainColumns)  # pixels have the same units
+    floor = start.covariance.smallest if isinstance(start.covariance, PlainColumns) else own.epsilon
+    solver = Gradient(
+        optimiser="adam",
+        learning_rate=own.step,
+        decay_epochs=epochs if own.decay else None,
+        averaging=own.averaging,
+        units=Units(x.mean(0), torch.ones_like(x[0])) if own_units else None,
+        floor=floor if own_units else None,
     )
-    model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(shown.numpy(), y.numpy())
-    for share in SHARES:
-        rows = holes(data["test"][0], share)
-        wrong = (model.predict(rows.numpy()) != data["test"][1].numpy()).mean()
-        keep("missing", "gradient boosting", round(100 * share), {"test": 100 * float(wrong)})
+    began = time.perf_counter()
+    problem = Problem.from_samples(x, y, Hybrid(own.tradeoff, other), seed=seed)
+    judge = EarlyStopping(validation_score(*data["validation"]), patience=10**6)
+    result = run(solver, problem, start, epochs, 0.0, held_out=judge)
+    seconds, scores = time.perf_counter() - began, dict(result.scores)
+    final = solver.result(result.state)
+    tested = {"test": error(result.mixture, data["test"]), "last_test": error(final, data["test"])} if test else {}
+    return result.mixture, {
+        "tradeoff": own.tradeoff,
+        "validation": -100 * scores[result.best_iteration][0],
+        **tested,
+        "epoch": result.best_iteration,
+        "seconds": seconds,
+        "curve": [round(-100 * score[0], 3) for score in scores.values()],
+    }
 
 
-# ---- stages ---------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def pixel_margin() -> None:
-    """Pure large margin on pixels with other steps and margins than the hybrid's; the validation rows choose."""
-    data, own = pixels(), PIXELS["margin"]
-    start = generative_pixels(data, own, 0)
-    for step, margin in ((2e-4, 100.0), (2e-4, 30.0)):
-        settings = replace(own, step=step, margin=margin)
-        keep("MNIST", f"LM, step {step:g}, margin {margin:g}", 0, hybrid(data, start, settings, 0.0, 0)[1])
+def known(options: Options) -> dict[str, Any]:
+    file = options.out / "hybrid.json"
+    return json.loads(file.read_text()) if file.exists() else {}
 
 
-STAGES = {
-    "pixel_margin": pixel_margin,
-    "generative": generative_rows,
-    "diagonal_grid": diagonal_grid,
-    "grid": grid,
-    "pca50": pca50,
-    "diagonal": diagonal,
-    "pixels": pixel_rows,
-    "variants": variants,
-    "diagonal_variants": diagonal_variants,
-    "pixel_variants": pixel_variants,
-    "diagonal_pixels": diagonal_pixels,
-    "authors": authors,
-    "missing": missing,
-    "boosting": boosting,
-}
+def keep(options: Options, table: str, row: str, seed: Any, record: dict[str, Any]) -> None:
+    """Add one run, with where it was made."""
+    results = known(options)
+    device = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
+    results.setdefault(table, {}).setdefault(row, {})[str(seed)] = {**record, "device": device}
+    results["versions"] = {
+        "mixtura": mixtura.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    unfinished = options.out / "hybrid.unfinished"
+    unfinished.write_text(json.dumps(results, indent=1) + "\n")
+    unfinished.replace(options.out / "hybrid.json")
+    shown = {k: v for k, v in record.items() if k != "curve"}
+    print(f"{table} {row} seed {seed}: {shown}", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("stages", nargs="+", choices=list(STAGES))
-    for stage in read_arguments(parser).stages:
-        STAGES[stage]()
+def is_missing(options: Options, table: str, row: str, seed: Any) -> bool:
+    return str(seed) not in known(options).get(table, {}).get(row, {})
 
 
-if __name__ == "__main__":
-    main()
+@lru_cache(maxsize=1)
+def start_of(table: str, start: Start, seed: int, options: Options) -> tuple[Mixture, float]:
+    """A fitted start, which the rows of a table share, and its seconds."""
+    began = time.perf_counter()
+    return fitted(data_of(table, options.device), start, seed, options.quick), time.perf_counter() - began
+
+
+def compute_cell(table: str, row: str, seed: int, options: Options) -> dict[str, Any]:
+    """One run of a cell."""
+    cell = CELLS[table, row]
+    data = data_of(table, options.device)
+    mixture, seconds = start_of(table, cell.start, seed, options)
+    if cell.settings is None:
+        return {**errors(mixture, data), "seconds": seconds}
+    epochs = 1 if options.quick else cell.epochs
+    return hybrid(data, restructured(mixture, cell.start), cell.settings, seed, epochs)[1]
+
+
+def compute(options: Options) -> None:
+    """The cells of the table that are missing, or the one that `--cell` names."""
+    for (table, row), seed in wanted(options):
+        if is_missing(options, table, row, seed):
+            keep(options, table, row, seed, compute_cell(table, row, seed, options))
+
+
+def wanted(options: Options) -> Iterator[tuple[tuple[str, str], int]]:
+    """Cells and seeds; the rows that share a start follow each other."""
+    cells = options.named({f"{table}, {row}": (table, row) for table, row in CELLS})
+    keys = [("MNIST (pca50)", row) for row in PUBLISHED["MNIST (pca50)"]] if options.quick else cells.values()
+    for key in cells.values() if options.cell else keys:
+        for seed in (CELLS[key].seeds or range(N_SEEDS))[: options.n_seeds(N_SEEDS)]:
+            yield key, seed

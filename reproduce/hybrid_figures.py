@@ -9,23 +9,20 @@ generative model with diagonal covariances. Figure 3c: time to classify one samp
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
 
-from mixtura.covariances import COVARIANCES, FullCovariance, LowRankCovariance
-from mixtura.engine.sources import TensorSource, locate
+from mixtura.covariances import FullCovariance, LowRankCovariance
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
-from mixtura.solvers import Gradient, Problem, run
+from mixtura.solvers import Gradient, Problem, run, score_classes
 from reproduce import hybrid as base
-from reproduce.hybrid_search import class_log_joints
 from reproduce.options import Options
 
 FILE = "hybrid_figures.json"
@@ -35,6 +32,7 @@ SAMPLED = (0.0, 0.01, 0.1, 1.0)  # trade-offs of figure 2
 N_JUDGED = 10_000  # training samples on which figure 1 is computed
 RANKS = (5, 25)
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+ROBUSTNESS_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of figure 3a
 N_COVARIANCES, N_PIXELS = 170, 784  # of figure 3c
 FULL_PART = 10  # full covariances are timed with so many times fewer components, for their memory
 
@@ -50,7 +48,7 @@ def turn_of(pixels: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 def judged(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
     """Mean log-likelihood log p(x, c), mean margin cut at the required one, and error in per cent."""
     x, y = part[0][:N_JUDGED], part[1][:N_JUDGED]
-    scores = class_log_joints(mixture, x)
+    scores = score_classes(mixture, x)
     own = scores.gather(1, y.unsqueeze(1))[:, 0]
     best_other = scores.scatter(1, y.unsqueeze(1), -torch.inf).amax(1)
     margins = (own - best_other).clamp_max(MARGIN)
@@ -65,8 +63,7 @@ def trained(data: dict[str, Any], start: Mixture, tradeoff: float, epochs: int) 
     """The model of the last epoch."""
     x, y = data["train"]
     solver = Gradient(optimiser="adam", learning_rate=base.PCA50["margin"].step)
-    source = TensorSource(x, y)
-    problem = Problem(source, Hybrid(tradeoff, Margin(MARGIN)), locate(source), torch.zeros_like(x[0]), seed=0)
+    problem = Problem.from_samples(x, y, Hybrid(tradeoff, Margin(MARGIN)))
     return run(solver, problem, start, epochs, 0.0).mixture
 
 
@@ -81,16 +78,14 @@ def samples_of(mixture: Mixture, n: int = 4) -> torch.Tensor:
     return torch.stack(drawn)
 
 
-def one_and_two(results: dict[str, Any], folder: Path, epochs: int, quick: bool) -> None:
+def one_and_two(results: dict[str, Any], options: Options) -> None:
     """Figure 1, and the samples of figure 2 as images of 8 bits."""
-    pixels = base.pixels()
+    pixels = base.pixels(options.device)
     data, (mean, back) = base.projected(pixels), turn_of(pixels)
-    own = base.PCA50["margin"]
-    start = base.generative(data, own.k, "full", own.rank, base.PRIORS["pca50"], 0)
-    low_rank: Any = COVARIANCES["low_rank_precision"](own.rank)
-    start = replace(start, covariance=low_rank.converted(start.covariance))
+    cell, epochs = base.PUBLISHED["MNIST (pca50)"]["LL+LM"], 1 if options.quick else base.EPOCHS
+    start = base.restructured(base.fitted(data, cell.start, 0, options.quick), cell.start)
     pictures = {}
-    for tradeoff in TRADEOFFS[:2] if quick else TRADEOFFS:
+    for tradeoff in TRADEOFFS[:2] if options.quick else TRADEOFFS:
         began = time.perf_counter()
         mixture = trained(data, start, tradeoff, epochs)
         record = {name: judged(mixture, data[name]) for name in ("train", "test")}
@@ -98,13 +93,13 @@ def one_and_two(results: dict[str, Any], folder: Path, epochs: int, quick: bool)
             **record, "epochs": epochs, "seconds": time.perf_counter() - began,
         }  # fmt: skip
         print(tradeoff, record, flush=True)
-        write(results, folder)
+        write(results, options.out)
         if tradeoff in SAMPLED:
             pictures[f"trade-off {tradeoff:g}"] = samples_of(mixture)
-    diagonal = base.generative(data, base.DIAGONAL["margin"].k, "diag", 1, base.PRIORS["diagonal"], 0)
+    diagonal = base.fitted(data, base.PUBLISHED["MNIST (pca50), diagonal"]["LL"].start, 0, options.quick)
     pictures["diagonal, trade-off 1"] = samples_of(diagonal)
     images = {name: (mean + rows.reshape(-1, 50) @ back).reshape(10, -1, 28, 28) for name, rows in pictures.items()}
-    draw_samples({name: rows.clamp(0, 1).cpu().numpy() for name, rows in images.items()}, folder)
+    draw_samples({name: rows.clamp(0, 1).cpu().numpy() for name, rows in images.items()}, options.out)
 
 
 def three_c(results: dict[str, Any], folder: Path, quick: bool) -> None:
@@ -129,9 +124,9 @@ def three_c(results: dict[str, Any], folder: Path, quick: bool) -> None:
         for share in SHARES:
             times = []
             for seed in range(3 if name == "full" or quick else 10):
-                row = base.holes(normal(1, size), share, seed)
+                row = holes(normal(1, size), share, seed)
                 began = time.process_time()
-                class_log_joints(mixture, row)
+                score_classes(mixture, row)
                 times.append(1000 * factor * (time.process_time() - began))
             known.setdefault(name, {})[f"{100 * share:g}"] = float(np.median(times))
         print(name, known[name], flush=True)
@@ -149,17 +144,75 @@ def write(results: dict[str, Any], folder: Path) -> None:
     (folder / FILE).write_text(json.dumps(results, indent=1) + "\n")
 
 
-def compute(options: Options, epochs: int = 100, figures: Sequence[str] = ("1", "3c")) -> None:
+def holes(rows: torch.Tensor, share: float, seed: int = 0) -> torch.Tensor:
+    """The same number of values removed at random from every row."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.rand(rows.shape, generator=generator).to(rows.device)
+    n_missing = round(share * rows.shape[1])
+    gone = torch.zeros_like(rows, dtype=torch.bool).scatter_(1, keys.argsort(1)[:, :n_missing], True)
+    return torch.where(gone, torch.nan, rows)
+
+
+def nearest_filled(rows: torch.Tensor, known_rows: torch.Tensor, n_neighbours: int = 5) -> torch.Tensor:
+    """Missing values from the nearest training rows by the observed values."""
+    observed = (~rows.isnan()).to(rows.dtype)
+    filled = torch.nan_to_num(rows)
+    out = []
+    for part, seen in zip(filled.split(2000), observed.split(2000), strict=True):
+        distances = seen @ known_rows.square().T - 2 * part @ known_rows.T
+        nearest = distances.topk(n_neighbours, dim=1, largest=False).indices
+        out.append(torch.where(seen > 0, part, known_rows[nearest].mean(1)))
+    return torch.cat(out)
+
+
+def missing_values(options: Options) -> None:
+    """Figure 3a: the pixel rows of table 1 with 0 to 90 % of the values removed; imputations for comparison."""
+    data, cell = base.data_of("MNIST", options.device), base.PUBLISHED["MNIST"]["LL+LM"]
+    assert cell.settings is not None
+    models = {"1": base.start_of("MNIST", cell.start, 0, options)[0]}
+    for tradeoff in (cell.settings.tradeoff, 0.0, 0.5):
+        own, epochs = replace(cell.settings, tradeoff=tradeoff), 1 if options.quick else base.EPOCHS
+        models[f"{tradeoff:g}"] = base.hybrid(data, models["1"], own, 0, epochs, test=False)[0]
+    x, y = data["test"]
+    means = data["train"][0].mean(0)
+    for share in ROBUSTNESS_SHARES:
+        rows, per_cent = holes(x, share), round(100 * share)
+        figures = {f"tradeoff {name}": base.error(model, (rows, y)) for name, model in models.items()}
+        filled = {
+            "mean": torch.where(rows.isnan(), means, rows),
+            "nearest rows": nearest_filled(rows, data["train"][0]),
+        }
+        for name, whole in filled.items():
+            figures[f"cells from {name}, tradeoff 0"] = base.error(models["0"], (whole, y))
+        for row, test_error in figures.items():
+            base.keep(options, "missing", row, per_cent, {"test": test_error})
+    if not options.quick:
+        boosting(options)
+    draw_missing(base.known(options), options.out)
+
+
+def boosting(options: Options) -> None:
+    """The further curve of figure 3a: gradient boosting with missing values in training, too."""
+    data = {name: (x.cpu(), y.cpu()) for name, (x, y) in base.pixels("cpu").items()}
+    x, y = data["train"][0][:20_000], data["train"][1][:20_000]
+    shown = torch.cat(
+        [holes(part, share, 1) for part, share in zip(x.split(4000), (0.0, 0.2, 0.4, 0.6, 0.8), strict=True)]
+    )
+    model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(shown.numpy(), y.numpy())
+    for share in ROBUSTNESS_SHARES:
+        wrong = model.predict(holes(data["test"][0], share).numpy()) != data["test"][1].numpy()
+        base.keep(options, "missing", "gradient boosting", round(100 * share), {"test": 100 * float(wrong.mean())})
+
+
+def compute(options: Options) -> None:
     """Compute the figures that are missing; figure 2 comes with figure 1."""
-    base.configure(options)
     path = options.out / FILE
     results = json.loads(path.read_text()) if path.exists() else {}
-    if "3c" in figures:
-        with torch.no_grad():
-            three_c(results, options.out, options.quick)
-        draw_times(results, options.out)
-    if "1" in figures and "figure 1" not in results:
-        one_and_two(results, options.out, 1 if options.quick else epochs, options.quick)
+    with torch.no_grad():
+        three_c(results, options.out, options.quick)
+    draw_times(results, options.out)
+    if "figure 1" not in results:
+        one_and_two(results, options)
         draw_tradeoffs(results, options.out)
 
 
@@ -195,6 +248,25 @@ def draw_tradeoffs(results: dict[str, Any], folder: Path) -> None:
         axis.grid(alpha=0.3)
     axes[2].legend(frameon=False)
     figure.savefig(folder / "hybrid_tradeoffs.png", dpi=90)
+    plt.close(figure)
+
+
+def draw_missing(results: dict[str, Any], folder: Path) -> None:
+    """Figure 3a."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
+    for row, runs in results.get("missing", {}).items():
+        shares = sorted(int(share) for share in runs)
+        style = "-" if row.startswith("tradeoff") else "--"
+        axis.plot(shares, [runs[str(s)]["test"] for s in shares], style, marker=".", label=row)
+    axis.set(
+        yscale="log", xlabel="values removed from test samples, %", ylabel="test error, %", title="MNIST, 784 pixels"
+    )
+    axis.set_yticks([2, 5, 10, 20, 50, 90], ["2", "5", "10", "20", "50", "90"])
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, fontsize=8)
+    figure.savefig(folder / "hybrid_missing.png", dpi=90)
     plt.close(figure)
 
 
@@ -282,7 +354,3 @@ def time_lines(times: dict[str, dict[str, float]]) -> list[str]:
         "![The same as curves](hybrid_times.png)",
         "",
     ]
-
-
-if __name__ == "__main__":
-    compute(Options(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:] or ("1", "3c"))

@@ -1,25 +1,17 @@
-"""The page of RPTP18 from hybrid.json, and python -m reproduce.hybrid_tables FILE ...: add files to hybrid.json."""
+"""The page of RPTP18 from hybrid.json."""
 
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-matplotlib.use("agg")
-from matplotlib import pyplot as plt
-
 from reproduce.comparison import HYBRID_ROWS, published
-from reproduce.hybrid_search import known, ranked
-from reproduce.stamps import RESULTS, add_stamp, stamps_of, write_json
+from reproduce.hybrid import OF_AVERAGE, ON_CPU
 
-AVERAGED = "LL, average of 5 starts"
-ON_CPU = "MNIST (pca50), on a CPU"
 COLUMNS = ("LL", "LL+LM", "LL+CLL", "LM", "CLL")
 
 
@@ -38,20 +30,6 @@ PAPER_FEW_ROWS = published()["RPTP18 table 2"]["rows"]
 PAPER_FEW = [int(n_labels) for n_labels in published()["RPTP18 table 2"]["columns"]]
 
 
-def merge(paths: list[Path], folder: Path = RESULTS) -> None:
-    """Add the files of processes that shared the work, all computed with the code as it is."""
-    from reproduce.registry import HYBRID
-
-    path, merged = folder / "hybrid.json", known(folder)
-    before = stamps_of(path)
-    for part in paths:
-        for table, rows in json.loads(part.read_text()).items():
-            for row, runs in rows.items() if table not in ("versions", "stamps") else ():
-                merged.setdefault(table, {}).setdefault(row, {}).update(runs)
-    write_json(path, merged)
-    add_stamp(path, before, HYBRID)
-
-
 def shown(runs: dict[str, Any] | None, key: str = "test") -> str:
     """Mean and standard error over seeds."""
     if not runs:
@@ -62,13 +40,13 @@ def shown(runs: dict[str, Any] | None, key: str = "test") -> str:
 
 
 def table_one(results: dict[str, Any]) -> list[str]:
-    """Published, ours with the published settings, and ours with settings by validation (reproduce.hybrid_search)."""
+    """Published, ours with the published settings, and ours with settings by validation (studies/hybrid_search.py)."""
     lines = ["| data | | " + " | ".join(COLUMNS) + " |", "|---|---|" + "---|" * len(COLUMNS)]
     for name, figures in PAPER.items():
         runs_of, searched = results.get(name, {}), dict(results.get(f"{name}, searched", {}))
         searched.setdefault("LL", runs_of.get("LL, sizes by validation"))
         lines.append(f"| {name} | paper | " + " | ".join(f"{v:.2f}" for v in figures) + " |")
-        averaged = {"LL": runs_of.get(AVERAGED)}
+        averaged = {"LL": runs_of.get(OF_AVERAGE)}
         ways = {"published settings": runs_of, "settings by validation": searched, "average of 5 starts": averaged}
         for title, rows in ways.items():
             if not any(rows.get(c) for c in COLUMNS):
@@ -89,48 +67,11 @@ def caveats(results: dict[str, Any]) -> list[str]:
         for run in own.values()
     ]
     untouched = sum(run.get("epoch") == 0 for run in runs)
-    trials = {
-        name: [len(own) for own in results.get(f"{name}, search", {}).values()]
-        for name in PAPER
-        if f"{name}, search" in results
-    }
-    uneven = ", ".join(f"{name}: {min(own)} to {max(own)}" for name, own in trials.items())
     return [
         f"{untouched} of {len(runs)} hybrid and discriminative runs ended at epoch 0: they are the EM start itself.",
-        f"Trials per row of a search: {uneven}.",
-        "Rows with few trials are at a disadvantage; the last column of the next table compares the rows of a data set",
-        "by as many trials as the row with the fewest has.",
         "LL of MNIST pixels has one candidate, so that nothing was chosen there. LL of CIFAR-10 has one seed and 5, 10",
         "or 20 components per class (diagonal: 20 or 50).",
     ]
-
-
-def first_trials(runs: dict[str, Any], count: int) -> float:
-    """The best validation error of the first trials by number, one seed each."""
-    single = {int(key): run["validation"] for key, run in runs.items() if "/" not in key}
-    return min(single[number] for number in sorted(single)[:count])
-
-
-def searches(results: dict[str, Any]) -> list[str]:
-    """The settings that the searches on validation rows selected."""
-    heads = ("data", "row", "trials", "start", "trade-off", "margin", "step", "schedule", "epochs", "validation",
-             "validation, equal trials")  # fmt: skip
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for name in PAPER:
-        own_rows = results.get(f"{name}, search", {})
-        fewest = min((sum("/" not in key for key in runs) for runs in own_rows.values()), default=0)
-        for row, runs in own_rows.items():
-            best = ranked(runs)[0][1]
-            own = best["settings"]
-            margin = "" if own["margin"] is None else f"{own['margin']:.3g}"
-            ways = ["cosine" if own["decay"] else "constant"]
-            ways += [f"average {own['averaging']:g}"] if own["averaging"] < 1 else []
-            cells = [name, row, str(len(runs)), best["start"], f"{own['tradeoff']:.2g}", margin, f"{own['step']:.2g}"]
-            seeds = f" ({best['seeds']})" if best["seeds"] > 1 else ""
-            cells += [", ".join(ways), str(best["epochs"]), f"{best['validation']:.2f}{seeds}"]
-            cells.append(f"{first_trials(runs, fewest):.2f} ({fewest})")
-            lines.append("| " + " | ".join(cells) + " |")
-    return lines
 
 
 def others(results: dict[str, Any]) -> list[str]:
@@ -138,11 +79,8 @@ def others(results: dict[str, Any]) -> list[str]:
     lines = ["| data | row | validation | test |", "|---|---|---|---|"]
     for name in (*PAPER, ON_CPU):
         for row, runs in results.get(name, {}).items():
-            if (row not in COLUMNS or name not in PAPER) and row not in ("LL, sizes by validation", AVERAGED):
+            if (row not in COLUMNS or name not in PAPER) and row not in ("LL, sizes by validation", OF_AVERAGE):
                 lines.append(f"| {name} | {row} | {shown(runs, 'validation')} | {shown(runs)} |")
-    for name in ("grid", "grid, diagonal"):
-        for row, runs in results.get(name, {}).items():
-            lines.append(f"| {name} | {row} | {shown(runs, 'validation')} | |")
     return lines
 
 
@@ -234,26 +172,16 @@ def missing(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def plot_missing(results: dict[str, Any], folder: Path) -> None:
-    figure, axis = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    for row, runs in results.get("missing", {}).items():
-        shares = sorted(int(share) for share in runs)
-        style = "-" if row.startswith("tradeoff") else "--"
-        axis.plot(shares, [runs[str(s)]["test"] for s in shares], style, marker=".", label=row)
-    axis.set(
-        yscale="log", xlabel="values removed from test samples, %", ylabel="test error, %", title="MNIST, 784 pixels"
-    )
-    axis.set_yticks([2, 5, 10, 20, 50, 90], ["2", "5", "10", "20", "50", "90"])
-    axis.grid(alpha=0.3)
-    axis.legend(frameon=False, fontsize=8)
-    figure.savefig(folder / "hybrid_missing.png", dpi=90)
-    plt.close(figure)
-
-
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON file, if it is there."""
     path = folder / "hybrid.json"
-    return {"hybrid.md": page(json.loads(path.read_text()))} if path.exists() else {}
+    if not path.exists():
+        return {}
+    results, spread = json.loads(path.read_text()), folder / "label_spreading.json"
+    if spread.exists():  # rows of ours (studies/label_spreading.py)
+        own = json.loads(spread.read_text())["few labels"]
+        results["few labels"] = {**own, **results.get("few labels", {})}
+    return {"hybrid.md": page(results)}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -275,21 +203,15 @@ def page(results: dict[str, Any]) -> str:
         "Published settings: steps, margins, trade-offs, ranks and components of the authors' program; LM and CLL take",
         "those of the hybrids with a trade-off of 0, as none of their own are published, and the drawn variants",
         f"those of Basic; epochs: {', '.join(map(str, epochs))} (the paper has 500 for variants).",
-        "Settings by validation: chosen by `reproduce.hybrid_search` on the validation rows, below; LL of pca50: sizes",
-        "and priors, digit by digit. Average of 5 starts: the mean of the densities that EM finds from five starts",
-        "(Ormoneit & Tresp 1995), a mixture again; averages of two or three are among the starts of the hybrids. They",
-        "were thought of when the test errors of LL with sizes by validation, and no others of these rows, were known.",
-        "Of pixels, ranks above 25 and values of epsilon other than 0.1 joined the search when a test error with those",
-        "(LM 1.67) had been seen, and comparisons of LM by the mean of three seeds when 1.63 had. An error is that of",
-        "the epoch with the best validation error.",
+        "Settings by validation: chosen by a search on the validation samples",
+        "([its page](../../studies/results/hybrid_search.md)); LL of pca50: sizes and priors, by digit. Average of",
+        "5 starts: the mean of the densities that EM finds from five starts (Ormoneit & Tresp 1995), a mixture.",
+        "Averages of two or three are the starts of most hybrids with settings by validation. An error is that of the",
+        "epoch with the best validation error.",
         "",
         *caveats(results),
         "",
-        "## Settings that the validation rows chose",
-        "",
-        *searches(results),
-        "",
-        "## Further rows, and settings compared on validation rows",
+        "## Further rows",
         "",
         *others(results),
         "",
@@ -301,7 +223,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         *wrapped(
             "SV and SSL are the methods of the paper, SSL with the published settings "
-            "(reproduce/few_labels_published.py); the other rows are ours. Rows with the paper's labeled samples have "
+            "(reproduce/few_labels.py); the other rows are ours. Rows with the paper's labeled samples have "
             "the samples, the start, the coordinates and the minibatches of the authors' program. Rows SV and SSL "
             "without these words are from an earlier version: other samples, triangular columns (below), and "
             "minibatches of 100 for SV, where the paper has 1 for 100 labels and 10 for 1000."
@@ -335,8 +257,3 @@ def page(results: dict[str, Any]) -> str:
         "Times on a GPU and on a CPU are in [benchmarks/results/hybrid.md](../../benchmarks/results/hybrid.md).",
     ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    merge([Path(name) for name in sys.argv[1:]])
-    plot_missing(json.loads((RESULTS / "hybrid.json").read_text()), RESULTS)

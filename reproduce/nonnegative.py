@@ -1,4 +1,4 @@
-"""Tables of Liu, Zheng & Zheng (2006) beside ours: python -m reproduce lzz06-table1, lzz06-table2, lzz06-speed.
+"""Tables of Liu, Zheng & Zheng (2006) beside ours: python -m reproduce lzz06-table1, lzz06-table2.
 
 Every setting is the paper's, a default of the library, or chosen by cross-validation on the training rows; test rows
 are used for accuracies only. Each line of a table is written as soon as it is done.
@@ -6,13 +6,11 @@ are used for accuracies only. Each line of a table is written as soon as it is d
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import json
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,22 +19,19 @@ import scipy
 import sklearn
 import torch
 from joblib import Parallel, delayed
+from sklearn.decomposition import NMF
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
 import mixtura
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
-from mixtura.estimators.nonnegative_pipeline import QuietNMF
 from reproduce.data import load
 from reproduce.options import Options
-from reproduce.stamps import add_stamp, stamps_of, write_json
+from reproduce.stamps import write_json
 from reproduce.sum_penalty import SumPenalised
 
-# What cross-validation chooses from, for each number of bases.
-CHOICES = {"shared": (True, False), "sparsity": (0.0, 0.3, 1.0, 3.0)}
 STARTS = range(5)
 FEW = range(3)
 HELD_OUT = "0 or 1 by held-out rows"
@@ -85,12 +80,14 @@ def cbcl() -> dict[str, np.ndarray]:
     return {"X": rows[train], "y": labels[train], "X_test": rows[test], "y_test": labels[test]}
 
 
-def coded(data: dict[str, np.ndarray], n_basis: int) -> tuple[dict[str, np.ndarray], QuietNMF]:
+def coded(data: dict[str, np.ndarray], n_basis: int) -> tuple[dict[str, np.ndarray], NMF]:
     """Codes of a factorisation of the training rows; test rows are coded with its basis fixed."""
     n_basis = min(n_basis, len(data["X"]) // 10)
-    coder = QuietNMF(n_basis, init="nndsvda", max_iter=200, random_state=0)
-    codes = coder.fit_transform(data["X"])
-    return {**data, "X": codes, "X_test": coder.transform(data["X_test"])}, coder
+    coder = NMF(n_basis, init="nndsvda", max_iter=200, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # codes are useful long before convergence
+        codes = coder.fit_transform(data["X"])
+        return {**data, "X": codes, "X_test": coder.transform(data["X_test"])}, coder
 
 
 # ---- fits ------------------------------------------------------------------------------------------------------------
@@ -183,9 +180,6 @@ def pages(folder: Path) -> dict[str, str]:
     texts: dict[str, Callable[[dict[str, Any]], list[str]]] = {
         "usps": lambda record: usps_text(record["rows"]),
         "cbcl": lambda record: cbcl_text(record["rows"]),
-        "usps_choice": lambda record: choice_text("usps", record),
-        "cbcl_choice": lambda record: choice_text("cbcl", record),
-        "nonnegative_speed": speed_text,
     }
     files = {name: folder / f"{name}.json" for name in texts}
     results = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
@@ -240,23 +234,15 @@ def cbcl_text(rows: list[dict[str, Any]]) -> list[str]:
 
 
 class Table:
-    """Lines of a table, written after every one; lines that an earlier run wrote are kept and not measured again.
+    """Lines of a table, written after every one; lines that an earlier run wrote are kept and not measured again."""
 
-    Those of the rules `again` are measured again.
-    """
-
-    def __init__(
-        self, name: str, data: dict[str, np.ndarray], n_basis: int, options: Options, again: Sequence[str] = ()
-    ):
+    def __init__(self, name: str, data: dict[str, np.ndarray], n_basis: int, options: Options):
         self.name, self.data, self.options = name, data, options
         self.codes, self.coder = coded(data, n_basis)
         self.path = options.out / f"{name}.json"
         before = json.loads(self.path.read_text()) if self.path.is_file() else {"rows": []}
-        known, self.machine = before["rows"], before.get("machine") or machine()
-        if again:
-            here = ", ".join(f"{key} {value}" for key, value in machine().items() if self.machine.get(key) != value)
-            self.machine = {**self.machine, f'rows "{", ".join(again)}":': here or "the same"}
-        self.known = {(row["rule"], row["M"], row["penalty"]): row for row in known if row["rule"] not in again}
+        self.machine = before.get("machine") or machine()
+        self.known = {(row["rule"], row["M"], row["penalty"]): row for row in before["rows"]}
         self.lines: dict[tuple[str, str, str], Any] = {}  # in the order of the table
 
     def add(
@@ -317,81 +303,20 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
     return key, start, measured(make, data, start)
 
 
-def choose(name: str, data: dict[str, np.ndarray], n_basis: int, sizes: tuple[int, ...], options: Options) -> None:
-    """Cross-validate the choices on the training rows alone, with codes computed from the training part of a fold."""
-    path = options.out / f"{name}_choice.json"
-    known = json.loads(path.read_text())["rows"] if path.is_file() else []
-    computed = {(row["M"], row["shared"], row["sparsity"]): row for row in known}
-    grid = list(itertools.product(sizes, *CHOICES.values()))[: 1 if options.quick else None]
-    sizes = sizes[: 1 if options.quick else None]
-    missing = [choice for choice in grid if choice not in computed]
-    if not missing:
-        return
-    folds = list(StratifiedKFold(4, shuffle=True, random_state=0).split(data["X"], data["y"]))
-    parts = [
-        coded({"X": data["X"][a], "y": data["y"][a], "X_test": data["X"][b], "y_test": data["y"][b]}, n_basis)[0]
-        for a, b in folds
-    ]
-    tasks = [delayed(_validated)(*choice, part) for choice in missing for part in parts]
-    results = (
-        np.array(list(in_parallel(tasks, options.jobs, "generator"))).reshape(len(missing), len(parts), 2).tolist()
-    )
-    for choice, each in zip(missing, results, strict=True):
-        accuracies, losses = zip(*each, strict=True)
-        computed[choice] = dict(zip(("M", "shared", "sparsity"), choice, strict=True))
-        computed[choice] |= {"accuracy": list(accuracies), "loss": list(losses)}
-    rows = [computed[choice] for choice in grid]
-    chosen = {size: min((r for r in rows if r["M"] == size), key=lambda r: np.mean(r["loss"])) for size in sizes}
-    write_json(path, {"machine": machine(), "rows": rows, "chosen": list(chosen.values())})
-
-
-def choice_text(name: str, results: dict[str, Any]) -> list[str]:
-    lines = [
-        f"# What cross-validation chooses on the training rows of {name}",
-        "Mean and standard error over four folds; of each M the smallest log-loss is chosen.",
-        "",
-        "| M | bases | sparsity | accuracy % | log-loss | chosen |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in results["rows"]:
-        cells = [r["M"], "shared" if r["shared"] else "per class", f"{r['sparsity']:g}", mean_and_error(r["accuracy"])]
-        cells += [mean_and_error(r["loss"], 3), "yes" if r in results["chosen"] else ""]
-        lines.append("| " + " | ".join(str(c) for c in cells) + " |")
-    return lines
-
-
-def _validated(size: int, shared: bool, sparsity: float, part: dict[str, np.ndarray]) -> tuple[float, float]:
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = default(size, sparsity, shared=shared)(0).fit(part["X"], part["y"])
-    shares = model.predict_proba(part["X_test"])[np.arange(len(part["y_test"])), part["y_test"]]
-    loss = -np.log(np.maximum(shares, np.finfo(float).tiny)).mean()
-    return 100 * model.score(part["X_test"], part["y_test"]), float(loss)
-
-
-def add_chosen(table: Table) -> None:
-    """The settings that cross-validation on the training rows chose, one for every M of the paper."""
-    path = table.options.out / f"{table.name}_choice.json"
-    for c in json.loads(path.read_text())["chosen"]:
-        size = f"{c['M']} {'shared' if c['shared'] else 'per class'}"
-        table.add(
-            "chosen on training rows",
-            size,
-            f"shares {c['sparsity']:g}",
-            default(c["M"], c["sparsity"], shared=c["shared"]),
-        )
+def add_chosen(table: Table, sizes: Iterable[int]) -> None:
+    """The settings that cross-validation on the training rows chose for every M (studies/nonnegative_choice.py)."""
+    for size in sizes:
+        table.add("chosen on training rows", f"{size} per class", "shares 0", default(size, 0.0, shared=False))
 
 
 def to_the_end(n_bases: int) -> Callable[[int], Any]:
     return default(n_bases, 0.0, shared=True, solver="accelerated", early_stopping=False, max_iter=300)
 
 
-def run_usps(options: Options, again: Sequence[str] = ()) -> None:
+def run_usps(options: Options) -> None:
     data = usps()
-    choose("usps", data, 100, tuple(USPS_PAPER), options)
-    table = Table("usps", data, 100, options, again)
-    add_chosen(table)
+    table = Table("usps", data, 100, options)
+    add_chosen(table, USPS_PAPER)
     for size in (48, 24):
         table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
     table.add(HELD_OUT, "24 per class", "auto", default(24, "auto"), starts=[0])
@@ -410,11 +335,10 @@ def run_usps(options: Options, again: Sequence[str] = ()) -> None:
     picture(table, 24, (16, 16))
 
 
-def run_cbcl(options: Options, again: Sequence[str] = ()) -> None:
+def run_cbcl(options: Options) -> None:
     data = cbcl()
-    choose("cbcl", data, 80, tuple(CBCL_PAPER), options)
-    table = Table("cbcl", data, 80, options, again)
-    add_chosen(table)
+    table = Table("cbcl", data, 80, options)
+    add_chosen(table, CBCL_PAPER)
     for size in CBCL_PAPER:
         table.add("defaults", f"{size} per class", "shares 1", default(size, 1.0))
     table.add(HELD_OUT, "16 per class", "auto", default(16, "auto"), starts=FEW)
@@ -438,54 +362,3 @@ def picture(table: Table, n_bases: int, shape: tuple[int, int]) -> None:
         model = default(n_bases, 1.0, shared=True)(0).fit(table.codes["X"], table.codes["y"])
     figure = plot_bases(model, table.codes["X"], table.coder.components_, shape)
     figure.savefig(table.options.out / f"{table.name}_bases.png", dpi=110)
-
-
-def run_speed(options: Options) -> None:
-    """An iteration beside three products and two exponentials of its size; time to the plain rule's objective."""
-    torch.set_num_threads(1)
-    from reproduce.speed import compare
-
-    codes, _ = coded(usps(), 100)
-    results = compare(codes["X"], codes["y"], n_iterations=3 if options.quick else 1000)
-    write_json(options.out / "nonnegative_speed.json", {"machine": machine(), **results})
-
-
-def speed_text(results: dict[str, Any]) -> list[str]:
-    lines = [
-        "# Speed of the solvers on USPS codes",
-        "5000 rows, 100 features, one thread, double precision. Floor: the three matrix products and two exponentials "
-        "that an iteration needs. Times are of the processor, while other processes ran. All rows in one chunk, as "
-        "before, an iteration with bases for each class took 82 to 109 ms.",
-        "",
-    ]
-    lines += ["| bases | iteration, ms | floor, ms | ratio |", "|---|---|---|---|"]
-    lines += [
-        f"| {r['bases']} | {r['milliseconds']:.1f} | {r['floor']:.1f} | {r['ratio']:.2f} |"
-        for r in results["iterations"]
-    ]
-    lines += [
-        "",
-        "| start | objective of 1000 plain iterations | plain, s | accelerated, s | part of the time |",
-        "|---|---|---|---|---|",
-    ]
-    return lines + [
-        f"| {r['start']} | {r['objective']:.4f} | {r['plain']:.2f} | {r['accelerated']:.2f} | {r['part']:.3f} |"
-        for r in results["race"]
-    ]
-
-
-def main() -> None:
-    """Measure the lines of some rules again, and those that are missing, and stamp the results."""
-    parser = argparse.ArgumentParser(description="python -m reproduce.nonnegative usps|cbcl --again RULE ...")
-    parser.add_argument("name", choices=["usps", "cbcl"])
-    parser.add_argument("--again", nargs="+", default=[], metavar="RULE")
-    arguments = parser.parse_args()
-    options = Options()
-    file = options.out / f"{arguments.name}.json"
-    before = stamps_of(file)
-    (run_usps if arguments.name == "usps" else run_cbcl)(options, arguments.again)
-    add_stamp(file, before)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,8 @@ HEAD = """# Reproductions
 
 Every table of the five papers that mixtura implements can be computed again from here.
 [One page](../docs/reproductions.md) shows all of them beside the published figures, which are in
-[published.json](published.json).
+[published.json](published.json). Every table has fixed settings;
+how they were chosen, and how defaults of the library were settled, is in [studies](../studies/README.md).
 
     pip install -e '.[dev]'                         # from a checkout
     export MIXTURA_DATA=~/mixtura-data              # a folder for the data sets
@@ -34,19 +35,15 @@ run has ended; one that fails at once leaves them in place, and results of other
 Settings are chosen on training or validation samples only. Where a candidate entered a search after a test figure had
 been seen, the page of the table says so.
 """
-FOOT = """## Several processes
+FOOT = """## One cell
 
-Searches for RPTP18 share their work between processes, each of which writes a file of its own; the options replace
-all environment variables of earlier versions:
+    python -m reproduce rptp18-table1 --cell "MNIST (pca50), LL"                 # published settings
+    python -m reproduce rptp18-table1 --cell "MNIST (pca50), searched, LL+LM"    # settings by validation
+    python -m reproduce rptp18-table2 --cell "100: SSL (LM)"
+    python -m reproduce kjo03 --cell "synth, svm"
+    python -m reproduce hu21-table1 --cell "ripley, rvm"
 
-    python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 0 --stride 2 --part _0 --out parts &
-    python -m reproduce.hybrid_search search "MNIST (pca50)" --rows LM,CLL --first 1 --stride 2 --part _1 --out parts
-    python -m reproduce.hybrid_tables parts/hybrid_*.json        # add their results to results/hybrid.json
-
-## Some rows alone
-
-    python -m reproduce.discriminative svm rlsc --names synth waveform        # missing records of KJO03
-    python -m reproduce.nonnegative usps --again "published, 100 iterations"  # rows of LZZ06 again, and missing ones
+A wrong name lists the cells. Cells that the results hold are not computed again; with `--out FOLDER` they are.
 """
 
 WORDS = """Published figures that can be computed with the data at hand and that no run has computed so far. Figures
@@ -54,7 +51,6 @@ whose data are licensed or not published are not listed; the [page of all tables
 """
 
 
-COMMANDS_OF = "These commands compute them with one seed; minutes are estimates for an H200:"
 DATA = """Sets with "no" below cannot be fetched. Get them from their sources and write the arrays that
 [data.py](data.py) names into an archive of this name, with `numpy.savez`.
 """
@@ -68,19 +64,6 @@ def entry(name: str, table: Table) -> list[str]:
     data = ", ".join(SOURCES[key].file for key in table.data)
     cells = [f"`{name}`", table.title, links, data, table.device, table.minutes, table.deviations]
     return ["| " + " | ".join(cells) + " |"]
-
-
-# Commands that compute the figures that a published table lacks, with one seed, and their minutes on an H200, estimated
-# from runs of the same size.
-PART = "--device cuda --part _new --out parts"
-COUNTS = "100,250,500,1000,2500,5000,10000,25000"
-COMMANDS = {
-    "RPTP18 table 1": ((f"reproduce.hybrid pixel_variants --seeds 0 {PART}", "5"),),
-    "RPTP18 table 2": ((f"reproduce.few_labels_published {COUNTS} {PART}", "20"),),
-    "HU21 table 2": (("reproduce hu21-table2-published --device cuda", "15"),),
-}
-MERGE = """    python -m reproduce.hybrid_tables parts/hybrid_new.json && python -m reproduce render
-"""
 
 
 def not_computed() -> list[str]:
@@ -108,17 +91,6 @@ def without_results() -> list[str]:
     return [f"Without any results: {listed}.", ""] if names else []
 
 
-def commands() -> list[str]:
-    """Commands for tables that lack figures."""
-    tables = {block.table for block in BLOCKS if any(cell.reason == NOT_COMPUTED for cell in counted(block))}
-    return [
-        f"    python -m {command}  # {minutes} minutes"
-        for table, own in COMMANDS.items()
-        if table in tables
-        for command, minutes in own
-    ]
-
-
 def text() -> str:
     lines = [HEAD]
     for key, paper in PAPERS.items():
@@ -134,7 +106,7 @@ def text() -> str:
     lines += ["", FOOT]
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
-        lines += [*not_computed(), "", *without_results(), COMMANDS_OF, "", *commands(), MERGE]
+        lines += [*not_computed(), "", *without_results()]
     return "\n".join(lines) + "\n"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mixtura.nonnegative.mixture import Counts, LogLinearMixture
-from mixtura.nonnegative.updates import SMALLEST_COUNT, Multiplicative
+from mixtura.nonnegative import SMALLEST_COUNT, Counts, LogLinearMixture, Multiplicative
 
 
 @dataclass(frozen=True)

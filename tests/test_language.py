@@ -223,7 +223,7 @@ def name_faults(name: str, source: str) -> list[str]:
     return [f"{name}:{line}: {word!r} does not say what it holds" for line, word in used if word in NAMES]
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "reproduce", "examples"])
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "reproduce", "studies", "examples"])
 def test_words_of_the_code(folder):
     faults, paths = [], sorted((ROOT / folder).rglob("*.py"))
     assert paths

@@ -9,9 +9,10 @@ import torch
 
 from cases import COVARIANCES, KINDS, Data, assert_same_mixture, problem_of, random_data, random_mixture
 from mixtura.engine.sources import TensorSource
-from mixtura.objectives import Joint
+from mixtura.objectives import Conditional, Joint, class_log_joint
+from mixtura.priors import Conjugate
 from mixtura.roles import Info
-from mixtura.solvers import EM, EarlyStopping, Outcome, run
+from mixtura.solvers import EM, EarlyStopping, Gradient, Outcome, Problem, Units, run, score_classes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -196,3 +197,34 @@ def test_em_converges_to_a_fixed_point(rng, device):
     assert_same_mixture(again, result.mixture, 1e-4)
     assert abs(info.value - result.objective) < 1e-12
     assert torch.isfinite(result.mixture.log_weights).all()
+
+
+def test_a_problem_is_made_and_scored_with_public_names_alone():
+    """Samples in memory, a fit from a given start, and log p(x, c) of the result: no source, pass or frame by hand."""
+    torch.manual_seed(0)
+    start = random_mixture(COVARIANCES["full"], np.random.default_rng(0))
+    labels = torch.arange(300) % start.n_classes
+    rows = torch.randn(300, start.n_features, dtype=torch.float64) + 1.5 * labels.unsqueeze(1)
+    prior = Conjugate(4.0, torch.ones_like(rows[0]))
+    joint = run(EM(), Problem.from_samples(rows, labels, Joint(), prior=prior), start, 20, 0.0)
+    assert joint.history[-1].objective > joint.history[0].objective
+    units = Units(rows.mean(0), rows.std(0))
+    problem = Problem.from_samples(rows, labels, Conditional(), seed=1)
+    trained = run(Gradient("adam", 1e-2, units=units), problem, joint.mixture, 5, 0.0).mixture
+    scores = score_classes(trained, rows)
+    expected = class_log_joint(trained.log_joint(rows).T, trained.class_sizes).T
+    torch.testing.assert_close(scores, expected)
+
+    def posterior(mixture):
+        return float(score_classes(mixture, rows).log_softmax(1).gather(1, labels.unsqueeze(1)).mean())
+
+    assert posterior(trained) > posterior(joint.mixture)
+
+
+def test_units_go_there_and_back():
+    mixture = random_mixture(COVARIANCES["full"], np.random.default_rng(0))
+    scales = torch.linspace(0.5, 4, mixture.n_features, dtype=torch.float64)
+    units = Units(-scales, scales)
+    back = units.back(units.of(mixture))
+    torch.testing.assert_close(back.means, mixture.means)
+    torch.testing.assert_close(back.covariances, mixture.covariances)

@@ -18,10 +18,9 @@ sys.path.insert(0, str(ROOT))
 from reproduce import (
     comparison,
     discriminative,
-    few_labels_published,
+    few_labels,
+    heads,
     hybrid,
-    hybrid_tables,
-    nonnegative,
     overview,
     readme,
     registry,
@@ -45,7 +44,7 @@ def test_pages_equal_what_the_results_render_to(name):
 
 @with_results
 def test_every_result_belongs_to_a_table():
-    assert {file for table in TABLES.values() for file in table.results} >= set(FILES)
+    assert {file for table in TABLES.values() for file in table.results} | set(registry.OF_STUDIES) >= set(FILES)
 
 
 def test_a_resumed_result_keeps_its_stamps(tmp_path):
@@ -172,16 +171,6 @@ def test_kernels_chosen_among_fewer_widths_are_named():
     assert not discriminative.is_narrow({"data": "synth", "method": "dgmm"})
 
 
-def test_rules_that_are_measured_again_are_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(nonnegative, "coded", lambda data, n_basis: ({}, None))
-    rows = [{"rule": rule, "M": "8", "penalty": "0"} for rule in ("old", "other")]
-    (tmp_path / "usps.json").write_text(json.dumps({"machine": {"processor": "abacus"}, "rows": rows}))
-    table = nonnegative.Table("usps", {}, 2, Options(tmp_path), again=["old"])
-    assert list(table.known) == [("other", "8", "0")]
-    assert table.machine["processor"] == "abacus"
-    assert "python" in table.machine['rows "old":']
-
-
 def test_fetch_goes_on_after_a_failure(tmp_path, monkeypatch, capsys):
     def failing(path):
         raise OSError("no network")
@@ -228,6 +217,20 @@ def stopping(folder, name, entries):
         raise KeyboardInterrupt
 
     return run
+
+
+def test_a_cell_is_computed_alone_and_a_wrong_name_lists_them(small_data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MIXTURA_DATA", str(small_data))
+    options = ["--quick", "--device", "cpu", "--out", str(tmp_path)]
+    main(["rptp18-table1", "--cell", "MNIST (pca50), LL", *options])
+    results = of(tmp_path)
+    assert set(results) == {"stamps", "MNIST (pca50)", "versions"}
+    assert set(results["MNIST (pca50)"]) == {"LL"}
+    with pytest.raises(SystemExit):
+        main(["rptp18-table1", "--cell", "MNIST, EM", *options])
+    message = capsys.readouterr().err
+    assert "--cell must be one of those below; got 'MNIST, EM'" in message
+    assert "\n  basic (pca50), searched, LL+LM\n" in message
 
 
 def test_a_fresh_run_that_fails_at_once_keeps_the_results(results, monkeypatch):
@@ -336,11 +339,32 @@ def test_a_plain_start_has_no_column_of_zeros():
 
 def test_the_labeled_samples_of_the_paper_are_those_of_its_program():
     labels = torch.arange(1000)
-    actual = few_labels_published.subset_of({"train": (None, labels)}, 50, few_labels_published.PAPER)
+    actual = few_labels.subset_of({"train": (None, labels)}, 50, few_labels.PAPER)
     expected = np.random.RandomState(1).permutation(np.arange(1000))[:50]
     assert sorted(actual[actual >= 0].tolist()) == sorted(expected.tolist())
 
 
-def test_rows_are_compared_by_as_many_trials():
-    runs = {"2001": {"validation": 1.0}, "0": {"validation": 3.0}, "7": {"validation": 2.0}, "7/5": {"validation": 0.5}}
-    assert hybrid_tables.first_trials(runs, 2) == 2.0
+# ---- heads of networks -----------------------------------------------------------------------------------------------
+
+
+@with_results
+def test_the_document_has_the_results():
+    """Errors and pruned weights in docs/heads.md are those of the page that the script wrote."""
+    page, document = ((ROOT / path).read_text() for path in ("reproduce/results/heads.md", "docs/heads.md"))
+    own_recipe = page.partition("# The paper's recipe")[0]
+    rows = [
+        line.split(" | ") for line in own_recipe.splitlines() if line.startswith(("| softmax |", "| disc", "| SDGM"))
+    ]
+    assert len(rows) == 9
+    for cells in rows:
+        assert f"{cells[2]} ({cells[1]})" in document, cells
+        if "SDGM" in cells[0]:
+            assert cells[5] in document
+
+
+def test_quality_is_that_of_hand_made_predictions():
+    logits = torch.tensor([[0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.4, 0.6]]).log()
+    actual = heads.quality(logits, torch.tensor([0, 0, 1, 1]))
+    assert actual["error"] == pytest.approx(25)
+    assert actual["nll"] == pytest.approx(-np.log([0.8, 0.8, 0.2, 0.6]).mean(), rel=1e-5)
+    assert actual["ece"] == pytest.approx(100 * (0.4 + 0.4) / 4, rel=1e-4)  # 2.4 of 3 against 2, and 0.6 of 1 against 1

@@ -51,7 +51,7 @@ from mixtura.values.features import weigh
 
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
-# (reproduce/results/sparse_simulations.md).
+# (studies/results/sparse_simulations.md).
 LOG_ODDS = math.log(10)
 START_VARIANCE = 30.0
 EXPECTED_VARIANCE = 100.0

@@ -1,1 +1,6 @@
 """Mixtures of log-linear units on non-negative features (LZZ06)."""
+
+from mixtura.nonnegative.mixture import Counts, LogLinearMixture
+from mixtura.nonnegative.updates import SMALLEST_COUNT, Multiplicative
+
+__all__ = ["SMALLEST_COUNT", "Counts", "LogLinearMixture", "Multiplicative"]

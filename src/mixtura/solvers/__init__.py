@@ -9,7 +9,8 @@ from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import EarlyStopping, FitResult, Outcome, Record, best_of, run
-from mixtura.solvers.problem import Problem
+from mixtura.solvers.problem import Problem, score_classes
+from mixtura.solvers.unconstrained import Units
 
 # By the names that `solver=` takes. "auto" is the first one that does not refuse.
 SOLVERS: dict[str, MixtureSolver] = {
@@ -31,8 +32,10 @@ __all__ = [
     "Record",
     "Stack",
     "Task",
+    "Units",
     "best_of",
     "first_update",
     "run",
     "run_together",
+    "score_classes",
 ]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from mixtura.engine.evaluator import Buffers, move_for_passes
-from mixtura.engine.sources import Source
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import Source, TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
+from mixtura.objectives import class_log_joint
 from mixtura.priors import Conjugate
 from mixtura.roles import ConjugatePrior, Objective, Prior
 from mixtura.values.extents import Frame
@@ -53,6 +56,45 @@ class Problem:
     seed: int = 0
     ridge: float = 0.0
 
+    @classmethod
+    def from_samples(
+        cls,
+        rows: Tensor,
+        labels: Tensor | None,
+        objective: Objective,
+        *,
+        prior: Prior | None = None,
+        class_prior: Tensor | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        seed: int = 0,
+    ) -> Problem:
+        """Return the problem of samples in memory, without a smallest variance.
+
+        Parameters
+        ----------
+        rows : Tensor of shape (n_samples, n_features)
+            Samples; NaN is a missing value.
+        labels : Tensor of shape (n_samples,), optional
+            Class numbers, -1 for unlabeled samples.
+        objective : Objective
+            The objective.
+        prior : Prior, optional
+            Added to the objective.
+        class_prior : Tensor of shape (n_classes,), optional
+            Fixed class probabilities; None learns them.
+        memory_limit : int, default=2**28
+            Bytes of temporary memory of a pass.
+        seed : int, default=0
+            Seed of solvers that draw random numbers.
+
+        Returns
+        -------
+        problem : Problem
+        """
+        source = TensorSource(rows, labels)
+        floor = torch.zeros_like(rows[0])
+        return cls(source, objective, locate(source), floor, prior, class_prior, memory_limit, seed)
+
     def move_for_updates(self, mixture: Mixture) -> Mixture:
         """Return a mixture on the device where its updates are computed: the host, for few parameters."""
         movable = self.prior is None or isinstance(self.prior, Conjugate)
@@ -90,6 +132,27 @@ class Problem:
         if reason is not None or not isinstance(self.prior, ConjugatePrior):
             raise ValueError(f"EM and extended Baum-Welch cannot use this prior: {reason}.")
         return replace(self.prior.pseudo_moments(len(self.floor)), ridge=self.ridge)
+
+
+def score_classes(mixture: Mixture, rows: Tensor, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> Tensor:
+    """Compute log p(x, c) of every class.
+
+    Parameters
+    ----------
+    mixture : Mixture
+        The model.
+    rows : Tensor of shape (n_samples, n_features)
+        Samples; NaN is a missing value.
+    memory_limit : int, default=2**28
+        Bytes of temporary memory.
+
+    Returns
+    -------
+    log_joints : Tensor of shape (n_samples, n_classes)
+    """
+    with torch.no_grad():
+        sizes = mixture.class_sizes
+        return map_rows(mixture, TensorSource(rows), lambda a: class_log_joint(a, sizes).T, memory_limit)
 
 
 def needs_pseudo_moments(prior: Prior | None) -> str | None:

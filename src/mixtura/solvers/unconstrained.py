@@ -26,12 +26,31 @@ LOWEST_LOGIT = -60.0  # of a component with weight zero: its gradient is negligi
 @storable("units")
 @dataclass(frozen=True)
 class Units:
-    """Standardisation of the features in the optimiser: (x - centre) / scales."""
+    """Standardisation of the features in an optimiser: (x - centre) / scales.
+
+    Parameters
+    ----------
+    centre : Tensor of shape (n_features,)
+        Subtracted from the samples.
+    scales : Tensor of shape (n_features,)
+        Divide them.
+    """
 
     centre: Tensor  # (D,)
     scales: Tensor  # (D,)
 
     def of(self, mixture: Mixture) -> Mixture:
+        """Return a mixture in these units.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            In the units of the samples.
+
+        Returns
+        -------
+        mixture : Mixture
+        """
         return replace(
             mixture,
             means=(mixture.means - self.centre) / self.scales,
@@ -39,6 +58,17 @@ class Units:
         )
 
     def back(self, mixture: Mixture) -> Mixture:
+        """Return a mixture in the units of the samples.
+
+        Parameters
+        ----------
+        mixture : Mixture
+            In these units.
+
+        Returns
+        -------
+        mixture : Mixture
+        """
         means = mixture.means * self.scales + self.centre
         return replace(mixture, means=means, covariance=mixture.covariance.scaled(self.scales))
 

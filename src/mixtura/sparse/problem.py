@@ -29,7 +29,7 @@ from mixtura.sparse.newton import Evidence, State
 from mixtura.sparse.working_set import Candidates, WorkingState
 
 # For larger Hessians a fit that starts with all columns takes ten seconds and more. Columns are then added one by one
-# while the evidence rises, which takes less than a second (reproduce/results/sparse_settings.md).
+# while the evidence rises, which takes less than a second (studies/results/sparse_settings.md).
 LARGEST_HESSIAN = 1000
 KERNELS = ("polynomial", "rbf", "precomputed")
 

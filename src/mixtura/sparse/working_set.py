@@ -19,7 +19,7 @@ from mixtura.sparse.mixture import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 
 # Enough to distinguish the components of a class. This and LEAST_GAIN give nearly the smallest log-loss on held-out
-# training rows with the fewest weights (reproduce/results/sparse_settings.md); the evidence would prefer more columns.
+# training rows with the fewest weights (studies/results/sparse_settings.md); the evidence would prefer more columns.
 COLUMNS_AT_START = 5
 # Precision updates between two searches for new columns, and columns added at a search.
 STEPS_BETWEEN = 10

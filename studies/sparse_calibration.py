@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted, plug-in and moderated: python -m reproduce sparse-calibration.
+"""How far probabilities can be trusted, plug-in and moderated: python -m studies sparse-calibration.
 
 Defaults, published splits; expected calibration error and log-loss of test rows, pooled reliability curves. Writes
 results/sparse_calibration.json after every fit, and .md and .png from it.
@@ -55,7 +55,7 @@ def run_one(kind: str, name: str, number: int) -> dict:
 def as_markdown(results: dict) -> str:
     lines = ["# Calibration of sparse mixtures", ""]
     lines += [
-        "Written by `python -m reproduce sparse-calibration` from sparse_calibration.json. Expected calibration error"
+        "Written by `python -m studies sparse-calibration` from sparse_calibration.json. Expected calibration error"
     ]
     lines += [
         f"over {N_BINS} bins of the probability of the second class, and log-loss; mean ± standard error over splits.",

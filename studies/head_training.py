@@ -1,4 +1,4 @@
-"""The network of HU21's section 4.2 and how it is trained with a head; used by reproduce/heads.py."""
+"""The network of HU21's section 4.2 and how it is trained with a head; with our recipe; used by studies/heads.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, SparseMixtureHead, WarmUp
+from mixtura.nn import LinearHead, SparseMixtureHead, WarmUp
+from reproduce.heads import Data, make_head, quality
 
 # Below this a weight of the L1 head counts as gone; the authors' program in effect draws the line there too.
 SMALLEST_WEIGHT = math.exp(-6.5)
@@ -59,17 +60,6 @@ class Training:
     width: int = 32
 
 
-@dataclass(frozen=True)
-class Data:
-    """Images (n, 1, 28, 28) as bytes and labels (n,), on the device that trains."""
-
-    images: Tensor
-    labels: Tensor
-
-    def part(self, rows: slice) -> Data:
-        return Data(self.images[rows], self.labels[rows])
-
-
 @dataclass
 class Trained:
     """A trained network with its head."""
@@ -81,18 +71,6 @@ class Trained:
     losses: list[float] = field(default_factory=list)
     snapshots: list[np.ndarray] = field(default_factory=list)  # features of some images as training goes on
     steps: list[int] = field(default_factory=list)  # when they were taken
-
-
-def make_head(method: str, n_features: int, n_classes: int, settings: dict[str, Any]) -> Any:
-    """The head of a line of the table."""
-    if method in ("softmax", "softmax_l1"):
-        return LinearHead(n_features, n_classes)
-    if method == "large_margin":
-        return LargeMarginSoftmax(n_features, n_classes, **settings)
-    if method == "density":
-        return MixtureHead(n_features, n_classes, settings["n_components"], density=True)
-    kind = {"mixture": MixtureHead, "sparse": SparseMixtureHead}[method]
-    return kind(n_features, n_classes, **settings)
 
 
 class Trainer:
@@ -235,20 +213,6 @@ def features_of(network: nn.Module, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def quality(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Error in per cent, mean negative log-probability, expected calibration error (15 bins) in per cent."""
-    log_probabilities = logits.float().log_softmax(1)
-    confidence, predicted = log_probabilities.exp().max(1)
-    right = (predicted == labels).float()
-    bins = (confidence * 15).long().clamp_max(14)
-    gaps = torch.zeros(15, device=logits.device).index_add_(0, bins, confidence - right)
-    return {
-        "error": 100 * (1 - float(right.mean())),
-        "nll": float(functional.nll_loss(log_probabilities, labels)),
-        "ece": 100 * float(gaps.abs().sum()) / len(labels),
-    }
-
-
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """The chance that a score of a row inside is above that of one outside."""
     truth = np.r_[np.ones(len(inside)), np.zeros(len(outside))]

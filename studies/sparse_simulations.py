@@ -1,9 +1,9 @@
-"""Defaults of sparse learning compared on simulated sets and training rows: python -m reproduce sparse-simulations.
+"""Defaults of sparse learning compared on simulated sets and training rows: python -m studies sparse-simulations.
 
 Held-out training rows of real sets are few; sets drawn from known laws have as many rows to judge by as wanted. For
 every set and setting three starts of several components per class and one start of one component; rules that choose
 among the four are compared afterwards, in pairs, on the same sets. The real sets whose law is not known are judged by
-folds of their training rows (reproduce.sparse_settings). No test row is read. Writes results/sparse_simulations.json
+folds of their training rows (studies.sparse_settings). No test row is read. Writes results/sparse_simulations.json
 as it goes, and .md from it.
 """
 
@@ -25,9 +25,9 @@ from mixtura.datasets import make_ripley, make_waveform
 from mixtura.estimators.sparse import ordinary
 from mixtura.objectives import class_log_joint
 from reproduce.options import Options
-from reproduce.sparse_settings import folds, row
 from reproduce.sparse_table import done, machines, one_thread
 from reproduce.stamps import write_json
+from studies.sparse_settings import folds, row
 
 N_SETS = 30
 N_JUDGING = 6000
@@ -251,7 +251,7 @@ def as_markdown(results: dict) -> str:
     lines = [
         "# Defaults of sparse learning on simulated sets and training rows",
         "",
-        "Written by `python -m reproduce sparse-simulations` from sparse_simulations.json. No test row was read.",
+        "Written by `python -m studies sparse-simulations` from sparse_simulations.json. No test row was read.",
         "",
         "Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".",
         "",

@@ -1,10 +1,10 @@
-"""Settings of sparse learning chosen on training rows: python -m reproduce sparse-settings.
+"""Settings of sparse learning chosen on training rows: python -m studies sparse-settings.
 
 Folds of the training rows of several data sets; no test row is read. For every fold and start one fit, then what the
 choices would make of it: with the published start the Hessian, the evidence that judges starts, components that leave
 one by one; for a working set, with how many columns it starts and which gain adds one. What counts is the log-loss of
 the rows of the other folds. Writes results/sparse_settings.json after every fit, and .md from it. Prior variances and
-the trial of one component per class: reproduce.sparse_simulations.
+the trial of one component per class: studies.sparse_simulations.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mixtura.sparse.model import compact
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 from mixtura.sparse.problem import SparseProblem, make_problem, starting_responsibilities
 from reproduce.options import Options
-from reproduce.sparse_removal import TRIAL_STEPS, simplifications
 from reproduce.sparse_table import done, machines, mean_and_error, one_thread, splits
 from reproduce.stamps import write_json
+from studies.sparse_removal import TRIAL_STEPS, simplifications
 
 # Data set: training splits, folds of each, starts of each.
 COMPONENTS = {"ripley": (1, 10, 3), "banana": (5, 3, 2), "titanic": (10, 3, 2), "breast_cancer": (10, 3, 2)}
@@ -259,7 +259,7 @@ def columns_cell(records: Iterable[dict], size: str) -> str:
 
 def as_markdown(results: dict) -> str:
     lines = ["# Settings of sparse learning, chosen on training rows", ""]
-    lines += ["Written by `python -m reproduce sparse-settings` from sparse_settings.json. No test row was read.", ""]
+    lines += ["Written by `python -m studies sparse-settings` from sparse_settings.json. No test row was read.", ""]
     lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
     tables = (components_table, starts_table, moderation_table, columns_table)
     return "\n".join([*lines, *(line for table in tables for line in table(results))])

@@ -1,0 +1,1 @@
+"""How defaults were settled: see README.md."""
