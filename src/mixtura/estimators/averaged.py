@@ -165,6 +165,12 @@ class AveragedBase(DensityEstimator):
         checks.same_size("member_of_", len(self.member_of_), self.mixture_.n_components)
         checks.same_size("mixtures_", len(self.member_of_.unique()), len(self.mixtures_))
 
+    @property
+    def members_(self) -> Any:
+        """The members, as `mixtures_`."""
+        check_is_fitted(self)
+        return self.mixtures_
+
     def _per_member(self, log_joint: Tensor) -> Tensor:
         """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
         return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))

@@ -205,6 +205,11 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, weights)
         self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, weights)
 
+    @property
+    def members_(self) -> Any:
+        """The members, as `mixtures_`."""
+        return super(DensityClassifier, self).members_
+
     def _scores(self) -> Callable[[Tensor], Tensor]:
         if self.combine == "density" or "mixture_" not in vars(self):
             return super()._scores()

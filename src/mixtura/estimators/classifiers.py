@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.engine.passes import map_rows
+from mixtura.engine.threads import computing
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator
@@ -25,12 +29,13 @@ from mixtura.estimators.refits import held_out, probabilities_of
 from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, shapley_values
-from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
+from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
 from mixtura.inspection.importances import marginal_importances
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
 from mixtura.inspection.summaries import feature_names
 from mixtura.inspection.tables import ModelSummary, Table, data_frame
-from mixtura.model.temperature import Temperature
+from mixtura.model.member import Member
+from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.objectives import class_log_joint, posteriors
 
 
@@ -309,6 +314,8 @@ class DensityClassifier(Classifier, DensityEstimator):
     temperature_: float = 1.0
     label_noise_: float = 0.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
+    further_members_: tuple[Member, ...] = ()  # beside the best one, which `mixture_` holds
+    average_temperature_: float = 1.0  # of the average of the members
 
     @property
     def n_components_(self) -> np.ndarray:
@@ -322,7 +329,22 @@ class DensityClassifier(Classifier, DensityEstimator):
         sizes = self.mixture_.class_sizes
         return lambda log_joint: class_log_joint(log_joint, sizes)
 
+    @property
+    def members_(self) -> Any:
+        """The models whose class posteriors are averaged, the best one first."""
+        check_is_fitted(self)
+        return [Member(self.mixture_, self.warp_, self.temperature_), *self.further_members_]
+
+    @property
+    def n_parameters_(self) -> int:
+        """Number of free parameters of the fitted mixtures."""
+        check_is_fitted(self)
+        return self.mixture_.n_parameters + sum(member.mixture.n_parameters for member in self.further_members_)
+
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        check_is_fitted(self)
+        if self.further_members_:
+            return self._map_average(X, finish)
         scores, temperature = self._scores(), self._temperature()
         if not temperature.changes:
             return self._map(X, lambda log_joint: finish(scores(log_joint)))
@@ -332,18 +354,42 @@ class DensityClassifier(Classifier, DensityEstimator):
             finish=lambda values, observed: finish(temperature.apply(values.T, observed)),
         )
 
-    def _temperature(self) -> Temperature:
+    def _map_average(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        """The same for an average of the members' posteriors (averaged-posterior)."""
+        rows, limit = self._read(X), checks.memory_limit(self.memory_limit)
+        with computing():
+            observed, sizes = rows.observed_shares(), [member.mixture.class_sizes for member in self.members_]
+            scores = []
+            for member, own in zip(self.members_, sizes, strict=True):
+                transformed = replace(rows, warp=member.warp)
+                self._check_distances(transformed, member.mixture)
+                compute = partial(class_log_joint, sizes=own)
+                scores.append(map_rows(member.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
+            temperatures = [self._temperature(member.temperature) for member in self.members_]
+            average = average_posteriors(scores, temperatures, observed)
+            values = finish(self._temperature(self.average_temperature_).apply(average, observed))
+        return rows.answer(values)
+
+    def _temperature(self, value: float | None = None) -> Temperature:
         log_prior, change = self.mixture_.log_class_prior.cpu(), None
         if self.training_prior_ is not None:
             log_training_prior = torch.from_numpy(self.training_prior_).log().to(log_prior)
             change, log_prior = log_prior - log_training_prior, log_training_prior
         noise = self.label_noise_
-        return Temperature(self.temperature_, change, noise, log_prior if noise > 0 else None)
+        value = self.temperature_ if value is None else value
+        return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> Any:
         checks.no_categories("to_onnx", self.encoding_)
-        scores = GaussianScores(self.mixture_, self.warp_)
-        return ClassifierGraph(scores, self.mixture_.class_sizes, self._temperature())
+        graphs = [
+            ClassifierGraph(
+                GaussianScores(member.mixture, member.warp),
+                member.mixture.class_sizes,
+                self._temperature(member.temperature),
+            )
+            for member in self.members_
+        ]
+        return graphs[0] if len(graphs) == 1 else AverageGraph(graphs, self._temperature(self.average_temperature_))
 
     @by_parts("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
@@ -398,7 +444,11 @@ class DensityClassifier(Classifier, DensityEstimator):
     def _take_class_prior(self, prior: np.ndarray) -> None:
         if self.training_prior_ is None:
             self.training_prior_ = self.class_prior_  # another class prior is applied after the temperature
-        self.mixture_ = self.mixture_.with_class_prior(torch.from_numpy(prior).to(self.mixture_.means.device))
+        changed = torch.from_numpy(prior).to(self.mixture_.means.device)
+        self.mixture_ = self.mixture_.with_class_prior(changed)
+        self.further_members_ = tuple(
+            replace(member, mixture=member.mixture.with_class_prior(changed)) for member in self.further_members_
+        )
         self.class_prior_ = prior
 
     def _check_fitted(self) -> None:
@@ -407,6 +457,12 @@ class DensityClassifier(Classifier, DensityEstimator):
         checks.fitted_prior(self)
         checks.positive("temperature_", self.temperature_)
         checks.share("label_noise_", self.label_noise_)
+        checks.positive("average_temperature_", self.average_temperature_)
+        checks.is_kind("further_members_", self.further_members_, tuple)
+        for member in self.further_members_:
+            checks.is_kind("further_members_", member, Member)
+            checks.same_size("further_members_", member.mixture.n_features, self.mixture_.n_features)
+            checks.same_size("further_members_", member.mixture.n_classes, self.mixture_.n_classes)
         if self.training_prior_ is not None:
             checks.is_kind("training_prior_", self.training_prior_, np.ndarray)
             checks.numbers("training_prior_", torch.from_numpy(self.training_prior_), self.classes_.shape)

@@ -97,12 +97,12 @@ class DensityEstimator(Estimator):
     def _read(self, X: Any) -> Rows:
         check_is_fitted(self)
         rows = replace(self._read_rows(X, reset=False), warp=self.warp_)
-        self._check_distances(rows)
+        self._check_distances(rows, self.mixture_)
         return rows
 
-    def _check_distances(self, rows: Rows) -> None:
+    def _check_distances(self, rows: Rows, mixture: Mixture) -> None:
         """Reject values so far from a component that their distance cannot be computed."""
-        extents, mixture = rows.extents, self.mixture_.on_host
+        extents, mixture = rows.extents, mixture.on_host
         assert extents is not None
         ends = torch.stack((extents.low, extents.high))
         ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed

@@ -119,12 +119,14 @@ class ClassifierGraph(nn.Module):
     ):
         super().__init__()
         self.scores, self.class_sizes, self.members = scores, list(class_sizes), members
-        self.temperature, self.noise = float(temperature.value), float(temperature.noise)
-        change, log_prior = temperature.log_prior_change, temperature.log_prior
-        self.prior = None if log_prior is None else log_prior.cpu().double().exp()
-        self.change = torch.zeros(len(class_sizes), dtype=torch.float64) if change is None else change.cpu().double()
+        self.calibration = Calibration(temperature, len(class_sizes))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        scores, log_density, _ = self.scored(x)
+        return torch.softmax(scores, 1).float(), log_density.float()
+
+    def scored(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log posteriors of the classes up to a constant, log densities, and shares of observed features."""
         log_joint, slopes, share = self.scores(x)
         if self.members is None:
             scores = torch.stack([log_sum(part) for part in log_joint.split(self.class_sizes, 1)], 1)  # (n, C)
@@ -133,13 +135,50 @@ class ClassifierGraph(nn.Module):
             stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
             posteriors = torch.softmax(stacked, 2).mean(1)
             scores = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
-        if self.temperature != 1 or self.prior is not None:
-            divisors = (1 + (self.temperature - 1) * share).unsqueeze(1)
-            scores = (scores - self.change) / divisors
-            if self.prior is not None:  # (label-noise)
-                scores = ((1 - self.noise) * torch.softmax(scores, 1) + self.noise * self.prior).log()
-            scores = scores + self.change
-        return torch.softmax(scores, 1).float(), (log_sum(log_joint) + slopes).float()
+        return self.calibration(scores, share), log_sum(log_joint) + slopes, share
+
+
+class Calibration(nn.Module):
+    """`Temperature.apply` as plain operations: (n, C), (n,) -> (n, C)."""
+
+    def __init__(self, temperature: Temperature, n_classes: int):
+        super().__init__()
+        self.temperature, self.noise = float(temperature.value), float(temperature.noise)
+        change, log_prior = temperature.log_prior_change, temperature.log_prior
+        self.prior = None if log_prior is None else log_prior.cpu().double().exp()
+        self.change = torch.zeros(n_classes, dtype=torch.float64) if change is None else change.cpu().double()
+
+    def forward(self, scores: Tensor, share: Tensor) -> Tensor:
+        if self.temperature == 1 and self.prior is None:
+            return scores
+        scores = (scores - self.change) / (1 + (self.temperature - 1) * share).unsqueeze(1)
+        if self.prior is not None:  # (label-noise)
+            scores = ((1 - self.noise) * torch.softmax(scores, 1) + self.noise * self.prior).log()
+        return scores + self.change
+
+
+class AverageGraph(nn.Module):
+    """The average of the class probabilities of several models (averaged-posterior), and the log density of the first.
+
+    Parameters
+    ----------
+    members : sequence of ClassifierGraph
+    temperature : Temperature
+        Of the average.
+    """
+
+    def __init__(self, members: Sequence[ClassifierGraph], temperature: Temperature):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.calibration = Calibration(temperature, len(members[0].class_sizes))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        results: list[Any] = [member.scored(x) for member in self.members]  # pyright: ignore[reportCallIssue]
+        _, log_density, share = results[0]
+        change = self.calibration.change
+        posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
+        average = posteriors.mean(0).clamp_min(1e-300).log() + change
+        return torch.softmax(self.calibration(average, share), 1).float(), log_density.float()
 
 
 class DensityGraph(nn.Module):

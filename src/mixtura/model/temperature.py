@@ -8,6 +8,7 @@ mixture is, n samples cannot show that errors are rarer than 1 in n.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,3 +69,31 @@ def with_noise(log_posteriors: Tensor, noise: float, log_prior: Tensor) -> Tenso
         return log_posteriors
     log_rest = math.log1p(-noise) if noise < 1 else -math.inf  # weights that add up to next to nothing: all is noise
     return torch.logaddexp(log_posteriors + log_rest, log_prior + math.log(noise))
+
+
+def average_posteriors(
+    scores: Sequence[Tensor], temperatures: Sequence[Temperature], observed: Tensor | float = 1.0
+) -> Tensor:
+    """Average the class posteriors of several models, each at its own temperature (averaged-posterior).
+
+    Parameters
+    ----------
+    scores : sequence of Tensor of shape (C, n)
+        log p(x, c) of each model, under the new class probabilities if they changed.
+    temperatures : sequence of Temperature
+        Of each model, with the same change of the class probabilities.
+    observed : Tensor of shape (n,) or float
+        The fraction of observed features.
+
+    Returns
+    -------
+    Tensor of shape (C, n)
+        Log posteriors up to a constant per sample. A new class prior is applied to the average.
+    """
+    change = temperatures[0].log_prior_change
+    changes = 0.0 if change is None else change.to(scores[0]).unsqueeze(-1)  # (C, 1)
+    posteriors = [
+        (temperature.apply(own, observed) - changes).log_softmax(0)
+        for own, temperature in zip(scores, temperatures, strict=True)
+    ]
+    return torch.stack(posteriors).logsumexp(0) - math.log(len(posteriors)) + changes
