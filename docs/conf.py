@@ -17,6 +17,8 @@ include_patterns = [
     "docs/**",
     "benchmarks/results/*.md",
     "reproduce/results/*.md",
+    "studies/results/*.md",
+    "studies/README.md",
     "reproduce/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from pathlib import Path
 
+from reproduce.claims import CLAIMS
 from reproduce.comparison import (
     BLOCKS,
+    COMPARATOR,
+    FIXED,
+    METHOD,
     NOT_COMPUTED,
     NOT_HERE,
     VERDICTS,
@@ -22,9 +27,10 @@ from reproduce.stamps import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "reproductions.md"
 # A sign as well as a colour: colour-blind readers distinguish blue and orange, and print in different greys.
-SIGNS = {"better": "▲", "equal": "=", "worse": "▼", "not comparable": "◇", "absent": "-"}
+SIGNS = {"better": "▲", "below start": "△", "equal": "=", "worse": "▼", "not comparable": "◇", "absent": "-"}
 COLOURS = {
     "better": "#b9dcf2",
+    "below start": "#e3eef6",
     "equal": "#eeeeee",
     "worse": "#f7c59f",
     "not comparable": "#ffffff",
@@ -93,7 +99,7 @@ def grid(name: str, folder: Path) -> list[str]:
 
 
 def bar(block: Block, folder: Path) -> str:
-    cells = counted(block, folder)
+    cells = [cell for cell in counted(block, folder) if cell.group == METHOD]
     parts = []
     for verdict in VERDICTS:
         count = sum(cell.verdict == verdict for cell in cells)
@@ -108,10 +114,12 @@ def bar(block: Block, folder: Path) -> str:
 def summary(folder: Path) -> list[str]:
     """How many figures of each block are better, equal, worse or absent."""
     lines = ["<table>"]
-    heads = ["table", "ours", *(f"{SIGNS[verdict]} {verdict}" for verdict in VERDICTS), "not computed", ""]
+    heads = ["table", "ours", *(f"{SIGNS[verdict]} {verdict}" for verdict in VERDICTS), "not computed",
+             "methods compared with", "cannot fail", ""]  # fmt: skip
     lines.append("<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
     for block in BLOCKS:
-        cells = counted(block, folder)
+        every = counted(block, folder)
+        cells = [cell for cell in every if cell.group == METHOD]
         totals = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
         left = sum(cell.reason == NOT_COMPUTED for cell in cells)
         counts = "".join(
@@ -119,6 +127,9 @@ def summary(folder: Path) -> list[str]:
             for verdict, count in totals.items()
         )
         counts += f"<td>{left}</td>" if left else "<td></td>"
+        apart = Counter(cell.verdict for cell in every if cell.group == COMPARATOR and cell.values)
+        fixed = sum(cell.group == FIXED for cell in every)
+        counts += f"<td>{' '.join(f'{n} {SIGNS[v]}' for v in VERDICTS if (n := apart[v]))}</td><td>{fixed or ''}</td>"
         names = f'<td class="name">{escape(block.table)}</td><td class="name">{escape(block.name)}</td>'
         lines.append(f"<tr>{names}{counts}<td>{bar(block, folder)}</td></tr>")
     return [*lines, "</table>", ""]
@@ -134,7 +145,10 @@ def page(folder: Path = RESULTS) -> str:
         "",
         "Each cell holds our mean ± standard error over seeds, splits or repetitions. A cell is *equal* if it differs",
         "from the published figure by at most one standard error, which combines ours with the published one (printed,",
-        "or the binomial error of the test samples). Otherwise it is *better* or *worse*. An absent figure was not",
+        "or the binomial error of the test samples). Otherwise it is *better* or *worse*. A figure that is better than",
+        "published but worse than the start of its own training (averaged EM) is *below start*. Figures of methods",
+        "that a paper compares with, and figures that cannot fail, are counted apart, in the last columns. An absent",
+        "figure was not",
         "computed, or its data are licensed or not published; the sentences of each table say which. Training errors",
         "and sizes of KJO03 are in published.json and not compared here.",
         "",
@@ -145,7 +159,7 @@ def page(folder: Path = RESULTS) -> str:
         *summary(folder),
     ]
     for key, name in PAPERS.items():
-        lines += ["</div>", "", f"## {key}: {name}", "", '<div class="reproductions">', ""]
+        lines += ["</div>", "", f"## {key}: {name}", "", CLAIMS[key](folder), "", '<div class="reproductions">', ""]
         for table in [table for table in published() if table.startswith(key)]:
             paragraphs = sentences(table, folder)
             if paragraphs:

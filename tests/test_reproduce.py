@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import re
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -149,8 +151,41 @@ def test_a_sentence_counts_every_published_figure(tmp_path):
     for block in comparison.BLOCKS:
         cells = comparison.counted(block, tmp_path)
         text = comparison.sentence(block, tmp_path)
-        assert text.startswith(f"Of {len(cells)} published figures {len(cells)} absent ("), text
+        groups = Counter(cell.group for cell in cells)
+        if groups[comparison.METHOD]:
+            method = groups[comparison.METHOD]
+            assert text.startswith(f"Of {method} published figures {method} absent ("), text
+        assert (f"{groups[comparison.FIXED]} cannot fail: " in text) == bool(groups[comparison.FIXED])
         assert cells
+
+
+def test_methods_that_a_paper_compares_with_are_counted_apart():
+    table = comparison.published()["HU21 table 1, weights"]
+    assert comparison.group_of(table, "Ripley", "GP") == comparison.FIXED
+    assert comparison.group_of(table, "Ripley", "RVM") == comparison.COMPARATOR
+    assert comparison.group_of(table, "Ripley", "SDGM") == comparison.METHOD
+    for name, own in comparison.published().items():
+        assert set(own.get("comparators", ())) <= {*own["rows"], *own["columns"]}, name
+
+
+@pytest.mark.parametrize(("start", "verdict"), [((1.3, 1.4), "below start"), ((1.5, 1.5), "better"), ((), "better")])
+def test_a_fit_that_is_worse_than_its_start_is_not_called_better(start, verdict):
+    cell = ("MNIST (pca50)", "LL+CLL")  # published 1.81
+    block = comparison.Block(
+        "RPTP18 table 1", "test", lambda folder: {cell: [1.40, 1.42]}, starts=lambda folder: {cell: start}
+    )
+    (own,) = [c for c in comparison.compared(block) if c.values]
+    assert own.verdict == verdict
+
+
+@with_results
+def test_every_paper_has_a_sentence_on_its_claim():
+    from reproduce.claims import CLAIMS
+
+    assert list(CLAIMS) == list(registry.PAPERS)
+    for claim in CLAIMS.values():
+        assert re.match(r"\*\*Claim: .*eproduced", claim(stamps.RESULTS))
+        assert claim(stamps.RESULTS.parent) == ""  # a folder without results
 
 
 def test_absent_figures_have_a_reason(tmp_path):
