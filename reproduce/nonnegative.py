@@ -131,6 +131,7 @@ def published(n_bases: int, penalty: float, shared: bool) -> Callable[[int], Any
         n_bases,
         shared=shared,
         sparsity=penalty,
+        solver="multiplicative",
         early_stopping=False,
         max_iter=100,
         tol=0,
@@ -138,8 +139,11 @@ def published(n_bases: int, penalty: float, shared: bool) -> Callable[[int], Any
     )
 
 
-def default(n_bases: int, sparsity: Any, **options: Any) -> Callable[[int], Any]:
-    return lambda start: NonnegativeMixtureClassifier(n_bases, sparsity=sparsity, random_state=start, **options)
+def default(n_bases: int, sparsity: Any, solver: str = "multiplicative", **options: Any) -> Callable[[int], Any]:
+    """The defaults of the named solvers."""
+    return lambda start: NonnegativeMixtureClassifier(
+        n_bases, sparsity=sparsity, solver=solver, random_state=start, **options
+    )
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -20,17 +20,10 @@ from reproduce.stamps import write_json
 
 def start_of(rows: LabeledRows, n_classes: int, n_bases: int, shared: bool, seed: int) -> LogLinearMixture:
     """As the estimator starts."""
-    from mixtura.nonnegative.problem import NonnegativeProblem, random_start
+    from mixtura.nonnegative.problem import random_start
 
     prior = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64).log()
-    n_all = n_bases if shared else n_bases * n_classes
-    generator, classes = torch.Generator().manual_seed(seed), np.arange(n_classes)
-    one = torch.ones(rows.n_features, dtype=torch.float64)
-    return random_start(
-        n_bases,
-        shared,
-        NonnegativeProblem(rows, rows, None, 0 * one, one, prior, n_all, generator, classes, prior.exp().numpy()),
-    )
+    return random_start(n_bases, shared, rows, prior, torch.Generator().manual_seed(seed))
 
 
 def seconds(compute: Callable[[], Any], rounds: int) -> float:

@@ -44,7 +44,7 @@ QUICK = [
     HybridMixtureClassifier(1, n_epochs=1),
     SparseMixtureClassifier(1, max_iter=1),
     RelevanceVectorClassifier(max_iter=1),
-    NonnegativeMixtureClassifier(1, sparsity=0.0, max_iter=1),
+    NonnegativeMixtureClassifier(1, sparsity=0.0, max_iter=1000),
     AveragedMixture(n_estimators=1),
     AveragedMixtureClassifier(n_estimators=1),
     MixtureImputer(),

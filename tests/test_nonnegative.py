@@ -25,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def quick(n_components=2, **options):
     """A model without early stopping that ends soon; the limit is not what these tests are about."""
     return NonnegativeMixtureClassifier(
-        n_components, **{"early_stopping": False, "max_iter": 15, "tol": 0.05, "random_state": 0} | options
+        n_components,
+        **{"solver": "multiplicative", "early_stopping": False, "max_iter": 15, "tol": 0.05, "random_state": 0}
+        | options,
     )
 
 
@@ -34,7 +36,8 @@ CHECKED = [
     quick(**SOON),
     quick(6, **SOON, shared=True, memory_limit="1 MiB"),
     quick(**SOON, solver="accelerated", sparsity=0.0),
-    NonnegativeMixtureClassifier(1, **SOON),
+    NonnegativeMixtureClassifier(1, solver="multiplicative", **SOON),
+    NonnegativeMixtureClassifier(cv=2, random_state=0),
 ]
 # The check fits negative values to every classifier with both methods, whatever its tags say (MultinomialNB has no
 # decision_function and so never meets it).
@@ -56,7 +59,7 @@ def counts():
 
 @pytest.fixture(scope="module")
 def fitted(counts):
-    return NonnegativeMixtureClassifier(3, random_state=0).fit(*counts)
+    return NonnegativeMixtureClassifier(3, solver="multiplicative", random_state=0).fit(*counts)
 
 
 # ---- fitting ---------------------------------------------------------------------------------------------------------
@@ -75,14 +78,14 @@ def test_learns_overlapping_counts(counts, shared, solver):
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("rows", ["counts", "log"])
 @pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
-def test_sparse_rows_give_what_dense_ones_give(counts, shared, kind):
+def test_sparse_rows_give_what_dense_ones_give(counts, shared, rows, kind):
     X, y = counts
-    X = X - X.min(0)
     with pytest.warns(ConvergenceWarning):
-        dense = quick(shared=shared, tol=0.0, max_iter=80).fit(X, y)
+        dense = quick(shared=shared, rows=rows, tol=0.0, max_iter=80).fit(X, y)
     with pytest.warns(ConvergenceWarning):
-        thin = quick(shared=shared, tol=0.0, max_iter=80).fit(kind(X), y)
+        thin = quick(shared=shared, rows=rows, tol=0.0, max_iter=80).fit(kind(X), y)
     np.testing.assert_allclose(thin.predict_proba(kind(X)), dense.predict_proba(X), atol=1e-9)
     assert np.array_equal(thin.predict(kind(X)), dense.predict(X))
 
@@ -140,7 +143,7 @@ def test_an_interrupted_fit_keeps_what_it_has(counts, monkeypatch, n_steps):
         return plain(self, problem, state)
 
     monkeypatch.setattr(Multiplicative, "step", step)
-    model = NonnegativeMixtureClassifier(2, max_iter=25, random_state=0)
+    model = NonnegativeMixtureClassifier(2, solver="multiplicative", max_iter=25, random_state=0)
     with pytest.raises(KeyboardInterrupt):
         model.fit(*counts)
     assert model.score(*counts) > 0.3
@@ -150,7 +153,7 @@ def test_an_interrupted_fit_keeps_what_it_has(counts, monkeypatch, n_steps):
 def test_few_rows_are_not_held_out(counts):
     X, y = counts
     with pytest.warns(ConvergenceWarning, match=re.escape("(max_iter=3, tol=1e-06); increase max_iter or tol, or use")):
-        model = NonnegativeMixtureClassifier(2, max_iter=3, random_state=0).fit(X[:60], y[:60])
+        model = NonnegativeMixtureClassifier(2, solver="multiplicative", max_iter=3, random_state=0).fit(X[:60], y[:60])
     assert model.validation_scores_ == []
 
 
@@ -164,7 +167,7 @@ def test_deterministic_and_better_with_more_starts(counts):
 
 def test_sparsity_removes_weights_and_bases(counts):
     X, y = counts
-    options = {"early_stopping": False, "max_iter": 120, "tol": 0.0, "random_state": 0}
+    options = {"solver": "multiplicative", "early_stopping": False, "max_iter": 120, "tol": 0.0, "random_state": 0}
     sizes = {}
     for shared in (True, False):
         for sparsity in (0.0, 2.0):
@@ -183,7 +186,7 @@ def test_sparsity_removes_weights_and_bases(counts):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sparsity_is_that_of_the_better_held_out_likelihood(counts, seed):
     X, y = counts
-    options = {"n_components": 3, "random_state": seed}
+    options = {"n_components": 3, "solver": "multiplicative", "random_state": seed}
     automatic = NonnegativeMixtureClassifier(**options).fit(X, y)
     fits = {value: NonnegativeMixtureClassifier(sparsity=value, **options).fit(X, y) for value in (0.0, 1.0)}
     scores = {value: max(score for _, score in model.validation_scores_) for value, model in fits.items()}
@@ -212,7 +215,7 @@ def test_an_interrupted_fit_is_not_continued_with_another_start(counts, monkeypa
 
     original = Multiplicative.step
     monkeypatch.setattr(Multiplicative, "step", counting)
-    model = NonnegativeMixtureClassifier(2, n_init=2, sparsity=1.0, early_stopping=False, tol=0.01, random_state=0)
+    model = quick(n_init=2, sparsity=1.0, tol=0.01, max_iter=1000)
     model.fit(X, y)
     steps[0], interrupted[0] = 0, steps[0] - 1
     with pytest.raises(KeyboardInterrupt):
@@ -314,7 +317,7 @@ def test_a_column_that_does_not_vary_says_nothing(counts, value):
         ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
         ({"shared": "yes"}, "shared must be True or False; got 'yes'."),
         ({"sparsity": -1}, "sparsity must be a number of at least 0; got -1."),
-        ({"solver": "em"}, "solver must be one of 'accelerated', 'multiplicative'; got 'em'."),
+        ({"solver": "em"}, "solver must be one of 'auto', 'accelerated', 'multiplicative'; got 'em'."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
         ({"early_stopping": 1}, "early_stopping must be True or False; got 1."),
     ],
@@ -403,7 +406,7 @@ def test_a_pickle_predicts_the_same(counts, fitted):
 
 def test_the_pipeline_codes_new_rows_with_the_basis_fixed(counts):
     X, y = counts
-    options = {"early_stopping": False, "tol": 1e-3}
+    options = {"solver": "multiplicative", "early_stopping": False, "tol": 1e-3}
     model = make_nonnegative_pipeline(4, n_components=2, random_state=0, **options).fit(X[::2], y[::2])
     coder, classifier = model[0], model[-1]
     basis = coder.components_.copy()
@@ -418,6 +421,6 @@ def test_a_rare_column_does_not_end_the_training_at_its_start():
     """A pixel that is dark in nearly all digits gives one held-out row a log posterior below -1000."""
     X, y = load_digits(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=1, stratify=y)
-    model = NonnegativeMixtureClassifier(random_state=0, max_iter=60).fit(X_train, y_train)
+    model = NonnegativeMixtureClassifier(solver="multiplicative", random_state=0, max_iter=60).fit(X_train, y_train)
     assert model.n_iter_ > 0
     assert model.score(X_test, y_test) > 0.85

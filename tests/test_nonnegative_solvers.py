@@ -301,7 +301,7 @@ def test_the_bound_of_a_removal_holds(rng, data, sharing):
 def test_idle_weights_go_and_the_objective_does_not_fall(rng, data, sharing):
     mixture, rows, penalty = random_mixture(rng, sharing, scale=0.01), data.labeled(), SparseShares(1.0)
     value = log_likelihood(mixture, rows) - penalty.value(mixture.shares)
-    smaller = without_idle_weights(mixture, rows, penalty, value)
+    smaller = without_idle_weights(mixture, rows, Multiplicative(penalty), value)
     assert smaller.n_components < mixture.n_components
     assert log_likelihood(smaller, rows) - penalty.value(smaller.shares) >= value
     assert set(smaller.class_of.tolist()) == set(range(N_CLASSES))

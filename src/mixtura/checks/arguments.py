@@ -109,6 +109,29 @@ def _listed(word: str, values: list[Any]) -> str:
     return f"{word} are {values}" if values else ""
 
 
+def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, shared: bool, sparsity: Any) -> None:
+    """Check the argument `prior` of log-linear mixtures."""
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return
+    if not isinstance(value, kinds):
+        names = " or ".join(f"a {kind.__name__}" for kind in kinds)
+        raise ValueError(f'prior must be "auto", None, {names} of mixtura.nonnegative.priors; got {value!r}.')
+    if solver == "multiplicative" and not isinstance(value, kinds[-1]):
+        raise ValueError(
+            f"solver='multiplicative' takes a prior of pseudo-counts only; got prior={value!r}. Use "
+            "PseudoCounts, or solver='auto'."
+        )
+    if vars(value).get("centre") == "start":
+        obstacles = (
+            (solver != "auto", f"solver={solver!r} starts at random", "solver='auto'"),
+            (shared, "shared=True starts at random", "shared=False"),
+            (sparsity not in ("auto", 0), f"sparsity={sparsity!r} removes bases", "sparsity=0"),
+        )
+        for is_there, reason, fix in obstacles:
+            if is_there:
+                raise ValueError(f"{reason}, so that prior={value!r} has no meaning; use {fix}, or Normal('zero').")
+
+
 def verbosity(value: Any) -> None:
     """Check `verbose`: a truth value or a level."""
     count("verbose", int(value) if isinstance(value, bool) else value, 0)

@@ -314,6 +314,22 @@ def bounded_scores(estimator: Any, largest: Tensor, coefficients: Tensor) -> Non
         )
 
 
+def as_many_names(names: np.ndarray, n_features: int) -> None:
+    """Raise an error unless there is one name for each feature."""
+    if names.shape != (n_features,):
+        raise ValueError(
+            f"feature_names must hold one name for each of the {n_features} features; got shape {names.shape}."
+        )
+
+
+def sparse_for_dense(name: str) -> str:
+    """Say which classifier takes sparse rows."""
+    return (
+        f" {name} has Gaussian components, which suit few dense features. For counts of words and other sparse rows of "
+        "non-negative features use NonnegativeMixtureClassifier."
+    )
+
+
 def rank_of_codes(n_basis: Any, shape: Sequence[int]) -> None:
     """Check that the rank of a factorisation is at most the numbers of rows and features."""
     if len(shape) == 2 and isinstance(n_basis, Integral) and int(n_basis) > min(shape):

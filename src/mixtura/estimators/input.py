@@ -11,6 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
@@ -232,6 +234,9 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
     except OverflowError as error:  # integers of Python
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
     except TypeError as error:
+        is_sparse: bool = sparse.issparse(X)
+        if is_sparse and is_classifier(estimator) and X.min() >= 0:
+            raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
         return _checked_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)

@@ -26,6 +26,9 @@ from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.files.registry import storable
 from mixtura.inspection.graphs import ConditionalGraph
+from mixtura.inspection.summaries import feature_names as known_names
+from mixtura.inspection.tables import Table
+from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
     LabeledRows,
@@ -34,55 +37,86 @@ from mixtura.nonnegative.mixture import (
     rows_per_chunk,
     smoothed_likelihood,
 )
+from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finished
+from mixtura.selection.log_linear import COMPONENTS, TextSamples, TextSearch, TextSettings, some_of
 from mixtura.selection.plan import is_auto
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.splits import hold_outs
+from mixtura.selection.splits import checked_cv, hold_outs, renumbered
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
 from mixtura.values.features import weigh
-from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, scaled_columns
+from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, row_slice, scaled_columns
 
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 AUTO = (0.0, 1.0)  # candidates of sparsity="auto"
+PLAIN_COMPONENTS = 4  # n_components="auto" of a named solver
 
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
 class NonnegativeMixtureClassifier(ConditionalClassifier):
-    """Classifier for non-negative features, with a mixture of log-linear bases.
+    """Classifier of texts and other non-negative features, with mixtures of log-linear bases.
 
         p(c | x) proportional to sum_j W_cj exp(theta_j . x),  W_cj >= 0    (log-linear)
 
-    It suits features whose zero means "absent", such as codes of a non-negative matrix factorisation
-    (`make_nonnegative_pipeline`), word counts, tf-idf and histograms. Sparse matrices stay sparse. A sample of zeros
-    gets the class prior. There is no density; `MixtureClassifier` and `GaussianMixture` have one.
+    It suits features whose zero means "absent": counts of words, histograms, codes of a non-negative matrix
+    factorisation. Sparse matrices stay sparse. With one component per class it is multinomial logistic regression, or
+    naive Bayes with `prior=Normal("start", math.inf)`. A sample of zeros gets the class prior. There is no density;
+    `MixtureClassifier` and `GaussianMixture` have one.
 
-    Dense columns are shifted to start at zero, and all columns are divided by their standard deviations internally.
+    By default held-out samples select the transform of the rows, the prior, the number of components and the
+    temperature (text-choice).
 
     Parameters
     ----------
-    n_components : int, default=4
-        Number of bases per class, or of all bases with `shared=True`.
+    n_components : "auto" or int, default="auto"
+        Number of bases per class, or of all bases with `shared=True`. "auto" compares 1 and 3 per class; with a named
+        `solver` it means 4.
+    prior : "auto", Normal, PseudoCounts or None, default="auto"
+        Prior on the coefficients, see `mixtura.nonnegative.priors`. "auto" compares centres and strengths; with a named
+        `solver` it means None. "multiplicative" takes `PseudoCounts` only.
+    rows : {"auto", "counts", "log", "tfidf"} or None, default="auto"
+        Transform of the rows (row-transform). "counts": as they are; "log": log(1 + x) times the inverse document
+        frequency, and "tfidf": x times it, both with rows of length 1. None: as they are, and dense columns are shifted
+        to start at zero and divided by their standard deviations. "auto" compares "log", "tfidf" and "counts" for
+        sparse X, None and "log" for dense X; with a named `solver` it means None.
     shared : bool, default=False
         Whether every class has a weight for every basis ([2]_, eq. 12); otherwise a basis belongs to one class.
     sparsity : float or "auto", default="auto"
         Penalty of a basis of a single class, in units of the log-likelihood. Weights and bases whose likelihood gain
-        is smaller are removed. 0 is the model of [1]_. A penalty buys a smaller model, not accuracy: with 48 bases per
-        class, 1 instead of 0 lowers test accuracy from 94.0 to 93.8 % on USPS digits (480 weights become 107) and from
-        98.1 to 97.5 % on CBCL faces (96 become 16). "auto" fits both and takes the one with the larger likelihood of
-        the held-out samples of early stopping; without them it is 1. Set 1 for a small model in less time.
-    solver : {"multiplicative", "accelerated"}, default="multiplicative"
-        Multiplicative updates, or L-BFGS; both are monotone and maximise the same objective.
+        is smaller are removed. 0 is the model of [1]_, and what "auto" means with `solver="auto"`. A penalty buys a
+        smaller model, not accuracy: with 48 bases per class, 1 instead of 0 lowers test accuracy from 94.0 to 93.8 % on
+        USPS digits (480 weights become 107) and from 98.1 to 97.5 % on CBCL faces (96 become 16). With a named solver
+        "auto" fits both and takes the one with the larger likelihood of the held-out samples of early stopping;
+        without them it is 1.
+    solver : {"auto", "multiplicative", "accelerated"}, default="auto"
+        "auto": L-BFGS under the prior, from a multinomial mixture. The others start at random and select nothing but
+        the number of iterations and `sparsity`: the multiplicative updates of [1]_ and [2]_, or L-BFGS; both are
+        monotone and maximise the same objective.
+    temperature : "auto" or float, default="auto"
+        The log posteriors are divided by it before the softmax; 1 switches it off. "auto" estimates it on held-out
+        samples; with a named `solver` it means 1.
+    cv : int or splits, default=5
+        Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays. Of a number
+        of folds only as many are used as hold out 800 samples. The selection uses at most 10,000 samples.
+    time_budget : float or None, default=None
+        Seconds of the selection: no candidate is tried that would end later if it took as long as the last one.
+        Results then depend on the speed of the machine.
+    unlabeled : object, default=None
+        The label of unlabeled samples, such as -1; np.nan means every missing label (NaN, None, pd.NA or masked); None
+        means that every label is a class. In soft labels a row of NaN is unlabeled. Unlabeled samples have an effect on
+        the multinomial mixture alone, and through it on priors that are centred there.
     early_stopping : bool, default=True
-        Whether to select the number of iterations on held-out samples, then refit all samples with as many. Needs at
-        least 20 held-out samples.
+        For a named solver: whether to select the number of iterations on held-out samples, then refit all samples with
+        as many. Needs at least 20 held-out samples.
     validation_fraction : float, default=0.1
-        Fraction of the samples of each class held out for early stopping.
+        For a named solver: fraction of the samples of each class held out for early stopping.
     n_init : int, default=1
-        Number of random initialisations; the fit with the best objective (of held-out samples, if any) is kept.
+        For a named solver: number of random initialisations; the fit with the best objective (of held-out samples, if
+        any) is kept.
     max_iter : int, default=1000
         Maximum number of iterations.
     tol : float, default=1e-6
@@ -106,11 +140,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     class_prior_ : ndarray of shape (n_classes,)
         Class proportions of the training set.
     mixture_ : LogLinearMixture
-        The fitted mixture, in the units of X.
+        The fitted mixture, in the units of X or of the transformed rows.
+    rows_ : RowTransform or None
+        The transform of the rows.
+    temperature_ : float
+        The temperature of the class probabilities.
     weights_ : ndarray of shape (n_classes, n_bases)
         Weights, summing to one.
     bases_ : ndarray of shape (n_bases, n_features)
-        Coefficients of the bases.
+        Coefficients of the bases, for transformed rows.
     n_components_ : ndarray of shape (n_classes,)
         Number of positive weights of each class.
     n_bases_ : int
@@ -120,7 +158,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     sparsity_ : float
         The penalty of the fit: that of `sparsity`, or the chosen one.
     search_ : SearchTable or None
-        The penalties and initialisations that were compared; None for a single fit.
+        The candidates of the selection with their scores, or the penalties and initialisations of a named solver; None
+        for a single fit.
     n_iter_ : int
         Number of iterations.
     converged_ : bool
@@ -151,13 +190,22 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     True
     """
 
+    temperature_: float = 1.0
+    rows_: RowTransform | None = None
+
     def __init__(
         self,
-        n_components: int = 4,
+        n_components: Any = "auto",
         *,
+        prior: Any = "auto",
+        rows: Any = "auto",
         shared: bool = False,
         sparsity: Any = "auto",
-        solver: str = "multiplicative",
+        solver: str = "auto",
+        temperature: Any = "auto",
+        cv: Any = 5,
+        time_budget: float | None = None,
+        unlabeled: Any = None,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
         n_init: int = 1,
@@ -170,9 +218,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         checkpoint: Any = None,
     ):
         self.n_components = n_components
+        self.prior = prior
+        self.rows = rows
         self.shared = shared
         self.sparsity = sparsity
         self.solver = solver
+        self.temperature = temperature
+        self.cv = cv
+        self.time_budget = time_budget
+        self.unlabeled = unlabeled
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_init = n_init
@@ -193,8 +247,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         ----------
         X : array-like, tensor or sparse matrix of shape (n_samples, n_features)
             Non-negative samples; sparse matrices stay sparse.
-        y : array-like of shape (n_samples,)
-            Labels.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels, or soft labels whose rows sum to 1; a row of NaN is unlabeled.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
 
@@ -203,51 +257,143 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self : NonnegativeMixtureClassifier
         """
         with atomic_fit(self):
-            checks.count("n_components", self.n_components)
-            checks.switch("shared", self.shared)
-            solvers = self._solvers()
+            self._check_arguments()
             features, rows = self._read(X, reset=True)
             weights = checks.sample_weight(sample_weight, len(rows))
-            labels = read_labels(y, len(rows), weights, type(self).__name__)
-            numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
+            automatic = is_auto(self.solver)
+            unlabeled = self.unlabeled if automatic else None
+            labels = read_labels(y, len(rows), weights, type(self).__name__, unlabeled, takes_unlabeled=automatic)
+            if not automatic:
+                checks.hard_labels(labels.numbers, type(self).__name__)
             weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
             checks.total_weight(float(weights.sum()))
-            present = (weights > 0).nonzero()[:, 0]
-            with computing(), recorded(self, training=TensorSource(features, numbers, weights=weights)):
-                features = pick(features, present.to(features.device))
-                largest = largest_values(features)
+            numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
+            samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
+            source = TensorSource(features, samples.labels, samples.shares, weights)
+            with computing(), recorded(self, training=source):
+                present = weights > 0
+                if not bool(present.all()):
+                    samples = samples.part(present)
+                largest = largest_values(samples.features)
                 checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
-                problem = self._problem(features, numbers[present], weights[present], labels.classes)
-                solver, best = self._best(solvers, problem)
-                if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
-                    best = with_all_rows(solver, best, problem.rows)
-                mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
-            self.sparsity_ = solver.penalty.strength
-            self._keep(best, mixture, problem)
+                prior = samples.class_totals(samples.weights)
+                self.classes_, self.class_prior_ = labels.classes, (prior / prior.sum()).numpy()
+                outcome = self._fit_automatically(samples, present) if automatic else self._fit_by_updates(samples)
             self.mixture_ = self.mixture_.to(rows.home or rows.device)
+            if self.rows_ is not None:
+                self.rows_ = self.rows_.to(rows.home or rows.device)
+            self._warn_or_raise(outcome)
         return self
+
+    def _check_arguments(self) -> None:
+        if not is_auto(self.n_components):
+            checks.count("n_components", self.n_components)
+        checks.switch("shared", self.shared)
+        if self.rows is not None:
+            checks.one_of("rows", self.rows, ("auto", *ROW_TRANSFORMS), " or None")
+        checks.one_of("solver", self.solver, ("auto", *NONNEGATIVE_SOLVERS))
+        self._solvers()
+        self._named_arguments()
+        checks.coefficient_prior(self.prior, (Normal, PseudoCounts), self.solver, self.shared, self.sparsity)
+        if not is_auto(self.temperature):
+            checks.positive("temperature", self.temperature, ' or "auto"')
+        if self.time_budget is not None:
+            checks.positive("time_budget", self.time_budget, " or None")
+        checks.count("max_iter", self.max_iter, 0)
+        checks.non_negative("tol", self.tol)
+
+    def _named_arguments(self) -> tuple[bool, float, int]:
+        """Arguments of the named solvers: early_stopping, validation_fraction and n_init."""
+        checks.switch("early_stopping", self.early_stopping)
+        fraction = checks.fraction("validation_fraction", self.validation_fraction)
+        return self.early_stopping, fraction, checks.count("n_init", self.n_init)
+
+    def _generators(self) -> tuple[torch.Generator, torch.Generator]:
+        """Separate generators, so that initialisation does not depend on the number of held-out rows."""
+        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=2)
+        first, second = (torch.Generator().manual_seed(int(seed)) for seed in seeds)
+        return first, second
+
+    def _chunk_size(self, n_components: int, samples: TextSamples) -> int:
+        n_bases = n_components if self.shared else n_components * samples.n_classes
+        limit = checks.memory_limit(self.memory_limit)
+        return rows_per_chunk(n_bases, samples.features.shape[1], limit, samples.features.device)
+
+    # ---- fitting, with a search -------------------------------------------------------------------------------------
+
+    def _fit_automatically(self, samples: TextSamples, present: Tensor) -> Outcome:
+        """Compare candidates on some of the samples, then fit the chosen one to all of them."""
+        name, (splitter, _) = type(self).__name__, self._generators()
+        settings = TextSettings(
+            rows=self.rows,
+            n_components=self.n_components,
+            prior=self.prior,
+            temperature=self.temperature,
+            sparsity=0.0 if is_auto(self.sparsity) else float(self.sparsity),
+            shared=bool(self.shared),
+            cv=renumbered(checked_cv(self.cv), present),
+            time_budget=self.time_budget,
+        )
+        device, most = samples.features.device, max(COMPONENTS) if is_auto(self.n_components) else self.n_components
+        samples = replace(samples, step=self._chunk_size(most, samples)).to(device)
+        weights = without_empty_rows(samples.features, samples.weights, samples.class_totals)
+        samples = replace(samples, weights=weights)
+        few = some_of(samples, settings.cv, splitter)
+        with trial_watcher(self.verbose, name) as watch:
+            search = TextSearch(few, settings, splitter, watch)
+            choice = search.run()
+        result, view = search.final(choice, samples, self.max_iter, self.tol)
+        penalty = Accelerated(SparseShares(settings.sparsity))
+        mixture = result.mixture
+        if settings.sparsity and result.outcome is not Outcome.INTERRUPTED:
+            mixture = finished(penalty, mixture, len(result.history), view.samples.labeled(samples.known))
+        self.search_, self.temperature_, self.sparsity_ = choice.table, choice.temperature, settings.sparsity
+        return self._keep(result, view.in_units_of_rows(mixture), view.transform)
+
+    # ---- fitting, by named updates ----------------------------------------------------------------------------------
+
+    def _fit_by_updates(self, samples: TextSamples) -> Outcome:
+        """Fit with the solver that `solver` names: the number of iterations and the penalty by held-out samples."""
+        solvers = self._solvers()
+        transform = None
+        if isinstance(self.rows, str) and not is_auto(self.rows):
+            counts = document_counts(samples.features, samples.weights.to(samples.features.device))
+            transform = make_row_transform(self.rows, counts, float(samples.weights.sum()))
+            samples = replace(samples, features=transform.forward(samples.features))
+        problem = self._problem(samples, transform is None)
+        solver, best = self._best(solvers, problem)
+        if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
+            best = with_all_rows(self._bound(solver, problem.rows, best.start), best, problem.rows)
+        solver = self._bound(solver, problem.rows, best.start)
+        mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
+        self.sparsity_ = solver.penalty.strength
+        self.temperature_ = 1.0 if is_auto(self.temperature) else float(self.temperature)
+        return self._keep(best.result, mixture.rescaled(problem.scales, problem.shifts), transform)
+
+    def _bound(self, solver: Any, rows: LabeledRows, start: LogLinearMixture) -> Any:
+        """The solver with the prior in the units of the rows."""
+        return (
+            solver
+            if is_auto(self.prior) or self.prior is None
+            else replace(solver, prior=self.prior.bound(rows, start))
+        )
 
     def _solvers(self) -> list[Any]:
         """The solver for each candidate of the penalty, the one to use without held-out rows last."""
         strengths = AUTO if is_auto(self.sparsity) else (checks.non_negative("sparsity", self.sparsity),)
-        name = checks.one_of("solver", self.solver, NONNEGATIVE_SOLVERS)
+        name = "accelerated" if is_auto(self.solver) else self.solver
         return [NONNEGATIVE_SOLVERS[name](SparseShares(strength)) for strength in strengths]
 
-    def _problem(self, features: Tensor, labels: Tensor, weights: Tensor, classes: np.ndarray) -> NonnegativeProblem:
-        n_classes, n_rows = len(classes), features.shape[0]
-        random_state = check_random_state(self.random_state)
-        # Separate generators, so that initialisation does not depend on the number of held-out rows.
-        generator, splitter = (
-            torch.Generator().manual_seed(int(seed)) for seed in random_state.randint(2**31 - 1, size=2)
-        )
-        totals = torch.zeros(n_classes, dtype=torch.float64).index_add_(0, labels, weights)
-        class_prior = totals / totals.sum()
-        weights = without_empty_rows(features, labels, weights, n_classes)
-        shifts, scales = column_units(features, weights)
+    def _problem(self, samples: TextSamples, has_units: bool) -> NonnegativeProblem:
+        generator, splitter = self._generators()
+        features, device = samples.features.double(), samples.features.device
+        assert samples.labels is not None
+        labels, weights = samples.labels, without_empty_rows(features, samples.weights, samples.class_totals)
+        ones = torch.ones(features.shape[1], dtype=torch.float64, device=device)
+        shifts, scales = column_units(features, weights) if has_units else (0 * ones, ones)
         scaled = scaled_columns(features, shifts, scales)
-        n_bases = self.n_components if self.shared else self.n_components * n_classes
-        kept_out, device = self._held_out(labels, weights, splitter), features.device
-        step = rows_per_chunk(n_bases, features.shape[1], checks.memory_limit(self.memory_limit), device)
+        step = self._chunk_size(self._n_components(), samples)
+        kept_out = self._held_out(labels, weights, splitter)
         labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
 
         def part(chosen: Tensor) -> LabeledRows:
@@ -256,25 +402,36 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         rows = part(torch.ones_like(kept_out))
         held_out = part(kept_out) if bool(kept_out.any()) else None
         kept = rows if held_out is None else part(~kept_out)
-        log_prior = class_prior.log().to(device)
-        assert n_rows > 0
+        log_prior = torch.from_numpy(self.class_prior_).log().to(device)
         return NonnegativeProblem(
-            rows, kept, held_out, shifts, scales, log_prior, n_bases, generator, classes, class_prior.numpy()
+            rows, kept, held_out, shifts, scales, log_prior, generator, has_units and is_dense(features)
         )
+
+    def _n_components(self) -> int:
+        return PLAIN_COMPONENTS if is_auto(self.n_components) else self.n_components
 
     def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
         """Mask of the rows held out for early stopping, (n,), stratified by class."""
-        checks.switch("early_stopping", self.early_stopping)
-        fraction = checks.fraction("validation_fraction", self.validation_fraction)
+        early_stopping, fraction, _ = self._named_arguments()
         parts = []
-        if self.early_stopping:
+        if early_stopping:
             parts = hold_outs(float(fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT)
         return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
 
     def _best(self, solvers: list[Any], problem: NonnegativeProblem) -> tuple[Any, Fitted]:
         """The best fit and its solver; all solvers start from the same initialisations."""
-        n_starts = checks.count("n_init", self.n_init)
-        starts = [random_start(self.n_components, bool(self.shared), problem) for _ in range(n_starts)]
+        n_starts = self.n_init
+        starts = [
+            random_start(
+                self._n_components(),
+                bool(self.shared),
+                problem.rows,
+                problem.log_prior,
+                problem.generator,
+                problem.has_units,
+            )
+            for _ in range(n_starts)
+        ]
         compared = list(product(solvers if problem.held_out is not None else solvers[-1:], enumerate(starts)))
 
         def fit_all() -> None:
@@ -301,33 +458,39 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         return Trial(what, -fit.score, math.nan, (solver, fit))
 
     def _fit_once(self, solver: Any, start: LogLinearMixture, problem: NonnegativeProblem) -> Fitted:
-        max_iter, tol = checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
+        max_iter, tol = self.max_iter, self.tol
         held_out = problem.held_out
         if held_out is None:
-            return Fitted(start, run(solver, problem.rows, start, max_iter, tol))
+            return Fitted(start, run(self._bound(solver, problem.rows, start), problem.rows, start, max_iter, tol))
 
         def score(mixture: LogLinearMixture) -> float:
             return smoothed_likelihood(mixture, held_out) / held_out.weight
 
         judge = EarlyStopping(score, interval=SCORING_INTERVAL)
-        return Fitted(start, run(solver, problem.kept, start, max_iter, tol, held_out=judge))
+        bound = self._bound(solver, problem.kept, start)
+        return Fitted(start, run(bound, problem.kept, start, max_iter, tol, held_out=judge))
 
-    def _keep(self, best: Fitted, mixture: LogLinearMixture, problem: NonnegativeProblem) -> None:
-        """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
-        result = best.result
-        self.mixture_ = mixture.rescaled(problem.scales, problem.shifts)
-        self.classes_, self.class_prior_ = problem.classes, problem.class_prior
+    # ---- the result -------------------------------------------------------------------------------------------------
+
+    def _keep(self, result: FitResult, mixture: LogLinearMixture, transform: RowTransform | None) -> Outcome:
+        """Store a result, with the mixture of transformed rows; return how the fit ended."""
+        self.mixture_, self.rows_ = mixture, transform
         self._describe()
         self.n_iter_ = len(result.history)
         self.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
         self.history_ = list(result.history)
-        self.validation_scores_ = list(best.result.scores)
-        if result.outcome is Outcome.INTERRUPTED:
+        self.validation_scores_ = list(result.scores)
+        return result.outcome
+
+    def _warn_or_raise(self, outcome: Outcome) -> None:
+        """Warn of a fit that did not converge; raise KeyboardInterrupt again if it was interrupted."""
+        if outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
-        if result.outcome is Outcome.LIMIT and self.n_iter_ > 0 and problem.held_out is None:
+        if outcome is Outcome.LIMIT and self.n_iter_ > 0 and not self.validation_scores_:
+            fix = "" if is_auto(self.solver) else ", or use early_stopping=True or solver='accelerated'"
             checks.warn(
-                f"{type(self).__name__} {result.outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase "
-                f"max_iter or tol, or use early_stopping=True or solver='accelerated'.",
+                f"{type(self).__name__} {outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase "
+                f"max_iter or tol{fix}.",
                 ConvergenceWarning,
             )
 
@@ -340,11 +503,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, X: Any, reset: bool) -> tuple[Tensor, Rows]:
-        """Checked features in double precision, dense or CSR, and the format of the results."""
+        """Checked features, dense in double precision or CSR, and the format of the results."""
         name = type(self).__name__
         if sparse.issparse(X):
             matrix: Any = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False
+                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
             )
             checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
             if reset:
@@ -372,10 +535,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         check_is_fitted(self)
         features, rows = self._read(X, reset=False)
         mixture = self.mixture_.to(features.device)
-        checks.bounded_scores(self, largest_values(features), mixture.coefficients)
+        if self.rows_ is None or self.rows_.name == "counts":  # other rows have length one
+            checks.bounded_scores(self, largest_values(features).double(), mixture.coefficients)
         per_row = SCRATCH_PER_VALUE * max(mixture.n_bases, mixture.n_components)
         limit = checks.memory_limit(self.memory_limit)
-        return rows.answer(map_parts(features, per_row, limit, lambda part: compute(mixture, part)))
+
+        def compute_part(part: Tensor) -> Tensor:
+            return compute(mixture, part.double() if self.rows_ is None else self.rows_.forward(part))
+
+        return rows.answer(map_parts(features, per_row, limit, compute_part))
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
         check_is_fitted(self)
@@ -384,6 +552,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
         def compute(mixture: LogLinearMixture, part: Tensor) -> Tensor:  # a row of zeros gets the class prior
             scores = mixture.log_probabilities(part)
+            if self.temperature_ != 1:
+                scores = (scores / self.temperature_).log_softmax(0)
             return finish(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores))
 
         return self._map(X, compute)
@@ -393,9 +563,13 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         log_prior = (torch.from_numpy(self.class_prior_).log() - change).unsqueeze(-1)
         log_shares = mixture.shares.log().clamp_min(-1e30).unsqueeze(-1)  # (C, J, 1)
 
+        transform, temperature = None if self.rows_ is None else self.rows_.to("cpu"), self.temperature_
+
         def score(rows: Tensor) -> Tensor:
+            rows = rows if transform is None else transform.forward(rows)
             bases = weigh(rows.T, mixture.coefficients, mixture.log_totals)  # (J, n)
-            scores = (log_shares + bases).logsumexp(1) - bases.logsumexp(0)
+            scores = ((log_shares + bases).logsumexp(1) - bases.logsumexp(0)) / temperature
+            scores = scores - scores.logsumexp(0)
             return torch.where((rows == 0).all(1), log_prior, scores)
 
         return ConditionalGraph(score, change)
@@ -414,6 +588,71 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         """
         return self._map(X, lambda mixture, part: mixture.log_joint(part).softmax(0).T)
 
+    def explain(self, X: Any, feature_names: Any = None) -> Table:
+        """Compute what each word adds to the log-odds of the predicted class against all others (word-contributions).
+
+        Parameters
+        ----------
+        X : array-like, tensor or sparse matrix of shape (n_samples, n_features)
+            A few samples.
+        feature_names : array-like of shape (n_features,), optional
+            Words, such as `vectorizer.get_feature_names_out()`; by default the column names of the training samples.
+
+        Returns
+        -------
+        Table
+            One line for each sample and word that is not zero, the largest contribution first: number of the sample,
+            class, word, value in X and contribution. The line "(constant)" makes the sum of a sample its log-odds.
+            `to_frame()` returns a pandas data frame.
+
+        Examples
+        --------
+        >>> from sklearn.feature_extraction.text import CountVectorizer
+        >>> from mixtura import NonnegativeMixtureClassifier
+        >>> texts = ["red apple", "green apple", "fresh pear", "steel bolt", "brass bolt", "long screw"]
+        >>> words = CountVectorizer()
+        >>> model = NonnegativeMixtureClassifier().fit(words.fit_transform(texts), ["fruit"] * 3 + ["part"] * 3)
+        >>> lines = model.explain(words.transform(["a brass apple"]), words.get_feature_names_out())
+        >>> [(word, value > 0) for word, value in zip(lines.columns["feature"], lines.columns["contribution"])][:2]
+        [('apple', True), ('brass', False)]
+        """
+        check_is_fitted(self)
+        names = np.asarray(known_names(self) if feature_names is None else feature_names, dtype=object)
+        checks.as_many_names(names, self.n_features_in_)
+        raw = self._read(X, reset=False)[0].to("cpu")
+        scores = self._finished(X, lambda scores: scores.T)
+        columns: dict[str, list[Any]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
+        for number, score in enumerate(torch.as_tensor(scores).double()):
+            used, values, parts, log_odds, c = self._contributions(row_slice(raw, slice(number, number + 1)), score)
+            order = np.argsort(-np.abs(parts), kind="stable")
+            columns["sample"] += [number] * (len(used) + 1)
+            columns["class"] += [self.classes_[c]] * (len(used) + 1)
+            columns["feature"] += [*names[used[order]].tolist(), "(constant)"]
+            columns["value"] += [*values[order].tolist(), math.nan]
+            columns["contribution"] += [*parts[order].tolist(), log_odds - float(parts.sum())]
+        return Table(columns)
+
+    def _contributions(self, raw: Tensor, score: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, int]:
+        """Columns of a row (1, D) that are not zero, their values and contributions, the log-odds, and the class."""
+        mixture = self.mixture_.to("cpu")
+        row = raw.double() if self.rows_ is None else self.rows_.to("cpu").forward(raw)
+        dense, plain = (part if is_dense(part) else part.to_dense() for part in (row, raw.double()))
+        used = plain[0].nonzero()[:, 0]
+        log_joint = mixture.log_joint(row)[:, 0]
+        theta = mixture.coefficients[:, used][mixture.basis_of]  # (K, m)
+        by_class = torch.stack(
+            [log_joint[mixture.class_of == c].softmax(0) @ theta[mixture.class_of == c] for c in range(len(score))]
+        )  # (C, m)
+        c = int(score.argmax())
+        others = score.clone()
+        others[c] = -torch.inf
+        difference = by_class[c] - others.softmax(0) @ by_class
+        parts = difference * dense[0, used] / self.temperature_
+        if not bool(dense.any()):
+            parts = torch.zeros_like(parts)
+        log_odds = float(score[c] - others.logsumexp(0))
+        return used.numpy(), plain[0, used].numpy(), parts.numpy(), log_odds, c
+
     @property
     def weights_(self) -> np.ndarray:
         """Weight of each class and basis, (n_classes, n_bases), summing to one."""
@@ -422,7 +661,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     @property
     def bases_(self) -> np.ndarray:
-        """Coefficients of the bases in the units of X, (n_bases, n_features)."""
+        """Coefficients of the bases, (n_bases, n_features), for the transformed rows if there is a transform."""
         check_is_fitted(self)
         return self.mixture_.coefficients.cpu().numpy()
 
@@ -438,6 +677,10 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         checks.fitted_classes(self, self.mixture_.n_classes)
         checks.fitted_prior(self)
         checks.same_size("n_features_in_", self.n_features_in_, self.mixture_.n_features)
+        checks.positive("temperature_", self.temperature_)
+        if self.rows_ is not None:
+            checks.is_kind("rows_", self.rows_, RowTransform)
+            checks.same_size("weights of features", len(self.rows_.weights), self.mixture_.n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from mixtura import checks
 from mixtura.engine.tuning import CACHE_BYTES, FEWEST_ROWS
 from mixtura.files.registry import storable
 from mixtura.values.features import gather, weigh
-from mixtura.values.sparse_rows import pick, row_slice, transposed
+from mixtura.values.sparse_rows import pick, row_slice, squared, transposed, turned
 
 # Class probabilities below this are computed in logarithms, because quotients of such numbers lose precision.
 SMALLEST_PROBABILITY = 1e-290
@@ -105,12 +106,12 @@ class LogLinearMixture:
 
     def log_joint(self, rows: Tensor) -> Tensor:
         """Log joints up to a constant per row: (n, D) -> (K, n)."""
-        scores = weigh(transposed(rows), self.coefficients, torch.zeros_like(self.log_totals))
+        scores = weigh(turned(rows), self.coefficients, torch.zeros_like(self.log_totals))
         return scores[self.basis_of] + self.log_weights.unsqueeze(1)
 
     def log_probabilities(self, rows: Tensor) -> Tensor:
         """log p(c | x), (n, D) -> (C, n)."""
-        return log_shares(weigh(transposed(rows), self.coefficients, self.log_totals), self.shares)
+        return log_shares(weigh(turned(rows), self.coefficients, self.log_totals), self.shares)
 
     def kept(self, chosen: Tensor) -> LogLinearMixture:
         """Keep the chosen components (K,) only, and drop bases without a component."""
@@ -141,15 +142,19 @@ def log_shares(scores: Tensor, shares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassChunk:
-    """Rows in memory together, and their classes."""
+    """Rows in memory together, and their classes.
 
+    Sparse rows are kept by rows for scores and by features for sums: either product is fast in one of the two forms.
+    """
+
+    rows: Tensor  # (n, D), dense or CSR
     features: Tensor  # (D, n), dense or CSR
     labels: Tensor  # (n,)
     weights: Tensor  # (n,)
 
     def scores(self, mixture: LogLinearMixture) -> Tensor:
         """log sum_c W_cj + theta_j . x_n, (J, n)."""
-        return weigh(self.features, mixture.coefficients, mixture.log_totals)
+        return weigh(turned(self.rows), mixture.coefficients, mixture.log_totals)
 
     def by_class(self, values: Tensor, n_classes: int) -> Tensor:
         """Weighted sums over the rows of each class: (J, n) -> (C, J)."""
@@ -161,24 +166,53 @@ class ClassChunk:
 class LabeledRows:
     """Non-negative rows with their classes, in chunks."""
 
-    chunks: tuple[ClassChunk, ...]
+    chunks: Iterable[ClassChunk]  # read in every pass
     n_rows: int
     n_features: int
     weight: float
     largest_sum: float  # of the features of a row
     means: Tensor  # (D,)
+    squares: Tensor  # (D,), means of the squared features
+
+    @property
+    def mean_square(self) -> float:
+        """Mean squared length of a row."""
+        return float(self.squares.sum())
 
 
 def labeled_rows(features: Tensor, labels: Tensor, weights: Tensor, step: int) -> LabeledRows:
     """Rows (n, D), dense or CSR, with class numbers (n,) and weights (n,), in chunks of at most step rows."""
     counted = (weights > 0).nonzero()[:, 0]
-    features, labels, weights = pick(features, counted), labels[counted], weights[counted]
-    parts = [slice(start, start + step) for start in range(0, len(labels), step)]
-    chunks = [ClassChunk(transposed(row_slice(features, part)), labels[part], weights[part]) for part in parts]
-    ones, total = weights.new_ones(1, features.shape[1]), float(weights.sum())
-    largest = max(float(weigh(chunk.features, ones, ones[:, 0] * 0).max()) for chunk in chunks)
-    means = torch.stack([gather(chunk.features, chunk.weights.unsqueeze(0))[0] for chunk in chunks]).sum(0) / total
-    return LabeledRows(tuple(chunks), len(labels), features.shape[1], total, largest, means)
+    if len(counted) < len(weights):
+        features, labels, weights = pick(features, counted), labels[counted], weights[counted]
+    return with_totals([chunk_of(*part) for part in parts_of(features, labels, weights, step)])
+
+
+def parts_of(features: Tensor, labels: Tensor, weights: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Divide rows, labels and weights into parts of at most step rows."""
+    for start in range(0, len(labels), step):
+        part = slice(start, start + step)
+        yield row_slice(features, part), labels[part], weights[part]
+
+
+def chunk_of(rows: Tensor, labels: Tensor, weights: Tensor) -> ClassChunk:
+    """The chunk of rows (n, D)."""
+    return ClassChunk(rows, transposed(rows), labels, weights)
+
+
+def with_totals(chunks: Iterable[ClassChunk]) -> LabeledRows:
+    """Chunks with the totals that a fit needs, in one pass."""
+    n_rows, n_features, total, largest = 0, 0, 0.0, 0.0
+    sums: Tensor | None = None
+    for chunk in chunks:
+        n_rows, n_features, total = n_rows + len(chunk.labels), chunk.rows.shape[1], total + float(chunk.weights.sum())
+        ones = chunk.weights.new_ones(1, n_features)
+        largest = max(largest, float(weigh(turned(chunk.rows), ones, ones[:, 0] * 0).max()))
+        parts = (chunk.features, squared(chunk.features))
+        own = torch.stack([gather(part, chunk.weights.unsqueeze(0))[0] for part in parts])
+        sums = own if sums is None else sums + own
+    assert sums is not None
+    return LabeledRows(chunks, n_rows, n_features, total, largest, *(sums / total))
 
 
 @dataclass(frozen=True)

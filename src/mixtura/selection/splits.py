@@ -107,6 +107,13 @@ def sample_of(
     return rows, labels, shares, None if bool((weights == 1).all()) else weights
 
 
+def draw_rows(n_rows: int, most: int, generator: torch.Generator) -> Tensor:
+    """Draw at most `most` of the rows: a mask (n,)."""
+    chosen = torch.zeros(n_rows, dtype=torch.bool)
+    chosen[torch.randperm(n_rows, generator=generator)[:most]] = True
+    return chosen
+
+
 def _sample_part(seed: int, most: int, source: Source) -> RowSample:
     sample: RowSample | None = None
     for block in source.blocks():
