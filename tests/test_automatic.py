@@ -1,4 +1,4 @@
-"""The automatic choice: leave-one-out and temperature against slow twins, and what is chosen."""
+"""The automatic choice: the temperature against slow twins, and what is chosen."""
 
 import types
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
-from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import check_estimator
@@ -17,41 +16,12 @@ from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
 from mixtura.selection import automatic
-from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_leave_one_out_is_what_fits_without_the_sample_give(rng, dense):
-    rows, labels = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 3)), np.arange(20) % 3
-    weights = rng.integers(1, 4, size=20).astype(float)
-    target = np.cov(rows.T) if dense else rows.var(0)
-    given = (torch.from_numpy(rows), torch.from_numpy(labels), torch.from_numpy(weights))
-    actual = leave_one_out(ClassScatters.of(*given, 3), torch.from_numpy(target), (0.5, 30.0))
-    for number, strength in enumerate((0.5, 30.0)):
-        for left_out in (0, 7, 19):
-            fewer = weights.copy()
-            fewer[left_out] -= 1
-            for c in range(3):
-                own = labels == c
-                count, mean = fewer[own].sum(), np.average(rows[own], axis=0, weights=fewer[own])
-                scatter = (rows[own] - mean).T @ ((rows[own] - mean) * fewer[own, None])
-                prior = strength * (target if dense else np.diag(target))
-                density = multivariate_normal(mean, (scatter + prior) / (count + strength))
-                expected = np.log(count / fewer.sum()) + density.logpdf(rows[left_out]) + 1.5 * np.log(2 * np.pi)
-                assert_close(actual[number, left_out, c], expected)
-
-
-def test_the_only_sample_of_a_class_is_not_judged(rng):
-    rows, labels = torch.from_numpy(rng.normal(size=(5, 2))), torch.tensor([0, 0, 0, 0, 1])
-    classes = ClassScatters.of(rows, labels, torch.ones(5, dtype=torch.float64), 2)
-    actual = leave_one_out(classes, torch.ones(2, dtype=torch.float64), (1.0,))
-    assert actual[0].isnan().any(1).tolist() == [False] * 4 + [True]
 
 
 def test_the_temperature_divides_log_joints_before_the_softmax(rng):

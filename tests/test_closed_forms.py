@@ -1,5 +1,7 @@
 """Closed forms of one Gaussian per class: what they select, and that the fitted model is the one they scored."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,14 @@ from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.init.starts import starting_mixture
 from mixtura.priors import Shrinkage
+from mixtura.selection.closed_forms import (
+    ClassScatters,
+    ShrinkagePath,
+    Spectrum,
+    score_full,
+    score_tied,
+    shrinkage_units,
+)
 from mixtura.solvers.em import moments_of_assigned
 from test_bad_input import refused
 
@@ -124,3 +134,173 @@ class TestTargets:
 
     def test_it_says_what_it_is(self):
         assert str(Shrinkage(4.0, variances="identity", target_strength=9)) == "4 rows, 1 x identity, target 9 rows"
+
+
+class TestPath:
+    """The scores of the path are those of the fitted mixture."""
+
+    @pytest.fixture(params=["hard", "weights", "soft"])
+    def labeled(self, rng, request):
+        """Features and shares of classes; one class has more samples than features, one fewer, one a single one."""
+        X = rng.normal(size=(120, 40)) @ rng.normal(size=(40, 40)) / 6
+        y = np.repeat([0, 1, 2], [90, 29, 1])
+        X[:, :3] += y[:, None]
+        X[:, 7] = 2.0
+        weights = rng.uniform(0.3, 3.0, 120) if request.param == "weights" else np.ones(120)
+        shares = rng.dirichlet([0.1] * 3, 120) if request.param == "soft" else np.eye(3)[y]
+        return X, shares, weights
+
+    @pytest.mark.parametrize("target", ["pooled", "identity", "expected"])
+    @pytest.mark.parametrize("few", [False, True])
+    def test_scores_are_those_of_the_fitted_mixture(self, labeled, rng, target, few):
+        X, shares, weights = (part[70:] if few else part for part in labeled)
+        rows = rng.normal(size=(9, 40))
+        rows[:, 7] = 2.0
+        source = TensorSource(torch.from_numpy(X), None, torch.from_numpy(shares), torch.from_numpy(weights))
+        generator = torch.Generator().manual_seed(0)
+        description = describe(source, 3, generator)
+        varies, scales = description.varies, shrinkage_units(description, target)
+        assert varies.sum() == 39
+        parts = [torch.from_numpy(part) for part in (X, shares, weights)]
+        classes = ClassScatters.of(parts[0][:, varies], *parts[1:]).in_units(scales[varies])
+        given = torch.from_numpy(rows)[:, varies] / scales[varies]
+        # The path leaves out what all classes have in common.
+        common = 20 * np.log(2 * np.pi) + float(scales[varies].log().sum() + description.within[7].log() / 2)
+        tied = score_tied(classes, given, (0.5, 20.0))
+        kappa = np.inf if target == "expected" else 20.0
+        full = score_full(classes, given, kappa, (3.0, 100.0))
+        path = ShrinkagePath(*parts, [], target)
+        fits = [
+            *(("tied", path.tied_prior(strength)) for strength in (0.5, 20.0)),
+            *(("full", path.full_prior(kappa, strength)) for strength in (3.0, 100.0)),
+        ]
+        for scores, (covariance_type, prior) in zip((*tied, *full), fits, strict=True):
+            model = MixtureClassifier(1, covariance_type=covariance_type, prior=prior).fit(X, shares, weights)
+            assert_close(scores - common, model.predict_joint_log_proba(rows), 1e-9)
+
+    def test_parts_with_more_and_fewer_rows_than_features_have_one_spectrum(self, rng):
+        deviations = torch.from_numpy(rng.normal(size=(12, 9)))
+        repeated = torch.cat([deviations, torch.zeros(0, 9, dtype=torch.float64)])
+        wide = torch.cat([deviations, torch.zeros(12, 20, dtype=torch.float64)], 1)
+        rows, means = torch.from_numpy(rng.normal(size=(5, 29))), torch.from_numpy(rng.normal(size=(2, 29)))
+        by_rows, by_features = Spectrum.of(wide), Spectrum.of(torch.cat([wide, torch.zeros(40, 29).double()]))
+        assert (by_rows.axes.shape[1], by_features.axes.shape[1]) == (9, 29)
+        assert len(repeated) == 12
+        for strength, one, other in zip(
+            (0.1, 7.0),
+            by_rows.distances(rows, means, (0.1, 7.0)),
+            by_features.distances(rows, means, (0.1, 7.0)),
+            strict=True,
+        ):
+            matrix = (wide.T @ wide + strength * torch.eye(29).double()).numpy()
+            differences = rows.numpy()[:, None] - means.numpy()
+            expected = np.einsum("nci,ij,ncj->nc", differences, np.linalg.inv(matrix), differences)
+            assert_close(one, expected)
+            assert_close(other, expected)
+            assert_close(by_rows.log_determinant(strength), np.linalg.slogdet(matrix)[1])
+            assert_close(by_features.log_determinant(strength), np.linalg.slogdet(matrix)[1])
+            white = [each.whiten(rows, strength, 3.0).numpy() for each in (by_rows, by_features)]
+            products = rows.numpy() @ np.linalg.inv(matrix / (3.0 + strength)) @ rows.numpy().T
+            assert_close(white[0] @ white[0].T, products)
+            assert_close(white[1] @ white[1].T, products)
+
+
+class TestChoice:
+    """The automatic choice with closed forms."""
+
+    def test_wide_features_are_decided_by_closed_forms(self, wide):
+        X, y = wide
+        model = MixtureClassifier(random_state=0).fit(X, y)
+        assert (model.n_iter_, model.converged_, model.warp_) == (1, True, None)
+        assert {part.what["covariance_type"] for part in model.search_} == {"tied", "full"}
+        assert {part.what["n_components"] for part in model.search_} == {1}
+        assert {part.what["prior"].variances for part in model.search_} >= {"pooled", "identity"}
+        best = model.search_.best.what
+        again = MixtureClassifier(1, covariance_type=best["covariance_type"], prior=best["prior"]).fit(X, y)
+        assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X))
+        assert_close(model.history_[0].objective, again.history_[-1].objective)
+
+    @pytest.mark.parametrize(
+        "options", [{"covariance_type": "full"}, {"time_budget": 1e9}, {"prior": "default"}, {"warp": "johnson"}]
+    )
+    def test_arguments_ask_for_more(self, wide, options):
+        X, y = wide
+        model = MixtureClassifier(random_state=0, cv=2, **options).fit(X[:, :100], y)
+        kinds = {part.what["covariance_type"] for part in model.search_}
+        if "warp" in options:
+            assert kinds == {"tied", "full"}
+        elif "covariance_type" in options:
+            assert kinds == {"full"}
+        else:
+            assert "diag" in kinds
+
+    def test_many_samples_are_held_out_once(self, rng):
+        y = np.arange(1200) % 2
+        X = rng.normal(size=(1200, 100)) + 0.2 * y[:, None]
+        assert MixtureClassifier(random_state=0).fit(X, y).label_noise_ == 1 / 241
+        few = (np.arange(1200) < 20).astype(int)  # of which 16 would be left for training
+        assert MixtureClassifier(random_state=0).fit(X, few).label_noise_ < 1 / 900
+        given = [(np.arange(600), np.arange(600, 900))]
+        assert MixtureClassifier(random_state=0, cv=given).fit(X, y).label_noise_ == 1 / 301
+
+    @pytest.mark.parametrize("kind", ["missing", "unlabeled"])
+    def test_what_has_no_closed_form_is_fitted_by_em(self, wide, kind):
+        X, y = wide[0][:, :30].copy(), wide[1].copy()
+        X[:, 0] += 3 * y
+        if kind == "missing":
+            X[0, 0] = np.nan
+        else:
+            y[::5] = -1
+        model = MixtureClassifier(random_state=0, unlabeled=-1, cv=2).fit(X, y)
+        priors = {part.what["prior"].target_strength for part in model.search_}
+        assert priors == {None}
+
+    @pytest.mark.parametrize("size", [20, 120])
+    def test_weights_count_as_samples(self, rng, size):
+        y, weights = np.arange(60) % 2, 1 + np.arange(60) % 3 // 2
+        X = rng.normal(size=(60, size)) + y[:, None]
+        half = np.arange(60) < 30
+        repeats = np.repeat(np.arange(60), weights)
+        weighted = MixtureClassifier(random_state=0, cv=[(np.flatnonzero(half), np.flatnonzero(~half))])
+        repeated = MixtureClassifier(
+            random_state=0, cv=[(np.flatnonzero(half[repeats]), np.flatnonzero(~half[repeats]))]
+        )
+        options = {"covariance_type": "full"} if size < 100 else {}
+        weighted.set_params(**options).fit(X, y, weights)
+        repeated.set_params(**options).fit(X[repeats], y[repeats])
+        ones, others = weighted.search_.candidates[0], repeated.search_.candidates[0]
+        assert_close(ones.score, others.score)
+        assert ones.what == others.what
+
+    def test_soft_labels_have_closed_forms(self, wide, rng):
+        X, y = wide
+        hard = np.eye(3)[y]
+        soft = 0.9 * hard + 0.1 / 3
+        model = MixtureClassifier(random_state=0).fit(X, soft)
+        assert model.n_iter_ == 1
+        same = MixtureClassifier(random_state=0).fit(X, hard).search_.best
+        assert_close(same.score, MixtureClassifier(random_state=0).fit(X, y).search_.best.score)
+
+    def test_files_of_batches_are_fitted_by_the_same_choice(self, wide):
+        X, y = wide
+        batches = [(X[:70], y[:70]), (X[70:], y[70:])]
+        streamed = MixtureClassifier(random_state=0).fit(batches)
+        whole = MixtureClassifier(1, prior=streamed.search_.best.what["prior"])
+        whole.set_params(covariance_type=streamed.search_.best.what["covariance_type"]).fit(X, y)
+        assert_close(streamed.predict_joint_log_proba(X), whole.predict_joint_log_proba(X))
+        assert streamed.n_iter_ == 1
+
+
+def test_a_common_unit_is_free_and_the_unit_of_a_column_is_not(wide):
+    X, y = wide
+    prior = Shrinkage(50.0, variances="identity", target_strength=100.0)
+    model = MixtureClassifier(1, prior=prior).fit(X, y)
+    assert_close(MixtureClassifier(1, prior=prior).fit(1e3 * X, y).predict_proba(1e3 * X), model.predict_proba(X), 1e-7)
+    units = np.where(np.arange(X.shape[1]) == 3, 100.0, 1.0)
+    other = MixtureClassifier(1, prior=prior).fit(units * X, y).predict_joint_log_proba(units * X)
+    assert abs(np.diff(other) - np.diff(model.predict_joint_log_proba(X))).max() > 0.1
+    free = replace(prior, variances="covariance")
+    ones, others = (
+        MixtureClassifier(1, prior=free).fit(factors * X, y).predict_proba(factors * X) for factors in (1.0, units)
+    )
+    assert_close(ones, others, 1e-7)

@@ -76,7 +76,8 @@ class MixtureClassifier(DensityClassifier):
         `temperature` left at "auto" then mean "full", "default", None and 1.
     covariance_type : str or Structure, default="auto"
         "full", "tied", "diag", "spherical", "low_rank", "low_rank_precision", or a structure such as
-        `Tied(Diagonal())`. "auto" compares "full", "tied" and "diag", from 300 features on "diag" and "low_rank".
+        `Tied(Diagonal())`. "auto" compares "full", "tied" and "diag"; from 100 features on "full" and "tied" with one
+        component, in closed form (closed-forms), unless `time_budget` asks for more.
     rank : "auto" or int, default="auto"
         Rank of "low_rank" and "low_rank_precision"; "auto" is min(10, max(1, D // 2)).
     objective : str or Objective, default="joint"
@@ -445,6 +446,7 @@ class MixtureClassifier(DensityClassifier):
             transforms=is_auto(self.warp),
             cv=self.cv if self._cv is None else self._cv,
             time_budget=self.time_budget,
+            is_default=is_auto(self.covariance_type) and self.time_budget is None,
         )
         if not isinstance(prior, Prior | Shrinkage | None) and not is_auto(prior):
             checks.one_of("prior", prior, PRIORS, OTHER_PRIORS)
@@ -466,7 +468,7 @@ class MixtureClassifier(DensityClassifier):
             return {self.covariance_type if named else plan.structure.name: plan.em_structure}
         size = plan.n_numeric
         many = size > LARGEST_DENSE and self.encoding_ is None
-        names = ("diag", "low_rank") if many else ("full", "tied", "diag")
+        names = ("full", "tied", "diag", "low_rank") if many else ("full", "tied", "diag")
         return {name: self._with_categories(COVARIANCES[name](checks.rank(self.rank, size))) for name in names}
 
     def _n_components(self, value: Any, classes: np.ndarray, description: Description) -> list[int]:
@@ -496,7 +498,9 @@ class MixtureClassifier(DensityClassifier):
 
     def _limits(self, plan: Plan) -> tuple[int, float]:
         """max_iter and tol."""
-        return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", self.tol)
+        tol = checks.non_negative("tol", self.tol)
+        exact = plan.selection is not None and plan.selection.closed_form and plan.objective.name == "joint"
+        return checks.count("max_iter", self.max_iter, 0), float("inf") if exact else tol
 
     def _task(self, plan: Plan, seen: Source, column: int) -> Task:
         """Return the same plan for a part of its samples, or with other weights, to be fitted together with others."""

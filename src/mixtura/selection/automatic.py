@@ -2,16 +2,17 @@
 
 Candidates are compared by log-loss on the same held-out samples, each calibrated with its own temperature (automatic).
 All folds of a candidate are trained together.
-The first candidate is one Gaussian per class, with a prior selected by leave-one-out. Then the number of components of
-every covariance structure is increased while the held-out log-loss decreases. The best candidates are fitted again with
-transformed features. If the differences are within the standard error, the candidate with the fewest parameters wins.
+The first candidates are closed forms: one Gaussian per class, for all strengths of shrinkage; of wide features they are
+the only ones (closed-forms). Then the number of components of every covariance structure is increased while the
+held-out log-loss decreases. The best candidates are fitted again with transformed features. If the differences are
+within the standard error, the candidate with the fewest parameters wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -27,11 +28,11 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
-from mixtura.selection.leave_one_out import ClassScatters, leave_one_out
+from mixtura.selection.closed_forms import ShrinkagePath
 from mixtura.selection.plan import Plan, is_auto, make_prior
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.splits import hold_outs, sample_of, strata_of
+from mixtura.selection.splits import Split, hold_outs, sample_of, strata_of
 from mixtura.selection.table import SearchTable
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
@@ -56,11 +57,18 @@ from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
 LEVELS = {"full": (1, 2, 4, 8), "tied": (1, 2), "diag": (1, 2, 8, 32)}
 OTHER_LEVELS, MOST_FULL = (1, 2, 4, 8, 16, 32), 8
 SAMPLES_PER_COMPONENT = 5  # at least; at least as many as features if every component has its own covariance matrix
-# Pseudo-samples per feature of one Gaussian per class.
-STRENGTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-TARGETS = ("expected", "covariance")
-COARSE = 4  # leave-one-out compares strengths at every fourth temperature
+# Pseudo-samples per feature of one Gaussian per class: of the tied covariance, and of those of the classes towards it.
+TIED_PATH = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+FULL_PATH = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+LEAST_GAIN = 0.01  # of the loss, by a larger strength of a target or by another target than the usual one
+COARSE = 4  # strengths are compared at every fourth temperature
 FULL_STRENGTH, TIED_STRENGTHS, DIAG_STRENGTH = 0.5, (0.2, 2.0), 4.0  # the first two per feature
+# Features from which on closed forms are the whole search, equal variances are a target, and features stay as they are.
+WIDE = 100
+# From this number of samples on a fifth of them, held out once, decides between wide Gaussians, if every class keeps
+# this many for training and `cv` has its default.
+DEFAULT_FOLDS = 5
+ENOUGH_SAMPLES, ENOUGH_KEPT = 1000, 20
 TRANSFORMED = 2  # structures that are fitted again with transformed features
 # The simplest candidate within this many standard errors of the best one is chosen.
 STANDARD_ERRORS = 1.0
@@ -86,6 +94,8 @@ class SearchSpace:
         As in `hold_outs`.
     time_budget : float or None
         As in `Search`.
+    is_default : bool
+        Whether neither structures nor the time were given.
     """
 
     structures: dict[str, Structure]
@@ -93,6 +103,7 @@ class SearchSpace:
     transforms: bool
     cv: Any
     time_budget: float | None = None
+    is_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,17 +129,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """A fitted candidate: losses of the held-out samples at its temperature, and its fit to the first fold."""
+    """A candidate: losses of the held-out samples at its temperature, and its fit to the first fold."""
 
     settings: Settings
     losses: Tensor  # (n,)
     temperature: float
-    mixture: Mixture
+    n_parameters: int
+    mixture: Mixture | None  # None: a closed form
     warp: Warp | None
-
-    @property
-    def n_parameters(self) -> int:
-        return self.mixture.n_parameters + (0 if self.warp is None else self.warp.n_parameters)
 
 
 @dataclass(frozen=True)
@@ -141,9 +149,10 @@ class Choice:
     warp: Warp | None
     temperature: float
     noise: float  # share of random labels
-    start: Mixture
+    start: Mixture | None  # None until a closed form is evaluated
     table: SearchTable = field(repr=False)
     interrupted: bool = False
+    closed_form: bool = False  # whether the start is the model that maximises the likelihood
 
 
 @dataclass(frozen=True)
@@ -159,14 +168,15 @@ class _View:
 class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
-    def __init__(self, plan: Plan, cv: Any):
+    def __init__(self, plan: Plan, cv: Any, once: bool = False):
         most = SELECTION_SAMPLES if isinstance(cv, int) else None
         self.rows, self.labels, self.shares, weights = sample_of(plan.source, plan.generator, most)
         self.plan, self.n_classes = plan, len(plan.classes)
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
-        folds = hold_outs(cv, self.labels, plan.generator, shares=self.shares, weights=self.weights)
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
+        cv = 0.2 if once and _suffices_once(strata, self.n_classes) else cv
+        folds = hold_outs(cv, self.labels, plan.generator, shares=self.shares, weights=self.weights)
         self.strata = strata.to(self.rows.device)
         folds = [fold for fold in folds if self._has_all_classes(fold.kept)]
         self.n_folds = len(folds)
@@ -179,6 +189,12 @@ class Comparison:
         self.n_numeric = plan.n_numeric
         self.missing = bool((self.observed < 1).any())
         self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
+
+    @property
+    def has_closed_forms(self) -> bool:
+        """Whether one Gaussian per class has a closed form: all values are observed numbers, all samples labeled."""
+        is_labeled = bool(((self.strata >= 0) | (self.weights <= 0)).all())
+        return not self.missing and is_labeled and self.n_numeric == self.rows.shape[1]
 
     def _has_all_classes(self, kept: Tensor) -> bool:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
@@ -193,6 +209,12 @@ class Comparison:
         """The samples under one transform for all folds, which the labels of held-out samples hardly influence."""
         warp = fit_warp(self.plain.every)
         return self._view(warp.forward(self.rows), warp)
+
+    @property
+    def transforms_any(self) -> bool:
+        """Whether any feature is transformed."""
+        warp = self.transformed.warp
+        return warp is not None and bool(warp.transformed.any())
 
     def _view(self, rows: Tensor, warp: Warp | None) -> _View:
         every, *folds = (
@@ -256,16 +278,43 @@ class Comparison:
         tasks = [self._task(candidate, view, number) for number in range(self.n_folds)]
         fits = _trained(candidate.structure, tasks, self.source(view.rows, counts=self.kept.to(torch.int16)))
         scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
+        return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
+
+    def judge(
+        self, candidate: Settings, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
+    ) -> Trial[CandidateFit]:
+        """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
+        warp = self.transformed.warp if candidate.transformed else None
+        losses, temperature = self.tempered(scores)
+        what = {**candidate.what, "temperature": round(temperature, 3)}
+        n_parameters += 0 if warp is None else warp.n_parameters
+        fit = CandidateFit(candidate, losses, temperature, n_parameters, mixture, warp)
+        return Trial(what, *mean_and_error(losses, self.weights[self.scored]), fit)
+
+    def tempered(self, scores: Tensor, every: int = 1) -> tuple[Tensor, float]:
+        """Losses (n,) at the best temperature, and that temperature; of every fourth one if `every` is 4."""
         known, weights = self.known_shares, self.weights[self.scored]
         prior = weights @ known / weights.sum()
-        at_all = tempered_losses(scores, known, self.observed[self.scored], noise=self.noise, prior=prior)
-        best = estimate_temperature(at_all, weights)
-        losses = at_all[best]
-        temperature = float(grid(losses)[best])
-        what = {**candidate.what, "temperature": round(temperature, 3)}
-        return Trial(
-            what, *mean_and_error(losses, weights), CandidateFit(candidate, losses, temperature, fits[0], view.warp)
-        )
+        at_all = tempered_losses(scores, known, self.observed[self.scored], every, self.noise, prior)
+        best = estimate_temperature(at_all, weights, every)
+        return at_all[best], float(grid(at_all, every)[best])
+
+    def path(self, target: str, transformed: bool) -> ShrinkagePath:
+        """The closed forms on all folds."""
+        view = self.transformed if transformed else self.plain
+        splits = [Split(*masks) for masks in zip(self.kept.T, self.held_out.T, strict=True)]
+        described = list(zip(view.folds, splits, strict=True))
+        every = torch.nn.functional.one_hot(self.strata.clamp_min(0), self.n_classes)
+        shares = every if self.shares is None else self.shares
+        return ShrinkagePath(view.rows, shares, self.weights, described, target)
+
+    def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
+        """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
+        combined = [self._combined(each[self.scored]) for each in scores]
+        weights = self.weights[self.scored]
+        losses = [float(self.tempered(each, COARSE)[0] @ weights / weights.sum()) for each in combined]
+        best = min(range(len(losses)), key=losses.__getitem__)
+        return best, combined[best], losses[best]
 
     def _task(self, candidate: Settings, view: _View, number: int) -> Task:
         """The fit of one fold. Its clusters serve all structures and priors."""
@@ -327,12 +376,15 @@ def choose_automatically(
     Choice or None
         None if no sample can be held out.
     """
-    comparison = Comparison(plan, wanted.cv)
+    wide = plan.n_numeric >= WIDE and wanted.is_default
+    comparison = Comparison(plan, wanted.cv, once=wide and isinstance(wanted.cv, int) and wanted.cv == DEFAULT_FOLDS)
     if not comparison.n_folds:
         return None
     search: Search[CandidateFit] = Search("log_loss", watch, wanted.time_budget)
-    search.run(_Candidates(comparison, wanted, search).all)
-    return _simplest(search, comparison)
+    candidates = _Candidates(comparison, wanted, search)
+    search.run(candidates.closed_forms if wide and candidates.have_path else candidates.all)
+    choice = _simplest(search, comparison)
+    return replace(choice, start=_first_update(plan, choice), closed_form=True) if choice.start is None else choice
 
 
 class _Candidates:
@@ -340,20 +392,103 @@ class _Candidates:
 
     def __init__(self, comparison: Comparison, wanted: SearchSpace, search: Search[CandidateFit]):
         self.comparison, self.wanted, self.search = comparison, wanted, search
+        size = comparison.n_numeric
+        affordable = comparison.n_classes * size * size <= MOST_NUMBERS
+        self.have_path = affordable and is_auto(wanted.prior) and comparison.has_closed_forms
+        self._of_path: dict[tuple[str, bool], list[Trial[CandidateFit]]] = {}
 
     def all(self) -> None:
+        """Closed forms, then more components of every structure, then transformed features."""
+        if self.have_path:
+            self.closed_forms()
         trials = [self._with_more_components(name, structure) for name, structure in self.wanted.structures.items()]
-        warp = self.comparison.transformed.warp if self.wanted.transforms else None
-        if warp is not None and bool(warp.transformed.any()):
+        if self.wanted.transforms and self.comparison.n_numeric < WIDE:
             best = sorted((trial for trial in trials if trial is not None), key=lambda trial: trial.score)
             for trial in best[:TRANSFORMED]:
                 self._transformed(trial.fit.settings)
 
+    # ---- one Gaussian per class ----
+
+    def closed_forms(self, transformed: bool = False, only: str | None = None) -> None:
+        """Try tied and full covariances of one component for all strengths of their prior (closed-forms)."""
+        kinds = {
+            _kind(structure): Settings(name, structure, (), None, transformed)
+            for name, structure in self.wanted.structures.items()
+            if only in (None, name)
+        }
+        if not {"tied", "full"} & set(kinds):
+            return
+        path, place = self._tied(kinds.get("tied"), transformed)
+        if path is not None and "full" in kinds:
+            self._full(kinds["full"], path, place)
+
+    def _tied(self, settings: Settings | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
+        """Try tied covariances, where they are wanted; the best target, and the position of its best strength."""
+        comparison, best = self.comparison, (float("inf"), None, 0)
+
+        def evaluate(target: str) -> list[Trial[CandidateFit]]:
+            nonlocal best
+            if transformed and not comparison.transforms_any:
+                return []
+            path = comparison.path(target, transformed)
+            place, scores, loss = comparison.best_of_path(path.tied(self._strengths[:-1]))
+            best = min(best, (loss, path, place), key=lambda other: other[0])
+            if settings is None:
+                return []
+            candidate, n_parameters = self._closed(settings, path.tied_prior(self._strengths[place]))
+            return [comparison.judge(candidate, scores, n_parameters)]
+
+        for target in ("pooled", "identity") if comparison.n_numeric >= WIDE else ("pooled",):
+            trials = self.search.tried_together(partial(evaluate, target))
+            if settings is not None:
+                self._of_path.setdefault((settings.name, transformed), []).extend(trials)
+        return best[1:]
+
+    def _full(self, settings: Settings, path: ShrinkagePath, place: int) -> None:
+        """Try covariances of the classes: towards the best tied ones, then of larger strengths while this helps."""
+
+        def evaluate(path: ShrinkagePath, tied: float) -> Trial[CandidateFit]:
+            strengths = [strength * self.comparison.n_numeric for strength in FULL_PATH]
+            number, scores, _ = self.comparison.best_of_path(path.full(tied, strengths))
+            candidate, n_parameters = self._closed(settings, path.full_prior(tied, strengths[number]))
+            return self.comparison.judge(candidate, scores, n_parameters)
+
+        known, best = self._of_path.setdefault((settings.name, settings.transformed), []), float("inf")
+        for tied in self._strengths[place:]:
+            known.append(self.search.tried(partial(evaluate, path, tied)))
+            if known[-1].score > (1 - LEAST_GAIN) * best:
+                break
+            best = known[-1].score
+        if self.comparison.n_numeric < WIDE:  # variances of heavy tails are larger
+            expected = self.comparison.path("expected", settings.transformed)
+            known.append(self.search.tried(partial(evaluate, expected, float("inf"))))
+
+    @cached_property
+    def _strengths(self) -> list[float]:
+        """Strengths of tied covariances, and an infinite one."""
+        return [*(strength * self.comparison.n_numeric for strength in TIED_PATH), float("inf")]
+
+    def _closed(self, settings: Settings, prior: Shrinkage) -> tuple[Settings, int]:
+        """The settings of a closed form, and the number of its parameters."""
+        size, n_classes = self.comparison.n_numeric, self.comparison.n_classes
+        n_matrices = n_classes if has_own_matrices(settings.structure) else 1
+        n_parameters = n_classes - 1 + n_classes * size + n_matrices * size * (size + 1) // 2
+        counts = self.comparison.components(1, settings.structure)
+        return replace(settings, n_components=counts, prior=prior), n_parameters
+
+    # ---- more components ----
+
     def _transformed(self, best: Settings) -> None:
         """Fit one component, and the best number of components of a structure, with transformed features."""
-        for counts in dict.fromkeys((self.comparison.components(1, best.structure), best.n_components)):
-            for prior in self._priors(best.structure, max(counts), transformed=True):
-                self._try(replace(best, n_components=counts, prior=prior, transformed=True))
+        one = self.comparison.components(1, best.structure)
+        if self.have_path and _kind(best.structure) is not None:
+            self.closed_forms(transformed=True, only=best.name)
+            counts = [best.n_components] if best.n_components != one else []
+        else:
+            counts = list(dict.fromkeys((one, best.n_components)))
+        for each in counts:
+            for prior in self._priors(best, max(each), transformed=True):
+                self._try(replace(best, n_components=each, prior=prior, transformed=True))
 
     def _with_more_components(self, name: str, structure: Structure) -> Trial[CandidateFit] | None:
         """The best trial of a structure; the number of components increases while the held-out log-loss decreases."""
@@ -364,8 +499,8 @@ class _Candidates:
             if counts == last:
                 break
             last, gains = counts, False
-            for prior in self._priors(structure, level):
-                trial = self._try(Settings(name, structure, counts, prior))
+            settings = Settings(name, structure, counts, None)
+            for trial in self._at_level(settings, level):
                 if trial is None:
                     return best
                 if best is None or trial.score < best.score:
@@ -374,63 +509,73 @@ class _Candidates:
                 break
         return best
 
+    def _at_level(self, settings: Settings, level: int) -> Iterator[Trial[CandidateFit] | None]:
+        """The trials of a number of components, with every prior."""
+        if level == 1 and (settings.name, False) in self._of_path:
+            yield from self._of_path[settings.name, False]
+            return
+        for prior in self._priors(settings, level):
+            yield self._try(replace(settings, prior=prior))
+
     def _levels(self, name: str, structure: Structure) -> tuple[int, ...]:
         levels = OTHER_LEVELS if len(self.wanted.structures) == 1 else LEVELS.get(name, OTHER_LEVELS)
         return tuple(level for level in levels if level <= MOST_FULL or not has_own_matrices(structure))
 
     def _try(self, candidate: Settings) -> Trial[CandidateFit] | None:
         """Run a trial; None if it exceeds the limits of computing time and memory."""
-        if self.search.trials and not self.comparison.affordable(candidate):
+        others = self.search.trials or len(self.wanted.structures) > 1
+        if others and not self.comparison.affordable(candidate):
             return None
-        return self.search.tried(lambda: self.comparison.tried(candidate))
 
-    def _priors(self, structure: Structure, level: int, transformed: bool = False) -> list[Any]:
+        def tried() -> list[Trial[CandidateFit]]:
+            if candidate.transformed and not self.comparison.transforms_any:
+                return []
+            return [self.comparison.tried(candidate)]
+
+        return next(iter(self.search.tried_together(tried)), None)
+
+    def _priors(self, settings: Settings, level: int, transformed: bool = False) -> list[Any]:
         if not is_auto(self.wanted.prior):
             return [self.wanted.prior]
-        size = self.comparison.n_numeric
+        size, structure = self.comparison.n_numeric, settings.structure
         if has_own_matrices(structure):
-            one = self._transformed_prior if transformed else self._plain_prior
-            return [one] if level == 1 else [replace(one, strength=FULL_STRENGTH * size)]
+            return [replace(self._target(settings.name, transformed), strength=FULL_STRENGTH * size)]
         if structure.is_unrestricted:
             return [Shrinkage(strength * size) for strength in TIED_STRENGTHS[: 2 if level == 1 else 1]]
         return [Shrinkage(DIAG_STRENGTH)]
 
-    @cached_property
-    def _plain_prior(self) -> Shrinkage:
-        return self._by_leave_one_out(self.comparison.plain)
+    def _target(self, name: str, transformed: bool) -> Shrinkage:
+        """The prior whose target is the best for one component; the usual target unless another one gains."""
+        trials = self._of_path.get((name, transformed), [])
+        best = min(trials, key=lambda trial: trial.score, default=None)
+        for trial in trials:
+            usual = trial.fit.settings.prior.variances == Shrinkage().variances
+            if usual and best is not None and trial.score <= (1 + LEAST_GAIN) * best.score:
+                return trial.fit.settings.prior
+        return Shrinkage() if best is None else best.fit.settings.prior
 
-    @cached_property
-    def _transformed_prior(self) -> Shrinkage:
-        return self._by_leave_one_out(self.comparison.transformed)
 
-    def _by_leave_one_out(self, view: _View) -> Shrinkage:
-        """Target and strength of the prior for one Gaussian per class; fixed values if there is no closed form."""
-        comparison, size = self.comparison, self.comparison.n_numeric
-        is_gaussian = size == view.rows.shape[1]
-        if comparison.missing or comparison.shares is not None or not is_gaussian or size > LARGEST_DENSE:
-            return Shrinkage(FULL_STRENGTH * size)
-        known = comparison.strata >= 0
-        labeled = (view.rows[known].double(), comparison.strata[known], comparison.weights[known])
-        classes = ClassScatters.of(*labeled, comparison.n_classes)
-        scales, scores = view.every.scales_for([1] * comparison.n_classes), []
-        targets = {"expected": scales.expected, "covariance": scales.covariance()}
-        strengths = [strength * size for strength in STRENGTHS]
-        for target in TARGETS:
-            joints = leave_one_out(classes, targets[target], strengths)
-            losses = [self._loss(joint, classes) for joint in joints]
-            scores += [(loss, strength, target) for loss, strength in zip(losses, strengths, strict=True)]
-        _, strength, target = min(scores)
-        return Shrinkage(strength, variances=target)
+def _kind(structure: Structure) -> str | None:
+    """Whether one component per class has a closed form with a tied covariance, or with covariances of the classes."""
+    if not structure.is_unrestricted:
+        return None
+    return "full" if has_own_matrices(structure) else "tied"
 
-    def _loss(self, joint: Tensor, classes: ClassScatters) -> float:
-        """Mean loss at the best temperature."""
-        scored = ~joint[:, 0].isnan()
-        if not bool(scored.any()):
-            return float("inf")
-        shares = torch.nn.functional.one_hot(classes.labels[scored], joint.shape[1]).double()
-        at_all = tempered_losses(joint[scored], shares, torch.ones_like(joint[scored, 0]), COARSE)
-        weights = classes.weights[scored]
-        return float(at_all[estimate_temperature(at_all, weights, COARSE)] @ weights / weights.sum())
+
+def _suffices_once(strata: Tensor, n_classes: int) -> bool:
+    """Whether there are so many samples that one split decides, and enough of every class are left for training."""
+    counts = torch.bincount(strata[strata >= 0], minlength=n_classes)
+    kept = counts - (counts * 0.2).floor()
+    return int(counts.sum()) >= ENOUGH_SAMPLES and int(kept.min()) >= ENOUGH_KEPT
+
+
+def _first_update(plan: Plan, choice: Choice) -> Mixture:
+    """One Gaussian per class, from all samples."""
+    plan = plan.with_warp(choice.warp)
+    prior = make_prior(choice.prior, plan.description, choice.n_components)
+    clusters = cluster_classes(plan.description, choice.n_components, "kmeans", plan.generator)
+    problem = replace(plan, prior=prior, objective=Joint(), class_prior=None).problem
+    return first_update(mixture_of(clusters, choice.structure, plan.description), clusters.assigned, problem)
 
 
 def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Choice:

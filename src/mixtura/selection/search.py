@@ -84,14 +84,14 @@ class Search(Generic[Fit]):
         return self.tried_together(lambda: [evaluate()])[0]
 
     def tried_together(self, evaluate: Callable[[], Sequence[Trial[Fit]]]) -> list[Trial[Fit]]:
-        """Try candidates that are trained together; they share the time equally."""
+        """Try candidates that are trained together; they share the time equally. There may be none after all."""
         began = time.perf_counter()
         # The next candidate is expected to take as long as the last one.
         expected = began - self._began + (self.trials[-1].seconds if self.trials else 0.0)
         if self.time_budget is not None and self.trials and expected > self.time_budget:
             raise TimeOverError
         trials = list(evaluate())
-        seconds = (time.perf_counter() - began) / len(trials)
+        seconds = (time.perf_counter() - began) / max(1, len(trials))
         trials = [replace(trial, seconds=seconds) for trial in trials]
         self.trials += trials
         if self.watch is not None:

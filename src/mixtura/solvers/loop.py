@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -314,7 +315,7 @@ def _iterate(
     state, info = solver.step(problem, state)
     assert not isinstance(info.value, tuple)
     record, outcome = records.add(float(info.value), info.repairs), Outcome.LIMIT
-    if info.converged or (info.converged is None and abs(record.change) < tol):
+    if info.converged or (info.converged is None and (abs(record.change) < tol or tol == math.inf)):
         outcome = Outcome.CONVERGED
     due = judge is not None and (
         record.iteration % judge.held_out.interval == 0 or outcome is Outcome.CONVERGED or record.iteration == max_iter

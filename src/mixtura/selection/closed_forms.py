@@ -1,0 +1,240 @@
+"""One Gaussian per class for many strengths of shrinkage, from a few eigendecompositions and without EM (closed-forms).
+
+With scatters S_c, their sum S, class weights n_c of sum N and a diagonal target T, all in units in which T is the
+identity, the covariances are
+
+    tied   (S + kappa I) / (N + kappa),
+    full   (S_c + nu P) / (n_c + nu),  P one of the tied covariances.
+
+They are the first EM update with `Shrinkage`, so that a selected prior gives the model that was scored here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from mixtura.init.description import Description
+from mixtura.priors import Shrinkage
+from mixtura.selection.splits import Split
+
+# Eigenvalues below this fraction of their sum are zero: they are rounding errors of products of rows.
+FLAT = 1e-15
+
+
+def shrinkage_units(description: Description, target: str) -> Tensor:
+    """Units (D,) of the features in which a target of `Shrinkage` is the identity."""
+    within = description.within
+    variances = {"pooled": within, "identity": within.mean().expand_as(within)}.get(target)
+    return (description.spread(1.0) if variances is None else variances).sqrt()
+
+
+@dataclass(frozen=True)
+class ClassScatters:
+    """Weights, means and scatters of the classes of complete samples.
+
+    The scatter of a class is the sum of d d' over its deviations d, each multiplied by the root of its weight. As
+    factors the scatters of many classes need no more memory than their samples.
+    """
+
+    counts: Tensor  # (C,), sums of weights
+    means: Tensor  # (C, D)
+    deviations: Tensor  # (m, D)
+    labels: Tensor  # (m,)
+
+    @classmethod
+    def of(cls, rows: Tensor, shares: Tensor, weights: Tensor) -> ClassScatters:
+        """Sum up rows (n, D) with labels as shares of the classes (n, C), NaN without a label, and weights (n,)."""
+        parts = shares.nan_to_num(nan=0.0).double() * weights.double().unsqueeze(-1)
+        labels, places = parts.T.nonzero(as_tuple=True)  # class by class
+        own, each = rows[places].double(), parts[places, labels]
+        counts = parts.sum(0)
+        sums = own.new_zeros(len(counts), own.shape[1]).index_add_(0, labels, own * each.unsqueeze(-1))
+        means = sums / counts.clamp_min(1e-300).unsqueeze(-1)
+        return cls(counts, means, (own - means[labels]) * each.sqrt().unsqueeze(-1), labels)
+
+    def in_units(self, scales: Tensor) -> ClassScatters:
+        """The same for features divided by scales (D,)."""
+        return ClassScatters(self.counts, self.means / scales, self.deviations / scales, self.labels)
+
+    @property
+    def weight(self) -> float:
+        """Sum of all weights."""
+        return float(self.counts.sum())
+
+    @cached_property
+    def log_shares(self) -> Tensor:
+        """log of the class probabilities, (C,)."""
+        return self.counts.log() - self.counts.sum().log()
+
+    @cached_property
+    def pooled(self) -> Spectrum:
+        """The spectrum of the sum of the scatters."""
+        return Spectrum.of(self.deviations)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues and eigenvectors of a scatter; directions without an eigenvector have eigenvalue zero."""
+
+    values: Tensor  # (R,)
+    axes: Tensor  # (D, R)
+
+    @classmethod
+    def of(cls, deviations: Tensor) -> Spectrum:
+        """Decompose the scatter of deviations (n, D), by products of rows if there are fewer rows than features."""
+        n_rows, size = deviations.shape
+        if n_rows >= size:
+            values, axes = torch.linalg.eigh(deviations.T @ deviations)
+            return cls(values.clamp_min(0), axes)
+        values, vectors = torch.linalg.eigh(deviations @ deviations.T)
+        present = values > FLAT * values.sum()
+        values, vectors = values[present], vectors[:, present]
+        return cls(values, deviations.T @ vectors / values.sqrt())
+
+    @property
+    def is_complete(self) -> bool:
+        return self.axes.shape[0] == self.axes.shape[1]
+
+    def log_determinant(self, strength: float) -> Tensor:
+        """``log |S + strength I|``."""
+        size, rank = self.axes.shape
+        return (self.values + strength).log().sum() + (size - rank) * math.log(strength)
+
+    def distances(self, rows: Tensor, means: Tensor, strengths: Sequence[float]) -> list[Tensor]:
+        """d' (S + strength I)^-1 d of the deviations of rows (n, D) from means (C, D), (n, C) for every strength."""
+        centre = means.mean(0)
+        rows, means = rows - centre, means - centre
+        along, places = rows @ self.axes, means @ self.axes  # (n, R), (C, R)
+        beyond = None
+        if not self.is_complete:
+            whole = torch.stack([(rows - mean).square().sum(1) for mean in means], 1)
+            inside = torch.stack([(along - place).square().sum(1) for place in places], 1)
+            beyond = (whole - inside).clamp_min(0)
+        squares, results = along.square(), []
+        for strength in strengths:
+            precisions = 1 / (self.values + strength)
+            both = (squares @ precisions).unsqueeze(-1) - 2 * along @ (places * precisions).T
+            distances = both + places.square() @ precisions
+            results.append((distances if beyond is None else distances + beyond / strength).clamp_min(0))
+        return results
+
+    def whiten(self, vectors: Tensor, strength: float, count: float) -> Tensor:
+        """Vectors (n, D) in coordinates in which (S + strength I) / (count + strength) is the identity."""
+        factors = ((count + strength) / (self.values + strength)).sqrt()
+        along = vectors @ self.axes
+        if self.is_complete:
+            return along * factors
+        beyond = math.sqrt((count + strength) / strength)
+        return torch.addmm(vectors, along * (factors / beyond - 1), self.axes.T).mul_(beyond)
+
+
+def score_tied(classes: ClassScatters, rows: Tensor, strengths: Sequence[float]) -> list[Tensor]:
+    """Log joints (n, C) of rows with the covariance (S + kappa I) / (N + kappa), for every kappa.
+
+    One decomposition serves all of them: another strength only rescales the axes.
+    """
+    count, size = classes.weight, rows.shape[1]
+    distances = classes.pooled.distances(rows, classes.means, strengths)
+    scores = []
+    for strength, own in zip(strengths, distances, strict=True):
+        log_determinant = classes.pooled.log_determinant(strength) - size * math.log(count + strength)
+        scores.append(_log_joint(classes.log_shares, log_determinant, (count + strength) * own))
+    return scores
+
+
+def score_full(classes: ClassScatters, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
+    """Log joints (n, C) of rows with the covariances (S_c + nu P) / (n_c + nu), for every nu.
+
+    P is the tied covariance of kappa = `tied`; the target itself if that is infinite. In coordinates in which P is the
+    identity, one decomposition of each class serves every nu.
+    """
+    pooled, count, size = classes.pooled, classes.weight, rows.shape[1]
+    target, whiten = torch.zeros_like(classes.counts[0]), lambda vectors: vectors
+    if tied < math.inf:
+        target = pooled.log_determinant(tied) - size * math.log(count + tied)  # log |P|
+        whiten = partial(pooled.whiten, strength=tied, count=count)
+    white, means, by_class = whiten(rows), whiten(classes.means), []
+    for c, mean in enumerate(means):
+        own = Spectrum.of(whiten(classes.deviations[classes.labels == c]))
+        distances = own.distances(white, mean.unsqueeze(0), strengths)
+        of_strengths = []
+        for strength, each in zip(strengths, distances, strict=True):
+            divisor = float(classes.counts[c]) + strength
+            log_determinant = target + own.log_determinant(strength) - size * math.log(divisor)
+            of_strengths.append(_log_joint(classes.log_shares[c], log_determinant, divisor * each))
+        by_class.append(of_strengths)
+    return [torch.cat(scores, 1) for scores in zip(*by_class, strict=True)]
+
+
+class ShrinkagePath:
+    """Held-out scores of one Gaussian per class, for all strengths of shrinkage to one target.
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, D)
+        Complete samples.
+    shares : Tensor of shape (n, C)
+        Labels as shares of the classes; NaN without a label.
+    weights : Tensor of shape (n,)
+        Sample weights.
+    splits : sequence of (Description, Split)
+        Training parts with their descriptions, and held-out samples.
+    target : {"pooled", "identity", "expected"}
+        Variances towards which tied covariances are shrunk, as in `Shrinkage`.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        shares: Tensor,
+        weights: Tensor,
+        splits: Sequence[tuple[Description, Split]],
+        target: str,
+    ):
+        self.target, self.shape = target, (len(rows), len(splits), shares.shape[1])
+        self._held_out = [split.held_out for _, split in splits]
+        self._parts: list[tuple[ClassScatters, Tensor]] = []
+        for description, split in splits:
+            varies, kept = description.varies, split.kept  # constant features are equal in all classes
+            units = shrinkage_units(description, target)[varies]
+            classes = ClassScatters.of(rows[kept][:, varies], shares[kept], weights[kept])
+            self._parts.append((classes.in_units(units), rows[split.held_out][:, varies].double() / units))
+
+    def tied(self, strengths: Sequence[float]) -> list[Tensor]:
+        """Scores (n, F, C) of tied covariances for every strength; minus infinity where a sample is not held out."""
+        return self._together([score_tied(classes, rows, strengths) for classes, rows in self._parts])
+
+    def full(self, tied: float, strengths: Sequence[float]) -> list[Tensor]:
+        """The same for covariances of the classes, which are shrunk towards tied ones."""
+        return self._together([score_full(classes, rows, tied, strengths) for classes, rows in self._parts])
+
+    def tied_prior(self, strength: float) -> Shrinkage:
+        """The prior of tied covariances with this strength."""
+        return Shrinkage(strength, variances=self.target)
+
+    def full_prior(self, tied: float, strength: float) -> Shrinkage:
+        """The prior of covariances of the classes, which are shrunk towards tied ones."""
+        if math.isinf(tied):
+            return self.tied_prior(strength)
+        variances = "covariance" if self.target == "pooled" else self.target
+        return Shrinkage(strength, variances=variances, target_strength=tied)
+
+    def _together(self, of_splits: list[list[Tensor]]) -> list[Tensor]:
+        scores = []
+        for parts in zip(*of_splits, strict=True):
+            whole = parts[0].new_full(self.shape, -torch.inf)
+            for place, (held_out, part) in enumerate(zip(self._held_out, parts, strict=True)):
+                whole[held_out, place] = part
+            scores.append(whole)
+        return scores
+
+
+def _log_joint(log_shares: Tensor, log_determinant: Tensor, distances: Tensor) -> Tensor:
+    """log p(x, c) up to the constant of the number of features, (n, C)."""
+    return log_shares - 0.5 * (log_determinant + distances)
