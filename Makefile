@@ -23,7 +23,7 @@ WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 .NOTPARALLEL:
 
 demo: .venv/installed-cli,plot
-	$(BIN)/python -m mixtura demo
+	$(BIN)/python examples/demo.py
 
 test: lint
 	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS)
@@ -61,13 +61,13 @@ newest: .venv-newest/installed
 .venv-oldest/installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv --clear .venv-oldest
 	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt hatchling editables
-	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt --no-build-isolation -e '.[arrow,cli,dask,plot,tune]' pytest hypothesis pandas
+	.venv-oldest/bin/python -m pip install -qq -c constraints-oldest.txt --no-build-isolation -e '.[arrow,cli,dask,plot]' pytest hypothesis pandas
 	@touch $@
 
 .venv-newest/installed: pyproject.toml
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/python -m pip install -qq --upgrade hatchling editables
-	.venv-newest/bin/python -m pip install -qq --upgrade --no-build-isolation -e '.[arrow,cli,dask,plot,tune]' pytest hypothesis pandas
+	.venv-newest/bin/python -m pip install -qq --upgrade --no-build-isolation -e '.[arrow,cli,dask,plot]' pytest hypothesis pandas
 	@touch $@
 
 # The source distribution, unpacked elsewhere and tested there.

@@ -559,6 +559,14 @@ def test_wrong_options_get_a_message(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
+def test_the_command_line_without_typer_says_so(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "mixtura.cli.commands", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["fit"]) == 2
+    text = "mixtura: The command line needs typer; install it with: pip install 'mixtura[cli]'.\n"
+    assert capsys.readouterr().err == text
+
+
 def test_times():
     assert [commands._seconds(text) for text in ("60s", "5m", "1.5 h", "10")] == [60, 300, 5400, 10]
 

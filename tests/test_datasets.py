@@ -1,6 +1,7 @@
 """Generators have the law they state, and mistakes are told in words."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -402,3 +403,20 @@ def test_a_name_that_has_left_says_where_it_is(name, place):
 def test_a_name_that_never_was_is_missing_as_everywhere():
     with pytest.raises(AttributeError, match=r"^module 'mixtura\.datasets' has no attribute 'load_iris'$"):
         datasets.load_iris  # noqa: B018
+
+
+def test_penguins_have_categories_and_missing_values():
+    pytest.importorskip("pandas")
+    X, y = datasets.load_penguins()
+    assert X.shape == (344, 7)
+    assert y.value_counts().to_dict() == {"Adelie": 152, "Gentoo": 124, "Chinstrap": 68}
+    assert X.dtypes[["island", "sex"]].eq("category").all()
+    assert X.isna().sum().to_dict()["sex"] == 11
+    assert X.isna().to_numpy().sum() == 19
+
+
+def test_penguins_without_pandas_say_what_they_need(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    text = "`load_penguins` returns a pandas data frame; install pandas with: pip install 'mixtura[cli]'"
+    with pytest.raises(ModuleNotFoundError, match=re.escape(text)):
+        datasets.load_penguins()

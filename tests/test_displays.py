@@ -6,11 +6,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mixtura import AveragedMixtureClassifier, GaussianMixture, MixtureClassifier, SparseMixtureClassifier
+from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.model.warp import Warp
 from named_samples import NAMES, named_samples
 
+pd = pytest.importorskip("pandas")
 pyplot = pytest.importorskip("matplotlib.pyplot")
 pyplot.switch_backend("Agg")
+from matplotlib.patches import Polygon  # noqa: E402
+
 from mixtura import plotting  # noqa: E402 - where matplotlib is installed
 
 MODELS = {
@@ -19,6 +23,12 @@ MODELS = {
     "averaged": AveragedMixtureClassifier(MixtureClassifier(1), n_estimators=2, random_state=0),
     "pipeline": make_pipeline(StandardScaler(), MixtureClassifier(1)),
 }
+
+
+@pytest.fixture(scope="module")
+def ripley():
+    X, y = make_ripley(50, random_state=0)
+    return MixtureClassifier(2, random_state=0).fit(X, y), X, y
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +124,68 @@ def test_ten_classes_look_different():
 
     looks = {(colour(c), marker(c), str(line(c))) for c in range(24)}
     assert len(looks) == 24
+
+
+# ---- two features and histories ------------------------------------------------------------------------------------
+
+
+def test_plot_classifier_draws_rows_components_and_boundary(ripley):
+    model, X, y = ripley
+    _, ax = pyplot.subplots()
+    assert plotting.plot_classifier(model, X, y, ax) is ax
+    ellipses = [patch for patch in ax.patches if isinstance(patch, Polygon)]
+    assert len(ellipses) == 2 * 4
+    rows = {part.get_label(): part.get_offsets() for part in ax.collections if part.get_label() in ("0", "1")}
+    np.testing.assert_array_equal(rows["1"], X[y == 1])
+    assert len(ax.images) == 1
+
+
+def test_ellipses_are_where_the_distance_is_one_and_two(ripley):
+    model, X, y = ripley
+    ax = plotting.plot_classifier(model, X, y)
+    for number, patch in enumerate(ax.patches):
+        k, n_scales = divmod(number, 2)
+        deviations = patch.get_xy() - model.mixture_.means[k].numpy()
+        distances = np.einsum(
+            "ni,ij,nj->n", deviations, np.linalg.inv(model.mixture_.covariances[k].numpy()), deviations
+        )
+        np.testing.assert_allclose(distances, (n_scales + 1) ** 2, rtol=1e-9)
+
+
+def test_plot_classifier_takes_frames_missing_values_and_unlabeled_rows():
+    X, y = make_rings(40, n_classes=3, random_state=0)
+    frame = pd.DataFrame(remove_values(X, 0.1, 0), columns=["width", "height"])
+    labels = np.where(np.arange(len(y)) % 5 == 0, "unknown", np.array(["a", "b", "c"])[y])
+    model = MixtureClassifier(2, unlabeled="unknown", random_state=0).fit(frame, labels)
+    ax = plotting.plot_classifier(model, frame, labels)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("width", "height")
+    assert {"a", "b", "c", "unlabeled"} <= {part.get_label() for part in ax.collections}
+
+
+def test_plot_classifier_names_what_it_needs(ripley):
+    model, X, y = ripley
+    wide = MixtureClassifier(1, random_state=0).fit(np.column_stack((X, X[:, 0] ** 2)), y)
+    with pytest.raises(ValueError, match=r"a model with 2 features; this one has 3\. Fit a model to two columns"):
+        plotting.plot_classifier(wide, X, y)
+    with pytest.raises(TypeError, match="such as MixtureClassifier; got GaussianMixture"):
+        plotting.plot_classifier(GaussianMixture(random_state=0).fit(X), X, y)
+    with pytest.raises(ValueError, match="not fitted yet"):
+        plotting.plot_classifier(MixtureClassifier(1), X, y)
+    with pytest.raises(ValueError, match=r"X must have shape \(n_samples, 2\); got \(100, 1\)"):
+        plotting.plot_classifier(model, X[:, :1], y)
+    with pytest.raises(ValueError, match=r"y must have shape \(100,\), one label per sample of X; got \(99,\)"):
+        plotting.plot_classifier(model, X, y[:-1])
+
+
+def test_histories_show_every_iteration(ripley):
+    model, X, _ = ripley
+    for fitted in (model, GaussianMixture(2, random_state=0).fit(X)):
+        (line,) = plotting.HistoryDisplay.from_estimator(fitted).ax_.lines
+        np.testing.assert_array_equal(line.get_ydata(), [record.objective for record in fitted.history_])
+        assert len(line.get_xdata()) == fitted.n_iter_
+
+
+def test_a_history_without_iterations_is_refused(ripley):
+    _, X, y = ripley
+    with pytest.raises(ValueError, match=r"this MixtureClassifier has none\. Fit it with max_iter=1 or more"):
+        plotting.HistoryDisplay.from_estimator(MixtureClassifier(1, max_iter=0, random_state=0).fit(X, y))

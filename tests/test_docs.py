@@ -113,10 +113,6 @@ def test_inline_formulas_survive_markdown(path):
     assert not broken, broken
 
 
-def test_the_picture_of_the_readme_is_small():
-    assert (ROOT / "docs" / "images" / "demo.png").stat().st_size < 200_000
-
-
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixtura
-from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier, tune
+from mixtura import GaussianMixture, HybridMixtureClassifier, MixtureClassifier
 from mixtura.covariances import LowRankPrecision, Tied
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.objectives import Hybrid, Margin
@@ -226,35 +226,6 @@ def test_a_checkpoint_is_refused_with_another_validation_set_or_prior(tmp_path):
         with pytest.raises(ValueError, match=rf"belongs to another fit \(other .*{name}.*\); choose another file"):
             model.fit(X, y, X_val=rows, y_val=labels)
     assert hybrid(**options).fit(X, y, X_val=X_val, y_val=y_val).n_iter_ == 3
-
-
-# ---- tuning ------------------------------------------------------------------------------------------------------
-
-
-def test_optuna_searches_the_settings():
-    pytest.importorskip("optuna")
-    model = tune(hybrid(n_epochs=2, covariance_type="low_rank", rank=1), RIPLEY, RIPLEY_LABELS, n_trials=3)
-    assert set(model.search_.best.what) == {"tradeoff", "learning_rate", "margin", "rank"}
-    assert (len(model.search_), model.tradeoff_) == (3, model.search_.best.what["tradeoff"])
-    assert model.get_params()["learning_rate"] == model.search_.best.what["learning_rate"]
-    assert model.score(TEST, TEST_LABELS) > 0.8
-
-
-def test_tuning_refuses_other_estimators_and_studies_and_leaves_optuna_as_it_was():
-    optuna = pytest.importorskip("optuna")
-    before = optuna.logging.get_verbosity()
-    rows, labels = RIPLEY.tolist(), RIPLEY_LABELS
-    model = hybrid(n_epochs=1, covariance_type="low_rank", rank=1)
-    study = optuna.create_study(direction="maximize")
-    assert len(tune(model, rows, labels, n_trials=1, study=study).search_) == 1
-    assert optuna.logging.get_verbosity() == before
-    with pytest.raises(TypeError, match=r"^tune needs a HybridMixtureClassifier; got MixtureClassifier\.$"):
-        tune(MixtureClassifier(1), rows, labels)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"^study must be None or an optuna\.Study; got 3\.$"):
-        tune(model, rows, labels, study=3)
-    for options in ({}, {"directions": ["maximize", "maximize"]}):  # by default a study minimises
-        with pytest.raises(ValueError, match=r"^study must maximise one score; create it with .*'maximize'\)\.$"):
-            tune(model, rows, labels, study=optuna.create_study(**options))
 
 
 # ---- bad input ---------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ RESTRICTED = {
 }
 
 # Packages that need not be installed: those of the extras.
-OPTIONAL = {"dask", "distributed", "matplotlib", "optuna", "pandas", "pyarrow", "triton"}
+OPTIONAL = {"dask", "distributed", "matplotlib", "pandas", "pyarrow", "triton"}
 
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60
@@ -226,10 +226,7 @@ def callers_of(name: str) -> set[str]:
 
 
 def test_searches_share_their_table_and_their_hold_out():
-    assert callers_of("SearchTable") == {
-        "selection/search.py",
-        "estimators/tuning.py",
-    }  # the latter from Optuna's trials
+    assert callers_of("SearchTable") == {"selection/search.py"}
     assert {path for path in callers_of("randperm") if path.startswith("selection")} == {"selection/splits.py"}
     splitters = ("StratifiedKFold", "StratifiedShuffleSplit", "train_test_split")
     assert all(path.startswith("cli") for name in splitters for path in callers_of(name))

@@ -12,7 +12,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-USED = [text for name in ("plot", "tune") for text in EXTRAS[name]]
+USED = [text for name in ("plot",) for text in EXTRAS[name]]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
 

@@ -1,5 +1,6 @@
 """Classification with Gaussian mixtures: generative, discriminative, hybrid and sparse, with missing values."""
 
+from mixtura.checks.moved import look_up_moved
 from mixtura.estimators import (
     DiscriminativeMixtureClassifier,
     GaussianMixture,
@@ -16,7 +17,6 @@ from mixtura.estimators import (
 )
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.tuning import tune
 from mixtura.files.models import load
 
 __version__ = "0.1.0"
@@ -36,5 +36,6 @@ __all__ = [
     "SparseMixtureClassifier",
     "load",
     "make_nonnegative_pipeline",
-    "tune",
 ]
+
+__getattr__ = look_up_moved(__name__, {"tune": "examples/search_with_optuna.py of a source checkout"})

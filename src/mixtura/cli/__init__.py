@@ -1,9 +1,13 @@
-"""The command line: fit, predict, compare, report and demo."""
+"""The command line: fit, predict, compare and report."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+
+from mixtura.checks.moved import look_up_moved
+
+__getattr__ = look_up_moved(__name__, {"demo": "examples/demo.py of a source checkout"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,6 @@ from mixtura.cli.output import Answer
 UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 WIDTH = 120  # of text that does not go to a terminal
-PICTURES = (".png", ".svg", ".pdf")
 
 app = typer.Typer(
     name="mixtura",
@@ -65,14 +64,6 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise typer.BadParameter(f"must be a positive time such as 60s, 5m or 1h; got {text!r}.")
     return seconds
-
-
-def _picture(path: Path) -> Path:
-    if path.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"must end in {', '.join(PICTURES)}; got {str(path)!r}.")
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"must be in an existing folder; got {str(path)!r}.")
-    return path
 
 
 def _version(wanted: bool) -> None:
@@ -200,24 +191,12 @@ def report(
     _answer(command, as_json, traceback)
 
 
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option(callback=_picture, help="Figure to write: .png, .svg or .pdf.")] = Path(
-        "mixtura_demo.png"
-    ),
-    quick: Annotated[bool, typer.Option("--quick", help="Use a small subset of the digits (three classes).")] = False,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-    traceback: Traceback = False,
-) -> None:
-    """Compare mixtures with other classifiers on two data sets and draw a figure."""
-
-    def command() -> Answer:
-        from mixtura.cli.demo import run_demo
-
-        return run_demo(output, quick, seed)
-
-    _answer(command, as_json, traceback)
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(as_json: AsJson = False) -> None:
+    """Say where the demo is."""
+    _fail(
+        "The demo has left the package; run examples/demo.py of a source checkout, or make demo.", WRONG_INPUT, as_json
+    )
 
 
 # ---- Running a command -----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Generators of synthetic samples.
+"""Generators of synthetic samples, and one real table.
 
-They return `(X, y)` in random order and draw all randomness from `random_state`. For a training and a test set from one
-distribution, draw once and split.
+All return `(X, y)`. Generators return samples in random order and draw all randomness from `random_state`. For a
+training and a test set from one distribution, draw once and split.
 """
 
 from mixtura.checks.moved import look_up_moved
@@ -13,8 +13,10 @@ from mixtura.datasets.generators import (
     make_waveform,
     remove_values,
 )
+from mixtura.datasets.tables import load_penguins
 
 __all__ = [
+    "load_penguins",
     "make_anisotropic",
     "make_checkerboard",
     "make_rings",

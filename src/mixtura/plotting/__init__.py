@@ -15,25 +15,18 @@ from mixtura.plotting.curves import (
     SearchDisplay,
 )
 from mixtura.plotting.explanations import ExplanationDisplay
-from mixtura.plotting.figures import (
-    Curve,
-    demo_picture,
-    plot_classifier,
-    plot_density,
-)
+from mixtura.plotting.figures import plot_classifier, plot_density
 from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay
 
 __all__ = [
     "ConfusionDisplay",
     "CoverageDisplay",
-    "Curve",
     "ExplanationDisplay",
     "HistoryDisplay",
     "MixtureDisplay",
     "PairsDisplay",
     "ReliabilityDisplay",
     "SearchDisplay",
-    "demo_picture",
     "plot_classifier",
     "plot_density",
 ]
@@ -43,5 +36,6 @@ __getattr__ = look_up_moved(
     {
         name: f"reproduce.figures.{name} of a source checkout"
         for name in ("plot_bases", "plot_features", "save_moving_features")
-    },
+    }
+    | dict.fromkeys(("Curve", "demo_picture"), "examples/demo.py of a source checkout"),
 )

@@ -18,6 +18,18 @@ TINT = 0.3
 CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))), 1)
 
 
+def complete(points: np.ndarray) -> np.ndarray:
+    """The points without missing values."""
+    return points[~np.isnan(points).any(1)]
+
+
+def limits_of(points: np.ndarray) -> np.ndarray:
+    """Limits of two axes, (2, 2): the range of the complete points and a margin."""
+    low, high = complete(points).min(0), complete(points).max(0)
+    margin = np.where(high > low, MARGIN * (high - low), 1.0)
+    return np.stack((low - margin, high + margin), 1)
+
+
 class View:
     """A fitted model and samples in two coordinates.
 
@@ -45,10 +57,7 @@ class View:
         else:
             self.axes = np.eye(rows.shape[1])[:, list(features)]
             self.points, self.names = rows[:, list(features)], [names[j] for j in features]
-        known = self.points[~np.isnan(self.points).any(1)]
-        low, high = known.min(0), known.max(0)
-        margin = np.where(high > low, MARGIN * (high - low), 1.0)
-        self.box = np.stack((low - margin, high + margin), 1)
+        self.box = limits_of(self.points if len(complete(self.points)) else self.outline(self.components()[0]))
 
     def _warped(self, rows: np.ndarray) -> np.ndarray:
         return rows if self.warp is None else self.warp.to("cpu").forward(torch.from_numpy(rows)).numpy()

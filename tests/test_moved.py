@@ -1,0 +1,40 @@
+"""Names that have left the package are importable for one release, and say where they are."""
+
+import importlib
+import re
+
+import pytest
+
+from mixtura import cli
+
+MOVED = {
+    "mixtura.tune": "examples/search_with_optuna.py of a source checkout",
+    "mixtura.plotting.Curve": "examples/demo.py of a source checkout",
+    "mixtura.plotting.demo_picture": "examples/demo.py of a source checkout",
+    "mixtura.plotting.plot_bases": "reproduce.figures.plot_bases of a source checkout",
+    "mixtura.datasets.load_usps": 'reproduce.data.load("usps") of a source checkout',
+    "mixtura.cli.demo": "examples/demo.py of a source checkout",
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_moved_name_says_where_it_is(name):
+    module, _, last = name.rpartition(".")
+    if module == "mixtura.plotting":
+        pytest.importorskip("matplotlib")
+    moved = getattr(importlib.import_module(module), last)
+    text = f"`{name}` has left the package; got a call of it. Use {MOVED[name]}."
+    with pytest.raises(ImportError, match=f"^{re.escape(text)}$"):
+        moved(1, of="any kind")
+
+
+def test_other_names_are_unknown():
+    with pytest.raises(AttributeError, match=r"^module 'mixtura' has no attribute 'tuna'$"):
+        importlib.import_module("mixtura").tuna  # noqa: B018
+
+
+def test_the_command_line_says_where_the_demo_is(capsys):
+    pytest.importorskip("typer")
+    assert cli.main(["demo", "--output", "demo.png"]) == 2
+    text = "mixtura: The demo has left the package; run examples/demo.py of a source checkout, or make demo.\n"
+    assert capsys.readouterr().err == text
