@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from reproduce import stamps
+from reproduce import behaviour, stamps
 from reproduce.data import PUBLIC, download_into
 from reproduce.options import Options, UnknownCellError
 from reproduce.registry import SOURCES, TABLES, Source, Table, entries_of_others
@@ -24,7 +24,8 @@ def listing() -> str:
     width = max(map(len, TABLES))
     lines = [f"{name:{width}}  {table.paper}: {table.title}" for name, table in TABLES.items()]
     others = {"fetch": "download the public data sets into the data folder",
-              "render": "write all Markdown files and pages from the JSON files"}  # fmt: skip
+              "render": "write all Markdown files and pages from the JSON files",
+              "behaviour": "[TABLE ...]: record what the small versions of the tables compute now"}  # fmt: skip
     return "\n".join([*lines, *(f"{name:{width}}  {text}" for name, text in others.items())])
 
 
@@ -46,9 +47,10 @@ def compute(table: Table, options: Options, fresh: bool) -> None:
             for file in files:
                 restore(file, table)
         raise
+    code = "" if options.quick else behaviour.stamp_of(next(name for name in TABLES if TABLES[name] is table))
     for file in files:
         if file.exists():
-            stamps.add_stamp(file, before.get(file, []))
+            stamps.add_stamp(file, before.get(file, []), code)
         if fresh:
             earlier(file).unlink(missing_ok=True)
     table.render(options.out)
@@ -91,10 +93,11 @@ def render() -> None:
 
 
 def render_pages_of_all_tables() -> None:
-    from reproduce import overview, readme
+    from reproduce import documents, overview, readme
 
     overview.write()
     readme.write()
+    documents.write()
 
 
 def missing_data(table: Table) -> list[Source]:
@@ -164,7 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m reproduce", description=__doc__, epilog=listing(), formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("table", choices=[*TABLES, "fetch", "render"], metavar="TABLE", help="one of those below")
+    parser.add_argument("table", choices=[*TABLES, "fetch", "render", "behaviour"], metavar="TABLE", help="one below")
+    parser.add_argument("tables", nargs="*", choices=[[], *TABLES], metavar="TABLE", help="of behaviour; default: all")
     parser.add_argument("--fresh", action="store_true", help="compute all runs again")
     parser.add_argument(
         "--seeds", type=positive, metavar="N", help="number of seeds, splits or repetitions; default: as committed"
@@ -186,8 +190,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--quick needs --out FOLDER: its figures mean nothing and must not replace results")
     if options.data is not None:
         os.environ["MIXTURA_DATA"] = str(options.data)
+    if options.tables and options.table != "behaviour":
+        parser.error(f"{options.table} takes no further words; got {' '.join(options.tables)}")
+    if options.seeds and options.fresh and options.out.resolve() == stamps.RESULTS:
+        parser.error("--fresh with --seeds needs --out FOLDER: fewer seeds must not replace the committed results")
     if options.table == "render":
         render()
+    elif options.table == "behaviour":
+        behaviour.record(options.tables)
+        render_pages_of_all_tables()
     elif options.table == "fetch":
         fetch(parser)
     else:

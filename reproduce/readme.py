@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from reproduce.behaviour import state_of
 from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
-from reproduce.stamps import RESULTS
+from reproduce.stamps import RESULTS, stamps_of
 
 PAGE = RESULTS.parent / "README.md"
 HEAD = """# Reproductions
@@ -27,7 +28,10 @@ how they were chosen, and how defaults of the library were settled, is in [studi
 has them. `--out FOLDER` writes elsewhere than in `results/`. `--quick` runs a small version that only shows that a
 script works; the tests run it for every table on generated data.
 
-Every JSON file starts with stamps: the versions of mixtura, torch and Python. Without `--fresh` runs that a file holds
+Every JSON file starts with stamps: the versions of mixtura, torch and Python, and a digest of what a small version of
+the table computes (`--quick` on small data, to nine digits: [behaviour.json](behaviour.json)). The tests compute the
+small versions again. Where a change of behaviour is meant, `python -m reproduce behaviour TABLE` records it, and the
+last table of this page says which results are older. Without `--fresh` runs that a file holds
 already are kept, so that a file can have several stamps. With `--fresh` earlier results stay in FILE.before until the
 run has ended; one that fails at once leaves them in place, and results of other tables in the same file are kept.
 `tests/test_reproduce.py` checks that each page equals what its JSON file renders to.
@@ -107,6 +111,10 @@ def text() -> str:
     if not_computed():
         lines += ["## Not computed", "", WORDS, "| table | ours | figures | which |", "|---|---|---|---|"]
         lines += [*not_computed(), "", *without_results()]
+    lines += ["## Results and behaviour", "", "| TABLE | file | computed with the behaviour |", "|---|---|---|"]
+    for name, table in TABLES.items():
+        files = [file for file in table.results if (RESULTS / file).exists()]
+        lines += [f"| `{name}` | {file} | {state_of(stamps_of(RESULTS / file), name)} |" for file in files]
     return "\n".join(lines) + "\n"
 
 

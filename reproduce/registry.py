@@ -106,12 +106,9 @@ TABLES = {
         "KJO03", "Tables 2 and 3", "discriminative:compute", "discriminative:pages", ("discriminative.json",),
         ("ripley", "pima", "vowels", "mnist", "generated"), "CPU; GPU for digits with all images", "300",
         "TIMIT (d-t, iy-ih) is licensed and absent. Waveform is generated (20 sets). Digits are MNIST at 16 x 16 by "
-        "averaging. The rows of the vowel data are not those of the paper, which are not known. Penalties take the "
-        "place of the variance floor. The k-d tree of the paper is left out: a pass that skips components by a bound "
-        "takes 0.3 of the time with 2 features and 1000 to 4000 components, 0.98 to 1.01 with 8, and more with 32 and "
-        "256 (benchmarks/results/baum_welch.md), so that it would be a second pass for one rare case. "
-        "The published 15.5 % of the SVM on Waveform is out of reach of a wider search: of 56 settings (8 widths, 7 "
-        "values of C) the best on the test samples has 16.6 % (4 generated sets).",
+        "averaging. The vowels are the 1199 that all listeners identified, as many as in the paper, which does not "
+        "describe them. Penalties take the place of the variance floor. The k-d tree of the paper is left out: a pass "
+        "that skips components by a bound pays with two features alone (benchmarks/results/baum_welch.md).",
     ),
     "lzz06-table1": Table(
         "LZZ06", "Table 1, CBCL faces", "nonnegative:run_cbcl", "nonnegative:pages", ("cbcl.json",),

@@ -1,7 +1,7 @@
-"""Which versions a result was computed with: stamps in every JSON file.
+"""Which versions and which behaviour a result was computed with: stamps in every JSON file.
 
 A file that several runs added to has several stamps. Results from before stamps existed have the code "unstamped", and
-those of earlier versions a digest of their source text, which says nothing about behaviour and is not compared.
+those of earlier versions a digest of their source text, which is not compared (reproduce/behaviour.py).
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ RESULTS = Path(__file__).parent / "results"
 UNSTAMPED = "unstamped"
 
 
-def stamp() -> dict[str, str]:
-    """The stamp of a result computed now."""
-    return {"mixtura": mixtura.__version__, "torch": torch.__version__, "python": platform.python_version()}
+def stamp(behaviour: str = "") -> dict[str, str]:
+    """The stamp of a result computed now; `behaviour` is a digest of what the small version of its table computes."""
+    versions = {"mixtura": mixtura.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return versions | ({"behaviour": behaviour} if behaviour else {})
 
 
 def stamps_of(path: Path) -> list[dict[str, str]]:
     return json.loads(path.read_text()).get("stamps", [{"code": UNSTAMPED}])
 
 
-def add_stamp(path: Path, before: list[dict[str, str]]) -> None:
+def add_stamp(path: Path, before: list[dict[str, str]], behaviour: str = "") -> None:
     """Record in a result file that this version computed it, or added to what earlier ones computed."""
     results: dict[str, Any] = json.loads(path.read_text())
-    now = stamp()
+    now = stamp(behaviour)
     write_json(path, {**results, "stamps": [*(old for old in before if old != now), now]})
 
 

@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from conftest import ROOT
 from mixtura.covariances import FullCovariance, LowRankCovariance
@@ -18,8 +17,10 @@ from mixtura.model.mixture import Mixture
 sys.path.insert(0, str(ROOT))
 
 from reproduce import (
+    behaviour,
     comparison,
     discriminative,
+    documents,
     few_labels,
     heads,
     hybrid,
@@ -65,30 +66,8 @@ def test_a_resumed_result_keeps_its_stamps(tmp_path):
 @pytest.fixture(scope="module")
 def small_data(tmp_path_factory):
     """Files with the names and shapes of the published sets, of a few hundred samples."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    images, labels = load_digits(return_X_y=True)
-    order = rng.permutation(len(images))
-    images, labels = images[order] / 16, labels[order]
-    large = np.pad(np.kron(images.reshape(-1, 8, 8) * 255, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
-
-    def save(name, X, y, n_train=None, **others):
-        if n_train is None:
-            np.savez(folder / f"{name}.npz", X=X, y=y, **others)
-            return
-        parts = {"X_train": X[:n_train], "y_train": y[:n_train], "X_test": X[n_train:], "y_test": y[n_train:]}
-        np.savez(folder / f"{name}.npz", **parts, **others)
-
-    for name in ("mnist", "fashion_mnist"):
-        save(name, large, labels.astype(np.uint8), 1500)
-    save("usps", np.kron(images.reshape(-1, 8, 8), np.ones((2, 2))).reshape(-1, 256) * 2 - 1, labels, 400)
-    faces = rng.integers(0, 255, (300, 19, 19), dtype=np.uint8)
-    faces[:120, 5:14] //= 2
-    np.savez(folder / "cbcl_faces.npz", X_train=faces, y_train=np.repeat([1, 0], [120, 180]).astype(np.uint8))
-    y = rng.integers(0, 2, 400)
-    X = rng.normal(size=(400, 2)) + 2 * y[:, None] * [1, -1]
-    save("ripley", X, y, 150, feature_names=np.array(["xs", "ys"]))
-    save("bupa", rng.normal(size=(345, 6)) + (rng.integers(0, 2, 345) * 0)[:, None], rng.integers(1, 3, 345),
-         feature_names=np.array(list("abcdef")))  # fmt: skip
+    folder = tmp_path_factory.mktemp("data")
+    behaviour.write_small_data(folder)
     return folder
 
 
@@ -99,11 +78,10 @@ LONG = ("ot95-table1", "ot95-table2", "kjo03", "lzz06-table1", "lzz06-table2", "
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in TABLES]
 )
-def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeypatch):
+def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeypatch, one_thread):
     monkeypatch.setenv("MIXTURA_DATA", str(small_data))
-    monkeypatch.setattr(discriminative, "N_FOLDS", 2)
-    monkeypatch.setattr(discriminative, "N_DIVISIONS", 1)
-    monkeypatch.setattr(discriminative, "WIDTHS", (0.3,))
+    for constant, value in behaviour.SMALLER.get(name, {}).items():
+        monkeypatch.setattr(discriminative, constant, value)
     main([name, "--quick", "--device", "cpu", "--out", str(tmp_path)])
     files = [file for file in TABLES[name].results if (tmp_path / file).exists()]
     assert files
@@ -112,6 +90,10 @@ def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeyp
     for file, text in TABLES[name].pages(tmp_path).items():
         assert (tmp_path / file).read_text() == text
         assert "nan" not in text, text
+    changed = behaviour.changes(name, behaviour.figures_of(name, tmp_path))
+    assert not changed, "\n".join(
+        [f"{name} computes other figures; if that is meant, run python -m reproduce behaviour {name}", *changed]
+    )
 
 
 # ---- what is said about the tables -----------------------------------------------------------------------------------
@@ -121,6 +103,17 @@ def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeyp
 def test_the_readme_and_the_page_of_all_tables_are_rendered():
     assert readme.PAGE.read_text() == readme.text(), "run python -m reproduce render"
     assert overview.PAGE.read_text() == overview.page(), "run python -m reproduce render"
+    for path, text in documents.documents().items():
+        assert path.read_text("utf-8") == text, f"{path.name}: run python -m reproduce render"
+
+
+def test_figures_of_a_fragment_are_replaced_where_they_stand():
+    text = "On 7 digits the\n  error is 1.30 % (EM:\n  2 %), see 1.30."
+    fragment = "error is {ours:.2f} % (EM: {em:g} %)"
+    actual = documents.rendered(text, fragment, {"ours": 1.218, "em": 2.5})
+    assert actual == "On 7 digits the\n  error is 1.22 % (EM:\n  2.5 %), see 1.30."
+    with pytest.raises(ValueError, match="a fragment must be in its document once; got 0 times: error of"):
+        documents.rendered(text, "error of {ours}", {"ours": 1})
 
 
 @pytest.mark.parametrize(
@@ -268,6 +261,46 @@ def test_a_cell_is_computed_alone_and_a_wrong_name_lists_them(small_data, tmp_pa
     assert "\n  basic (pca50), searched, LL+LM\n" in message
 
 
+def test_a_digest_is_of_figures_to_nine_digits_and_of_no_times(tmp_path):
+    def of_runs(error, seconds):
+        runs = {"0": {"error": error, "seconds": seconds, "device": "abacus", "curve": [1.0, float("nan")]}}
+        stamps.write_json(
+            tmp_path / "sparse_components.json", {"runs": {"defaults/4": runs}, "machine": {"threads": 1}}
+        )
+        return behaviour.figures_of("hu21-appendix-b", tmp_path)
+
+    figures = of_runs(1 / 3, 5.0)
+    place = "sparse_components.json/runs/defaults/4/0/"
+    assert figures == {f"{place}error": 0.333333333, f"{place}curve/0": 1.0}
+    assert behaviour.digest(figures) == behaviour.digest(of_runs(1 / 3 + 1e-12, 6.0))
+    assert behaviour.digest(figures) != behaviour.digest(of_runs(1 / 3 + 1e-8, 5.0))
+
+
+def test_changed_figures_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(behaviour, "FILE", tmp_path / "behaviour.json")
+    text = {"computer": behaviour.computer(), "tables": {"kjo03": {"error": 8.9, "gone": 1.0}}}
+    behaviour.FILE.write_text(json.dumps(text))
+    assert behaviour.changes("kjo03", {"error": 8.9, "gone": 1.0}) == []
+    actual = behaviour.changes("kjo03", {"error": 9.0, "new": 2.0})
+    assert actual == ["error: 8.9 before, 9.0 now", "gone: 1.0 before, None now", "new: None before, 2.0 now"]
+    now, other = {"behaviour": behaviour.digest_of("kjo03")}, {"behaviour": "12345678"}
+    assert behaviour.state_of([now], "kjo03") == "as now"
+    assert behaviour.state_of([other, now], "kjo03") == "in part as now"
+    assert behaviour.state_of([other], "kjo03") == "older than the behaviour now"
+    assert behaviour.state_of([{"code": "unstamped"}], "kjo03") == "before behaviour was recorded"
+
+
+def test_results_of_today_are_stamped_with_the_behaviour_of_today(results, monkeypatch):
+    monkeypatch.setattr(registry, "_function", lambda path: stopping_never)
+    monkeypatch.setattr(behaviour, "measure", lambda name: {"error": 1.0})
+    compute(TABLES["rptp18-figure3"], Options(results), fresh=False)
+    assert stamps.stamps_of(results / "hybrid.json")[-1]["behaviour"] == behaviour.digest({"error": 1.0})
+
+
+def stopping_never(options):
+    return {}
+
+
 def test_a_fresh_run_that_fails_at_once_keeps_the_results(results, monkeypatch):
     for table, name in (("ot95-table2", "regularised_bupa.json"), ("rptp18-table2", "hybrid.json")):
         before = (results / name).read_text()
@@ -305,6 +338,7 @@ def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results,
         stamps.write_json(results / "hybrid.json", {**of(results), "added": {}})
 
     monkeypatch.setattr(registry, "_function", lambda path: run if path == TABLES[table].run_by else lambda folder: {})
+    monkeypatch.setattr(behaviour, "stamp_of", lambda name: "")
     compute(TABLES[table], Options(results), fresh=True)
     assert set(of(results)) - {"stamps"} == {*kept, "added"}
     assert of(results)["stamps"] == [{"code": "older"}, stamps.stamp()]
@@ -318,6 +352,8 @@ def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results,
         (["ot95-table1", "--seeds", "0"], "argument --seeds: must be at least 1; got 0"),
         (["ot95-table1", "--jobs", "-1"], "argument --jobs: must be at least 1; got -1"),
         (["ot95-table1", "--device", "abacus"], "argument --device: abacus cannot be used"),
+        (["ot95-table1", "hu21-table1"], "ot95-table1 takes no further words; got hu21-table1"),
+        (["ot95-table1", "--fresh", "--seeds", "2"], "--fresh with --seeds needs --out FOLDER: fewer seeds must not"),
         (["ot95-table1", "--quick"], "--quick needs --out FOLDER"),
         (["ot95-table1", "--quick", "--out", "reproduce/results"], "--quick needs --out FOLDER"),
         (["ot95-table2"], "ot95-table2 needs data files; {folder} lacks\n  bupa.npz: python -m reproduce fetch\n"),
