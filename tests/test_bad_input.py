@@ -22,6 +22,7 @@ from mixtura import (
     RejectOption,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
+    checks,
 )
 from mixtura.objectives import Conditional
 
@@ -527,3 +528,39 @@ def test_batches_that_change_between_readings():
         "Batch 0 could not be used: it holds the label 5, which the first pass did not have; batches must hold the "
         "same rows in every pass.",
     )
+
+
+# ---- tables of arguments -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", QUICK, ids=lambda model: type(model).__name__)
+def test_tables_name_arguments_that_exist(model):
+    own = vars(type(model)).get("_arguments", {})
+    assert set(own) <= set(model.get_params(deep=False))
+
+
+RULES = [
+    (checks.POSITIVE | checks.AUTO, [1, 0.5, np.float32(2), "auto"], [0, -1, True, np.inf, np.nan, "often", None]),
+    (checks.NON_NEGATIVE | checks.NONE, [0, 1, None], [-1e-9, np.inf, False, "auto", 1j]),
+    (checks.SHARE, [0, 1, 0.5], [-0.1, 1.1, np.nan]),
+    (checks.FRACTION, [0.1], [0, 1, np.nan]),
+    (checks.PART, [1, 0.1], [0, 1.1]),
+    (checks.at_least(2), [2, np.int64(3)], [1, 2.0, True, "2"]),
+    (checks.among(("a", "b")), ["a"], ["c", None, ["a"]]),
+    (checks.SWITCH, [True, np.bool_(False)], [0, 1, None]),
+]
+
+
+@pytest.mark.parametrize(("rule", "taken", "refused"), RULES, ids=lambda part: getattr(part, "words", "")[:20])
+def test_rules_take_and_refuse(rule, taken, refused):
+    assert all(rule.holds(value) for value in taken)
+    assert not any(rule.holds(value) for value in refused)
+
+
+def test_a_rule_says_all_that_it_takes():
+    refused(
+        lambda: checks.require("tol", 0, checks.POSITIVE | checks.AUTO),
+        'tol must be a number above 0 or "auto"; got 0.',
+    )
+    text = "false_alarm must be a number above 0 and at most 1 or None; got 2."
+    refused(lambda: RejectOption(false_alarm=2).fit(X, Y), text)

@@ -10,8 +10,20 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+
+from mixtura.checks.constraints import (
+    FRACTION,
+    NON_NEGATIVE,
+    PART,
+    POSITIVE,
+    SHARE,
+    SWITCH,
+    Rule,
+    among,
+    at_least,
+    require,
+)
 
 
 class RepairWarning(UserWarning):
@@ -35,60 +47,42 @@ def warn(text: str, category: type[Warning]) -> None:
 
 def one_of(name: str, value: object, table: Iterable[str], also: str = "") -> str:
     """Check that a value is one of these names."""
-    names = list(table)
-    if not isinstance(value, str) or value not in names:
-        options = ", ".join(repr(n) for n in names)
-        raise ValueError(f"{name} must be one of {options}{also}; got {value!r}.")
-    return value
+    return require(name, value, among(table, also))
 
 
 def count(name: str, value: object, smallest: int = 1) -> int:
     """Check that a value is an integer of at least `smallest`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
-        raise ValueError(f"{name} must be an integer of at least {smallest}; got {value!r}.")
-    return int(value)
+    return int(require(name, value, at_least(smallest)))
 
 
 def non_negative(name: str, value: object) -> float:
     """Check that a value is a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number of at least 0; got {value!r}.")
-    return float(value)
+    return float(require(name, value, NON_NEGATIVE))
 
 
 def positive(name: str, value: object, also: str = "") -> float:
     """Check that a value is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a number above 0{also}; got {value!r}.")
-    return float(value)
+    return float(require(name, value, Rule(POSITIVE.words + also, POSITIVE.holds)))
 
 
 def fraction(name: str, value: object) -> float:
     """Check that a value lies strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise ValueError(f"{name} must be a number above 0 and below 1; got {value!r}.")
-    return float(value)
+    return float(require(name, value, FRACTION))
 
 
 def share(name: str, value: object, also: str = "") -> float:
     """Check that a value lies in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        raise ValueError(f"{name} must be a number from 0 to 1{also}; got {value!r}.")
-    return float(value)
+    return float(require(name, value, Rule(SHARE.words + also, SHARE.holds)))
 
 
 def part(name: str, value: object) -> float:
     """Check that a value lies in (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise ValueError(f"{name} must be a number above 0 and at most 1; got {value!r}.")
-    return float(value)
+    return float(require(name, value, PART))
 
 
 def switch(name: str, value: object) -> bool:
     """Check that a value is True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False; got {value!r}.")
-    return bool(value)
+    return bool(require(name, value, SWITCH))
 
 
 def components_per_class(value: object, classes: Sequence[Any]) -> list[int]:

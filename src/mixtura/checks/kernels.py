@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from mixtura.checks.arguments import one_of
-
-
-def kernel(value: object, names: Iterable[str]) -> None:
-    """Check that a kernel is a known name, a function or None."""
-    if value is not None and not callable(value):
-        one_of("kernel", value, names, ", None (the features themselves) or a function of two arrays of rows")
 
 
 def powers(degree: int, gamma: float, coef0: float) -> None:

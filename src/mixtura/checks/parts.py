@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -72,20 +71,6 @@ def same_size(name: str, size: int, expected: int) -> None:
 def feature_names(estimator: Any) -> np.ndarray | None:
     """The names of the columns that an estimator was fitted to, None if they had none."""
     return vars(estimator).get("feature_names_in_")
-
-
-def fitted_basics(estimator: Any) -> None:
-    """Check the attributes that every fitted estimator has."""
-    for name in ("n_iter_", "n_features_in_"):
-        is_kind(name, getattr(estimator, name), Integral)
-    is_kind("converged_", estimator.converged_, bool)
-    is_kind("history_", estimator.history_, list)
-    names = feature_names(estimator)
-    if names is not None:
-        is_kind("feature_names_in_", names, np.ndarray)
-        same_size("feature_names_in_", names.size, estimator.n_features_in_)
-        for name in names.tolist():
-            is_kind("feature_names_in_", name, str)
 
 
 def fitted_classes(estimator: Any, n_classes: int) -> None:

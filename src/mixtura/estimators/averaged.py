@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +19,8 @@ from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.input import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.progress import recorded
@@ -37,7 +36,6 @@ from mixtura.selection.table import SearchTable
 from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
 from mixtura.streams.sharded import Sharded
 
-RESAMPLING = ("none", "subset", "bootstrap")
 # Number of rows scored by all members at a time.
 SCORED_ROWS = 16_384
 
@@ -45,6 +43,12 @@ SCORED_ROWS = 16_384
 class AveragedBase(DensityEstimator):
     """Base of the averaged density and the averaged classifier."""
 
+    _arguments: ClassVar = {
+        "n_estimators": checks.at_least(1),
+        "resampling": checks.among(("none", "subset", "bootstrap")),
+        "fraction": checks.PART,
+    }
+    _attributes: ClassVar = {"mixtures_": list[Mixture], "member_of_": Tensor}
     estimator: Any
     n_estimators: Any
     resampling: Any
@@ -69,9 +73,6 @@ class AveragedBase(DensityEstimator):
         return self._base.memory_limit
 
     def _checked_base(self, X: Any, kind: type) -> Any:
-        checks.count("n_estimators", self.n_estimators)
-        checks.one_of("resampling", self.resampling, RESAMPLING)
-        checks.part("fraction", self.fraction)
         if not isinstance(self._base, kind):
             raise TypeError(
                 f"estimator must be a {kind.__name__}, or None for one with its defaults; got "
@@ -156,11 +157,8 @@ class AveragedBase(DensityEstimator):
     def _check_fitted(self) -> None:
         super()._check_fitted()
         checks.is_kind("estimator", self._base, DensityEstimator)
-        checks.is_kind("mixtures_", self.mixtures_, list)
         for member in self.mixtures_:
-            checks.is_kind("mixtures_", member, Mixture)
             checks.same_size("mixtures_", member.n_features, self.mixture_.n_features)
-        checks.is_kind("member_of_", self.member_of_, Tensor)
         checks.positions("member_of_", self.member_of_, len(self.mixtures_))
         checks.same_size("member_of_", len(self.member_of_), self.mixture_.n_components)
         checks.same_size("mixtures_", len(self.member_of_.unique()), len(self.mixtures_))
@@ -273,6 +271,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
         """Fit all members.
 
@@ -289,49 +288,46 @@ class AveragedMixture(DensityMixin, AveragedBase):
         -------
         self : AveragedMixture
         """
-        with atomic_fit(self):
-            base = self._checked_base(X, GaussianMixture)
-            base._check_arguments()
-            rows, source = base._read_source(X, sample_weight)
-            self._home = rows.home
-            adopt_features(self, base)
-            random_state = check_random_state(self.random_state)
-            weights = checks.sample_weight(sample_weight, len(rows))
-            counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
-            with computing(), recorded(self, training=source):
-                description = describe(source, 1, torch.Generator().manual_seed(0))
-                check_described(self, description)
-                if is_auto(base.n_components) or is_auto(base.prior):
-                    base, selection = base._chosen(source, description, random_state)
-                    if selection.interrupted:
-                        raise KeyboardInterrupt
-                    self.search_ = selection.table
-                problem = base._problem(source, description)
-                tasks = []
-                for b in range(self.n_estimators):
-                    seen, seen_source = replicate_of(
-                        rows, None, None, weights, None if counts is None else counts[:, b]
+        base = self._checked_base(X, GaussianMixture)
+        base._check_arguments()
+        rows, source = base._read_source(X, sample_weight)
+        self._home = rows.home
+        adopt_features(self, base)
+        random_state = check_random_state(self.random_state)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
+        with computing(), recorded(self, training=source):
+            description = describe(source, 1, torch.Generator().manual_seed(0))
+            check_described(self, description)
+            if is_auto(base.n_components) or is_auto(base.prior):
+                base, selection = base._chosen(source, description, random_state)
+                if selection.interrupted:
+                    raise KeyboardInterrupt
+                self.search_ = selection.table
+            problem = base._problem(source, description)
+            tasks = []
+            for b in range(self.n_estimators):
+                seen, seen_source = replicate_of(rows, None, None, weights, None if counts is None else counts[:, b])
+                if len(seen) < base.n_components:
+                    raise ValueError(
+                        f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
+                        f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
                     )
-                    if len(seen) < base.n_components:
-                        raise ValueError(
-                            f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
-                            f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
-                        )
-                    about = describe(seen_source, 1, torch.Generator().manual_seed(0))
-                    for _ in range(base.n_init):
-                        start = base._start(seen, replace(problem, source=seen_source), about, random_state)
-                        tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
-                structure = base._structure(source.n_features)
-                all_rows = rows.source(weights=weights, counts=counts)
-                results = self._train(structure, tasks, all_rows, base, base._em(problem))
-            keep_unobserved(self, description)
-            self._keep(results, structure)
-            self._judge(results, base.max_iter, base.tol)
-            if counts is not None:
-                with computing():
-                    unseen = self._unseen(rows, counts, _mean_density)
-                self.oob_log_density_ = unseen.cpu().numpy()
-                self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
+                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
+                for _ in range(base.n_init):
+                    start = base._start(seen, replace(problem, source=seen_source), about, random_state)
+                    tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
+            structure = base._structure(source.n_features)
+            all_rows = rows.source(weights=weights, counts=counts)
+            results = self._train(structure, tasks, all_rows, base, base._em(problem))
+        keep_unobserved(self, description)
+        self._keep(results, structure)
+        self._judge(results, base.max_iter, base.tol)
+        if counts is not None:
+            with computing():
+                unseen = self._unseen(rows, counts, _mean_density)
+            self.oob_log_density_ = unseen.cpu().numpy()
+            self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]

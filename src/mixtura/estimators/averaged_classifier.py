@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
 from mixtura.estimators.classifiers import DensityClassifier
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.input import Rows, adopt_features
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.progress import recorded
@@ -101,6 +100,8 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
 
     _default = staticmethod(lambda: MixtureClassifier(1))
 
+    _arguments: ClassVar = {"combine": checks.among(("posterior", "density"))}
+
     def __init__(
         self,
         estimator: Any = None,
@@ -122,6 +123,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
         """Fit all members.
 
@@ -138,44 +140,42 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         -------
         self : AveragedMixtureClassifier
         """
-        with atomic_fit(self):
-            base = self._checked_base(X, MixtureClassifier)
-            checks.one_of("combine", self.combine, ("posterior", "density"))
-            objective = base._objective()
-            rows, labels, weights = self._known(base, X, y, sample_weight)
-            self._home = rows.home
-            adopt_features(self, base)
-            self.encoding_ = base.encoding_
-            random_state = check_random_state(self.random_state)
-            counts = self._draws(_strata(labels), weights, random_state)
-            source = rows.source(labels.numbers, labels.shares, weights)
-            with computing(), recorded(self, training=source):
-                base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                plan = base._plan(source, labels.classes, objective)
-                if plan.selection is not None and plan.selection.interrupted:
-                    raise KeyboardInterrupt
-                self._check_solver(base, plan)
-                rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
-                tasks = []
-                for b in range(self.n_estimators):
-                    _, seen = replicate_of(
-                        rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
-                    )
-                    for _ in range(base._n_starts()):
-                        base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                        tasks.append(base._task(plan, seen, b))
-                all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-                results = self._train(plan.em_structure, tasks, all_rows, base, EM())
-                results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
-            self.classes_ = labels.classes
-            if plan.selection is not None:
-                self.search_ = plan.selection.table
-            keep_unobserved(self, plan.description)
-            self._keep(results, plan.structure)
-            self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-            self._judge(results, base.max_iter, base.tol)
-            if counts is not None:
-                self._keep_unseen(rows, labels, counts, weights)
+        base = self._checked_base(X, MixtureClassifier)
+        objective = base._objective()
+        rows, labels, weights = self._known(base, X, y, sample_weight)
+        self._home = rows.home
+        adopt_features(self, base)
+        self.encoding_ = base.encoding_
+        random_state = check_random_state(self.random_state)
+        counts = self._draws(_strata(labels), weights, random_state)
+        source = rows.source(labels.numbers, labels.shares, weights)
+        with computing(), recorded(self, training=source):
+            base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+            plan = base._plan(source, labels.classes, objective)
+            if plan.selection is not None and plan.selection.interrupted:
+                raise KeyboardInterrupt
+            self._check_solver(base, plan)
+            rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
+            tasks = []
+            for b in range(self.n_estimators):
+                _, seen = replicate_of(
+                    rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
+                )
+                for _ in range(base._n_starts()):
+                    base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
+                    tasks.append(base._task(plan, seen, b))
+            all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
+            results = self._train(plan.em_structure, tasks, all_rows, base, EM())
+            results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
+        self.classes_ = labels.classes
+        if plan.selection is not None:
+            self.search_ = plan.selection.table
+        keep_unobserved(self, plan.description)
+        self._keep(results, plan.structure)
+        self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
+        self._judge(results, base.max_iter, base.tol)
+        if counts is not None:
+            self._keep_unseen(rows, labels, counts, weights)
         return self
 
     @property

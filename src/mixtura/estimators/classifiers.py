@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.explained import DRAWS, is_frame, log_odds
 from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.input import as_array, is_batches, is_dask
@@ -42,6 +42,7 @@ from mixtura.objectives import class_log_joint, posteriors
 class Classifier(ClassifierMixin, Estimator):
     """Predictions of a classifier from the scores of its classes: log p(x, c), up to a constant per row."""
 
+    _attributes: ClassVar = TRAINED
     classes_: np.ndarray
     unlabeled: Any = None  # argument of estimators that support unlabeled samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.categorical import Encoding, find_encoding, frame_of
-from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.input import Rows, as_array, framed_like, read_rows
 from mixtura.estimators.refits import held_out
@@ -38,6 +38,12 @@ from mixtura.roles import Structure
 class DensityEstimator(Estimator):
     """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
 
+    _attributes: ClassVar = TRAINED | {
+        "mixture_": Mixture,
+        "warp_": Warp | None,
+        "encoding_": Encoding | None,
+        "unobserved_": tuple,
+    }
     mixture_: Mixture
     warp_: Warp | None = None  # transform of the features, fitted before the mixture
     n_features_in_: int
@@ -222,15 +228,11 @@ class DensityEstimator(Estimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.is_kind("mixture_", self.mixture_, Mixture)
-        checks.is_kind("warp_", self.warp_, Warp | None)
         n_features = self.mixture_.n_features
         encoding = self.encoding_
-        checks.is_kind("encoding_", encoding, Encoding | None)
         expected = self.n_features_in_ if encoding is None else encoding.n_columns
         checks.same_size("n_features_in_", expected, n_features)
         checks.fitted_reference(self.outlier_reference_)
-        checks.is_kind("unobserved_", self.unobserved_, tuple)
         checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
         checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
 

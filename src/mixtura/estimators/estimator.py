@@ -1,14 +1,20 @@
-"""The base of all estimators: model files and graphs."""
+"""The base of all estimators: declared arguments and attributes, atomic fits, model files and graphs."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any, ClassVar, get_args
 
+import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.files.codec import fitted_of
+from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
 from mixtura.inspection.graphs import export
 from mixtura.inspection.summaries import feature_names
@@ -17,9 +23,32 @@ from mixtura.solvers import Record
 MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 
 
+# Arguments that mean the same in all estimators.
+ARGUMENTS: dict[str, Any] = {
+    "n_init": checks.at_least(1),
+    "max_iter": checks.at_least(0),
+    "tol": checks.NON_NEGATIVE,
+    "warm_start": checks.SWITCH,
+    "verbose": checks.verbosity,
+    "device": checks.device,
+    "memory_limit": checks.memory_limit,
+    "random_state": check_random_state,
+    "checkpoint": checks.checkpoint,
+}
+# Fitted attributes of every estimator that is trained in iterations.
+TRAINED: dict[str, Any] = {
+    "n_iter_": Integral,
+    "n_features_in_": Integral,
+    "converged_": bool,
+    "history_": list[Record],
+}
+
+
 class Estimator(BaseEstimator):
     """An estimator that can be saved: all of its arguments and all fitted attributes."""
 
+    _arguments: ClassVar[dict[str, Any]] = ARGUMENTS  # their rules, or functions that raise an error
+    _attributes: ClassVar[dict[str, Any]] = {}  # types of fitted attributes
     n_features_in_: int
     n_iter_: int
     history_: list[Record]
@@ -49,11 +78,25 @@ class Estimator(BaseEstimator):
         """Whether there is a model; an interrupted first fit may leave none."""
         return not MODELS.isdisjoint(vars(self))
 
+    def _check_arguments(self) -> None:
+        """Raise an error unless every argument is one that the estimator takes."""
+        checks.check_arguments(arguments_of(self), declared(type(self), "_arguments"))
+
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
-        checks.fitted_basics(self)
-        for record in self.history_:
-            checks.is_kind("history_", record, Record)
+        for name, kind in declared(type(self), "_attributes").items():
+            value = getattr(self, name)
+            if not fits(value, kind):
+                raise ValueError(f"{name} is a {type(value).__name__}")
+            if isinstance(value, list):
+                for entry in value:
+                    checks.is_kind(name, entry, get_args(kind))
+        names = checks.feature_names(self)
+        if names is not None:
+            checks.is_kind("feature_names_in_", names, np.ndarray)
+            checks.same_size("feature_names_in_", names.size, self.n_features_in_)
+            for name in names.tolist():
+                checks.is_kind("feature_names_in_", name, str)
 
     def _selected_settings(self) -> dict[str, Any]:
         """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""
@@ -97,3 +140,54 @@ def check_fitted(estimator: Any) -> None:
             estimator._check_fitted()
         except AttributeError as error:
             raise ValueError(f"a part is missing: {error}") from error
+
+
+def declared(cls: type, name: str) -> dict[str, Any]:
+    """The entries of a table of a class and its bases."""
+    return {key: value for base in reversed(cls.__mro__) for key, value in vars(base).get(name, {}).items()}
+
+
+def fitting(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `fit`: its arguments are checked first, and a fit that fails leaves the last one unchanged."""
+
+    @functools.wraps(fit)
+    def checked_fit(self: Any, *samples: Any, **named: Any) -> Any:
+        with atomic_fit(self):
+            self._check_arguments()
+            return fit(self, *samples, **named)
+
+    return checked_fit
+
+
+# Results of methods other than `fit`, which belong to the model that they were called for.
+LATER = ("class_offsets_", "outlier_reference_")
+
+
+@contextmanager
+def atomic_fit(estimator: Any) -> Iterator[None]:
+    """A context for the whole of `fit`.
+
+    Attributes of the last fit are removed first; a warm start needs them, and keeps all but those of other methods.
+    If the fit raises an error before it has stored a complete model, all attributes are restored. A fit that was
+    interrupted by Ctrl-C may have stored a model.
+    """
+    before = dict(vars(estimator))
+    goes_on = bool(arguments_of(estimator).get("warm_start"))
+    for name in LATER if goes_on else fitted_of(estimator):
+        vars(estimator).pop(name, None)
+    try:
+        yield
+    except BaseException:
+        changed = any(vars(estimator).get(name) is not before.get(name) for name in MODELS)
+        if not (changed and is_complete(estimator)):
+            vars(estimator).clear()
+            vars(estimator).update(before)
+        raise
+
+
+def is_complete(estimator: Any) -> bool:
+    try:
+        check_fitted(estimator)
+    except ValueError:
+        return False
+    return not MODELS.isdisjoint(vars(estimator))

@@ -22,11 +22,10 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import atomic_fit, check_fitted
 from mixtura.estimators.given_start import given_start, with_given_parts
 from mixtura.estimators.input import Rows, read_rows
 from mixtura.estimators.online import advance, begin, check_batch, learns_online, remember_first, resume

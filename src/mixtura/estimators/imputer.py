@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,11 +12,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.classifiers import DensityClassifier as ExplainedClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, check_fitted
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.input import adopt_features, as_array, read_array, with_nan
 from mixtura.estimators.mixture_classifier import MixtureClassifier
@@ -56,6 +55,9 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     True
     """
 
+    _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
+    _attributes: ClassVar = {"estimator_": DensityEstimator}
+
     def __init__(
         self, estimator: Any = None, *, method: str = "mean", add_indicator: bool = False, random_state: Any = None
     ):
@@ -64,6 +66,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         self.add_indicator = add_indicator
         self.random_state = random_state
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
         """Fit the density.
 
@@ -80,23 +83,19 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         self : MixtureImputer
         """
-        with atomic_fit(self):
-            checks.one_of("method", self.method, ("mean", "draw"))
-            checks.switch("add_indicator", self.add_indicator)
-            check_random_state(self.random_state)
-            base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
-            if not isinstance(base, GaussianMixture | AveragedMixture):
-                raise TypeError(f"estimator must be a GaussianMixture or an AveragedMixture; got {base!r}.")
-            values = read_array(self, X, reset=True)
-            known = {} if sample_weight is None else {"sample_weight": sample_weight}
-            density: Any = clone(base)
-            density.fit(values, **known)
-            self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
-            self.estimator_: Any = density
+        base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
+        if not isinstance(base, GaussianMixture | AveragedMixture):
+            raise TypeError(f"estimator must be a GaussianMixture or an AveragedMixture; got {base!r}.")
+        values = read_array(self, X, reset=True)
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        density: Any = clone(base)
+        density.fit(values, **known)
+        self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
+        self.estimator_: Any = density
         return self
 
     def _check_fitted(self) -> None:
-        checks.is_kind("estimator_", self.estimator_, DensityEstimator)
+        super()._check_fitted()
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.positions("indicator_features_", torch.from_numpy(self.indicator_features_), self.n_features_in_)
 
@@ -175,10 +174,14 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     (150, 2)
     """
 
+    _arguments: ClassVar = {"n_features_to_select": checks.at_least(1)}
+    _attributes: ClassVar = {"estimator_": ExplainedClassifier}
+
     def __init__(self, estimator: Any = None, *, n_features_to_select: int = 1):
         self.estimator = estimator
         self.n_features_to_select = n_features_to_select
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MarginalFeatureSelector:
         """Fit the classifier and select features.
 
@@ -195,23 +198,21 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         -------
         self : MarginalFeatureSelector
         """
-        with atomic_fit(self):
-            base = MixtureClassifier(1) if self.estimator is None else self.estimator
-            if not isinstance(base, ExplainedClassifier):
-                raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
-            known = {} if sample_weight is None else {"sample_weight": sample_weight}
-            count = checks.count("n_features_to_select", self.n_features_to_select)
-            model: Any = clone(base)  # pyright: ignore[reportArgumentType]
-            model.fit(X, y, **known)
-            adopt_features(self, model)
-            loss = model._marginal_loss(X, y, sample_weight)
-            count = min(count, self.n_features_in_)
-            self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
-            self.estimator_: Any = model
+        base = MixtureClassifier(1) if self.estimator is None else self.estimator
+        if not isinstance(base, ExplainedClassifier):
+            raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        model.fit(X, y, **known)
+        adopt_features(self, model)
+        loss = model._marginal_loss(X, y, sample_weight)
+        count = min(int(self.n_features_to_select), self.n_features_in_)
+        self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
+        self.estimator_: Any = model
         return self
 
     def _check_fitted(self) -> None:
-        checks.is_kind("estimator_", self.estimator_, ExplainedClassifier)
+        super()._check_fitted()
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.positions("ranking_", torch.tensor(self.ranking_), self.n_features_in_)
 

@@ -15,12 +15,11 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, Full
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.class_weights import weigh_classes
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import atomic_fit, check_fitted
 from mixtura.estimators.input import (
     Labels,
     Rows,

@@ -19,9 +19,8 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import atomic_fit, check_fitted
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.progress import recorded, trial_watcher
 from mixtura.files.registry import storable

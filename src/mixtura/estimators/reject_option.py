@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
@@ -12,11 +12,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
-from mixtura.estimators.estimator import Estimator, check_fitted
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.input import adopt_features, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.files.registry import storable
@@ -63,6 +62,9 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array([-1,  0])
     """
 
+    _arguments: ClassVar = {"confidence": checks.SHARE, "false_alarm": checks.PART | checks.NONE}
+    _attributes: ClassVar = {"estimator_": Classifier}
+
     def __init__(
         self,
         estimator: Any = None,
@@ -80,6 +82,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     def _base(self) -> Any:
         return MixtureClassifier(1) if self.estimator is None else self.estimator
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RejectOption:
         """Fit the estimator and the threshold of the outlier detection.
 
@@ -96,27 +99,23 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         -------
         self : RejectOption
         """
-        with atomic_fit(self):
-            checks.share("confidence", self.confidence)
-            base = self._base
-            if not isinstance(base, Classifier):
-                raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
-            if self.false_alarm is not None and not isinstance(base, OutlierDetection):
-                raise ValueError(
-                    f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
-                    "MixtureClassifier."
-                )
-            known = {} if sample_weight is None else {"sample_weight": sample_weight}
-            if self.false_alarm is not None:
-                checks.part("false_alarm", self.false_alarm)
-            model: Any = clone(base)  # pyright: ignore[reportArgumentType]
-            model.fit(X, y, **known)
-            label = self._label(model.classes_)
-            if self.false_alarm is not None:
-                model.calibrate_outliers(X, y, **known)
-            self.estimator_: Any = model
-            self.classes_, self.reject_label_ = model.classes_, label
-            adopt_features(self, model)
+        base = self._base
+        if not isinstance(base, Classifier):
+            raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
+        if self.false_alarm is not None and not isinstance(base, OutlierDetection):
+            raise ValueError(
+                f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
+                "MixtureClassifier."
+            )
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        model.fit(X, y, **known)
+        label = self._label(model.classes_)
+        if self.false_alarm is not None:
+            model.calibrate_outliers(X, y, **known)
+        self.estimator_: Any = model
+        self.classes_, self.reject_label_ = model.classes_, label
+        adopt_features(self, model)
         return self
 
     def _label(self, classes: np.ndarray) -> Any:
@@ -131,12 +130,11 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         return label
 
     def _check_fitted(self) -> None:
-        checks.is_kind("estimator_", self.estimator_, Classifier)
+        super()._check_fitted()
+        self._check_arguments()
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
-        checks.share("confidence", self.confidence)
         if self.false_alarm is not None:
-            checks.part("false_alarm", self.false_alarm)
             checks.is_kind("estimator_", self.estimator_, OutlierDetection)
         checks.same_size("reject_label_", np.ndim(self.reject_label_), 0)
 

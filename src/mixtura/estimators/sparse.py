@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +17,8 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.input import Rows, read_labels, read_rows
 from mixtura.estimators.progress import recorded
 from mixtura.estimators.training import warn_of_few_rows
@@ -163,6 +162,22 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     model_: SparseModel
 
+    _arguments: ClassVar = {
+        "kernel": checks.among(KERNELS, ", None (the features themselves) or a function of two arrays of rows")
+        | checks.Rule("", lambda value: value is None or callable(value)),
+        "degree": checks.at_least(1),
+        "gamma": checks.POSITIVE,
+        "coef0": checks.NON_NEGATIVE,
+        "scaling": checks.SWITCH,
+        "hessian": checks.among(("complete", "exact")),
+        "component_trials": checks.SWITCH,
+        "start_variance": checks.POSITIVE | checks.NONE,
+        "expected_variance": checks.POSITIVE | checks.NONE,
+        "max_iter": checks.at_least(1),
+        "working_set": checks.among(("auto",), ", True or False") | checks.Rule("", checks.SWITCH.holds),
+    }
+    _attributes: ClassVar = {"model_": SparseModel}
+
     def __init__(
         self,
         n_components: Any = 3,
@@ -206,6 +221,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMixtureClassifier:
         """Fit the classifier.
 
@@ -222,61 +238,47 @@ class SparseMixtureClassifier(ConditionalClassifier):
         -------
         self : SparseMixtureClassifier
         """
-        with atomic_fit(self):
-            solver = self._solver()
-            kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
-            rows = self._read_rows(X, reset=True).nearby()
-            weights = checks.sample_weight(sample_weight, len(rows))
-            if weights is not None:
-                checks.total_weight(float(weights.sum()))
-            labels = read_labels(y, len(rows), weights, type(self).__name__)
-            numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
-            values = _tensor(rows).to(rows.device)
-            if self.kernel == "precomputed":
-                checks.square_kernel(tuple(values.shape))
-            with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
-                if self.kernel != "precomputed":
-                    present = values if weights is None else values[weights.to(values.device) > 0]
-                    extents = extents_of(present)
-                    frame = framed(extents.low, extents.high)
-                    checks.squareable(self, frame.centre, frame.radii)
-                scaling = self._scaling(values, weights)
-                n_components = self._n_components(labels.classes, numbers, weights)
-                limit = checks.memory_limit(self.memory_limit)
-                problem = make_problem(
-                    values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                    n_components, self._uses_working_set(), limit,
-                )  # fmt: skip
-                problem = replace(problem, start_variance=self.start_variance)
-                try:
-                    self._keep(self._fit_all(problem, solver), problem, solver)
-                    self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
-                except FloatingPointError as error:
-                    raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
+        solver = self._solver()
+        kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
+        rows = self._read_rows(X, reset=True).nearby()
+        weights = checks.sample_weight(sample_weight, len(rows))
+        if weights is not None:
+            checks.total_weight(float(weights.sum()))
+        labels = read_labels(y, len(rows), weights, type(self).__name__)
+        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
+        values = _tensor(rows).to(rows.device)
+        if self.kernel == "precomputed":
+            checks.square_kernel(tuple(values.shape))
+        with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
+            if self.kernel != "precomputed":
+                present = values if weights is None else values[weights.to(values.device) > 0]
+                extents = extents_of(present)
+                frame = framed(extents.low, extents.high)
+                checks.squareable(self, frame.centre, frame.radii)
+            scaling = self._scaling(values, weights)
+            n_components = self._n_components(labels.classes, numbers, weights)
+            limit = checks.memory_limit(self.memory_limit)
+            problem = make_problem(
+                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
+                n_components, self._uses_working_set(), limit,
+            )  # fmt: skip
+            problem = replace(problem, start_variance=self.start_variance)
+            try:
+                self._keep(self._fit_all(problem, solver), problem, solver)
+                self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
+            except FloatingPointError as error:
+                raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
     def _solver(self) -> SparseNewton:
-        checks.count("max_iter", self.max_iter)
-        checks.count("n_init", self.n_init)
-        checks.kernel(self.kernel, KERNELS)
-        checks.switch("scaling", self.scaling)
-        checks.switch("component_trials", self.component_trials)
-        exact = checks.one_of("hessian", self.hessian, ("complete", "exact")) == "exact"
-        if self.start_variance is not None:
-            checks.positive("start_variance", self.start_variance, " or None")
-        rate = 0.0
-        if self.expected_variance is not None:
-            rate = 1 / checks.positive("expected_variance", self.expected_variance, " or None")
-        return SparseNewton(Relevance(rate=rate), exact, checks.non_negative("tol", self.tol))
+        rate = 0.0 if self.expected_variance is None else 1 / float(self.expected_variance)
+        return SparseNewton(Relevance(rate=rate), self.hessian == "exact", float(self.tol))
 
     def _primal_degree(self) -> int | None:
-        return checks.count("degree", self.degree) if self.kernel is None else None
+        return int(self.degree) if self.kernel is None else None
 
     def _uses_working_set(self) -> bool | None:
-        if isinstance(self.working_set, str):
-            checks.one_of("working_set", self.working_set, ("auto",), ", True or False")
-            return None
-        return checks.switch("working_set", self.working_set)
+        return None if isinstance(self.working_set, str) else bool(self.working_set)
 
     def _n_components(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> list[int]:
         wanted = checks.components_per_class(self.n_components, classes.tolist())
@@ -474,7 +476,6 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.is_kind("model_", self.model_, SparseModel)
         checks.fitted_classes(self, int(self.model_.mixture.class_of[-1]) + 1)
         checks.same_size("n_features_in_", self.n_features_in_, len(self.model_.scaling.centre))
 

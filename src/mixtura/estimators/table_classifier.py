@@ -11,9 +11,8 @@ from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.atomic_fit import atomic_fit
 from mixtura.estimators.classifiers import Classifier
-from mixtura.estimators.estimator import Estimator, check_fitted
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.input import PandasLike, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.files.registry import storable
@@ -142,6 +141,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             values[CONSTANT] = np.zeros(len(table))
         return data_frame(values, table.index)
 
+    @fitting
     def fit(self, X: Any, y: Any) -> TableClassifier:
         """Fit the estimator to the columns of a data frame.
 
@@ -154,14 +154,13 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         -------
         self
         """
-        with atomic_fit(self):
-            if not self.columns or not all(isinstance(column, TableColumn) for column in self.columns):
-                raise ValueError(f"columns must be a list of at least one TableColumn; got {self.columns!r}.")
-            if self.estimator is not None and not isinstance(self.estimator, Classifier):
-                raise TypeError(f"estimator must be a classifier of mixtura; got {type(self.estimator).__name__}.")
-            model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
-            self.estimator_ = model.fit(self.read(X), y)
-            self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
+        if not self.columns or not all(isinstance(column, TableColumn) for column in self.columns):
+            raise ValueError(f"columns must be a list of at least one TableColumn; got {self.columns!r}.")
+        if self.estimator is not None and not isinstance(self.estimator, Classifier):
+            raise TypeError(f"estimator must be a classifier of mixtura; got {type(self.estimator).__name__}.")
+        model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
+        self.estimator_ = model.fit(self.read(X), y)
+        self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
         return self
 
     def predict(self, X: Any) -> np.ndarray:

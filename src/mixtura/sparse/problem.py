@@ -36,8 +36,7 @@ KERNELS = ("polynomial", "rbf", "precomputed")
 
 def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
     """The kernel given by the arguments; None for monomials and for precomputed values."""
-    degree, gamma = checks.count("degree", degree), checks.positive("gamma", gamma)
-    coef0 = checks.non_negative("coef0", coef0)
+    degree, gamma, coef0 = int(degree), float(gamma), float(coef0)
     if name == "polynomial":
         checks.powers(degree, gamma, coef0)
         return Polynomial(degree, gamma, coef0)
