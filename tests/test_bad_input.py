@@ -551,10 +551,10 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "taken", "refused"), RULES, ids=lambda part: getattr(part, "words", "")[:20])
-def test_rules_take_and_refuse(rule, taken, refused):
-    assert all(rule.holds(value) for value in taken)
-    assert not any(rule.holds(value) for value in refused)
+@pytest.mark.parametrize(("rule", "allowed", "wrong"), RULES, ids=lambda part: getattr(part, "words", "")[:20])
+def test_rules_take_and_refuse(rule, allowed, wrong):
+    assert all(rule.holds(value) for value in allowed)
+    assert not any(rule.holds(value) for value in wrong)
 
 
 def test_a_rule_says_all_that_it_takes():
