@@ -99,7 +99,9 @@ def measure(part: str, name: str, fold: int, condition: str, classifier: str) ->
             failure = {"failure": f"{type(error).__name__}: {error}"[:200]}
             probabilities = np.tile(frequencies, (len(y_test), 1))
     seconds = {"fit seconds": fitted - start, "predict seconds": time.process_time() - fitted}
-    return {**scores(probabilities, y_test), **{key: round(s, 4) for key, s in seconds.items()}, **failure}
+    categories = int((X.dtypes == "category").sum())
+    size = {"samples": len(np.unique(rows)), "features": X.shape[1], "categories": categories}
+    return {**size, **scores(probabilities, y_test), **{key: round(s, 4) for key, s in seconds.items()}, **failure}
 
 
 def scores(probabilities: np.ndarray, y: np.ndarray) -> dict[str, float]:

@@ -37,6 +37,11 @@ def newest(rows: list[Row]) -> list[Row]:
     return list({(r["part"], r["set"], r["fold"], r["condition"], r["classifier"]): r for r in kept}.values())
 
 
+def part_of(rows: list[Row]) -> str:
+    """The part that is shown first: evaluation sets once they are run."""
+    return "evaluation" if any(row["part"] == "evaluation" for row in rows) else "development"
+
+
 def pair(rows: list[Row], first: str, second: str, measure: str) -> tuple[dict[str, float], dict[str, float]]:
     """Means over the folds that both have, set by set; the sizes of one generator are one set."""
     values: dict[str, dict[tuple[str, int], float]] = {first: {}, second: {}}
@@ -90,19 +95,16 @@ def count(differences: np.ndarray, equal: float) -> tuple[int, int, int]:
 
 
 def rivals(rows: list[Row]) -> list[str]:
-    """Classifiers with results, by the mean difference of log-losses; of two forms of one, both are listed."""
-    names = [name for name in CLASSIFIERS if name != OURS and any(row["classifier"] == name for row in rows)]
-    return sorted(names, key=lambda name: -differences_of(rows, OURS, name, "log-loss").mean())
-
-
-def signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}"
+    """Classifiers with results on sets that the default has too, by the mean difference of log-losses."""
+    means = {name: differences_of(rows, OURS, name, "log-loss") for name in CLASSIFIERS if name != OURS}
+    return sorted((name for name, each in means.items() if len(each)), key=lambda name: -means[name].mean())
 
 
 def table(rows: list[Row]) -> list[str]:
     """Ours beside every other classifier over the sets that both have."""
     head = "classifier | sets | error %, ours | its | difference | log-loss, ours | its | difference"
-    head += " | log-loss: won, equal, lost | better, equal, worse | Brier | calibration | AUC | fit s, ours | its"
+    head += " | log-loss: won, equal, lost | better, equal, worse | Brier | calibration | AUC"
+    head += " | fit s, ours | its | ms, ours | its"
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
     for name in rivals(rows):
         cells = []
@@ -111,15 +113,16 @@ def table(rows: list[Row]) -> list[str]:
             own, other = pair(rows, OURS, name, measure)
             mean, error = mean_and_error(differences_of(rows, OURS, name, measure))
             cells += [f"{factor * np.mean(list(values.values())):.{digits}f}" for values in (own, other)]
-            cells += [f"{signed(factor * mean, digits)} ± {factor * error:.{digits}f}"]
+            cells += [f"{factor * mean:+.{digits}f} ± {factor * error:.{digits}f}"]
         losses = differences_of(rows, OURS, name, "log-loss")
         cells += [", ".join(map(str, count(losses, EQUAL["log-loss"])))]
         cells += [", ".join(f"{p:.2f}" for p in signed_rank(losses, EQUAL["log-loss"]))]
         for measure, digits in (("Brier", 3), ("calibration", 1), ("AUC", 1)):
             mean, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
-            cells += [f"{signed(mean, digits)} ± {error:.{digits}f}"]
-        seconds = pair(rows, OURS, name, "fit seconds")
-        cells += [f"{np.mean(list(values.values())):.1f}" for values in seconds]
+            cells += [f"{mean:+.{digits}f} ± {error:.{digits}f}"]
+        for measure, factor in (("fit seconds", 1), ("predict seconds", 1000)):
+            seconds = pair(rows, OURS, name, measure)
+            cells += [f"{factor * np.mean(list(values.values())):.1f}" for values in seconds]
         lines.append(f"| {name} | {len(losses)} | " + " | ".join(cells) + " |")
     return lines
 
@@ -130,19 +133,23 @@ def failures(rows: list[Row]) -> list[str]:
 
 
 def by_set(rows: list[Row]) -> list[str]:
-    """Error and log-loss of every classifier, set by set."""
+    """Error and log-loss of every classifier, set by set, over the folds that all classifiers of the set have."""
     names = [OURS, *(n for n in CLASSIFIERS if n != OURS and any(r["classifier"] == n for r in rows))]
-    values: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        values.setdefault((row["set"], row["classifier"]), []).append(row)
-    lines = ["| set | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines = ["| set | samples x features | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for data in dict.fromkeys(row["set"] for row in rows):
+        of_set = [row for row in rows if row["set"] == data]
+        folds = set.intersection(
+            *({r["fold"] for r in of_set if r["classifier"] == n} or {0, 1, 2, 3, 4} for n in names)
+        )
         cells = []
         for name in names:
-            measured = values.get((data, name), [])
-            means = [np.mean([row[m] for row in measured]) if measured else np.nan for m in ("error", "log-loss")]
-            cells.append(f"{means[0]:.1%}, {means[1]:.3f}" if measured else "")
-        lines.append(f"| {data} | " + " | ".join(cells) + " |")
+            chosen = [row for row in of_set if row["classifier"] == name and row["fold"] in folds]
+            means = [np.mean([row[measure] for row in chosen]) if chosen else 0.0 for measure in ("error", "log-loss")]
+            cells.append(f"{means[0]:.1%}, {means[1]:.3f}" if chosen else "")
+        first = of_set[0]
+        categories = f", {first['categories']} categorical" if first["categories"] else ""
+        size = f"{first['samples']} x {first['features']}{categories}"
+        lines.append(f"| {data} | {size} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -151,21 +158,30 @@ def title(condition: str) -> str:
     return TITLES[mechanism or condition].format(share)
 
 
-INTRODUCTION = """Sets are listed in [data_sets.toml](../data_sets.toml) with their sources, what each served for, and
-their division into development and evaluation sets. At most 3000 rows of a set are taken; classes with fewer than 10
-rows are left out. Every set is divided into 5 folds. "Categories" are numeric codes nowhere: the mixture, LightGBM,
-histogram boosting, CatBoost and explainable boosting have native support, the others one-hot coding. Settings of the
-other classifiers are chosen by cross-validation on the training rows: [classifiers.py](../classifiers.py). "Imputed"
-stands for medians and indicators in place of native support of missing values. A classifier that fails predicts the
-class frequencies. Random forests, boosting and the rest see thinned copies in "deployment"; see
-[defaults.py](../defaults.py). TabPFN and other pretrained models are not compared: their weights are in no package
-registry.
+INTRODUCTION = """[data_sets.toml](../data_sets.toml) lists the sets with their sources, the purposes that each
+served before, and their division into development and evaluation sets. A set has at most 3000 rows, a random part if
+there are more; classes with fewer than 10 rows are left out. Every set is divided into 5 folds.
 
-Differences are ours minus theirs, means over sets of means over folds, with standard errors over sets: negative is
-better for us, but for AUC. "Won, equal, lost" counts sets on which log-losses differ by more than 0.01. "Better,
-equal, worse" are probabilities of a Bayesian signed-rank test that the mixture's log-loss is smaller by more than
-0.01, within 0.01, or larger. Calibration error, error and AUC are in per cent; seconds are processor time of one fit
-with one thread.
+The mixture, LightGBM, histogram boosting, CatBoost and explainable boosting have native support of categories; the
+others have one-hot coding. Settings of the other classifiers are chosen by cross-validation on the training rows:
+[classifiers.py](../classifiers.py). "Imputed" stands for medians and indicators in place of native support of missing
+values. A classifier that fails predicts the class frequencies. With complete training rows and missing values in test
+rows ("deployment") the others are trained with three thinned copies of the rows. TabPFN and other pretrained models are
+not compared: their weights are in no package registry.
+
+Every row compares over the sets and folds that both have. Differences are ours minus theirs, means over sets of means
+over folds, with standard errors over sets (the sizes of one generator are one set): negative is better for us, but for
+AUC. "Won, equal, lost" counts sets on which log-losses differ by more than 0.01. "Better, equal, worse" are
+probabilities of a Bayesian signed-rank test that the mixture's log-loss is smaller by more than 0.01, within 0.01, or
+larger. Error, calibration error and AUC are in per cent. Seconds of a fit and milliseconds of the predictions for the
+test rows are processor time with one thread.
+
+To repeat it:
+
+    pip install '.[bench]'
+    apt install r-cran-mlbench r-cran-kernlab r-cran-mclust r-cran-th.data r-cran-vim r-cran-randomforest
+    python -m benchmarks.export_data ~/sets        # MIXTURA_DATA has two archives of reproduce/data.py
+    MIXTURA_BENCHMARKS=~/sets python -m benchmarks defaults --folds 2
 """
 
 
@@ -226,24 +242,22 @@ def draw(rows: list[Row]) -> None:
     import matplotlib.pyplot as plt
 
     rows = newest(rows)
-    part = "evaluation" if any(row["part"] == "evaluation" for row in rows) else "development"
+    part = part_of(rows)
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
     of_part = [row for row in rows if row["part"] == part and not row["classifier"].startswith("MixtureClassifier(1")]
     names = [n for n in rivals([r for r in of_part if r["condition"] == "complete"]) if not n.endswith(IMPUTED)]
     for ax, measure, unit in zip(axes, ("error", "log-loss"), ("error, percentage points", "log-loss"), strict=True):
-        for shift, condition in ((-0.12, "complete"), (0.12, "random 30")):
+        for shift, condition, label in ((-0.12, "complete", "complete"), (0.12, "random 30", "30 % missing")):
             chosen = [row for row in of_part if row["condition"] == condition]
-            for height, name in enumerate(names):
-                each = MEASURES[measure] * differences_of(chosen, OURS, name, measure)
-                if len(each) > 1:
-                    mean, error = mean_and_error(each)
-                    color = "C0" if condition == "complete" else "C1"
-                    label = condition.replace("random 30", "30 % missing") if height == 0 else None
-                    ax.errorbar(mean, height + shift, xerr=1.96 * error, fmt="o", color=color, label=label, capsize=3)
+            each = [MEASURES[measure] * differences_of(chosen, OURS, name, measure) for name in names]
+            points = [(height, *mean_and_error(values)) for height, values in enumerate(each) if len(values) > 1]
+            heights, means, errors = np.array(points).T if points else np.empty((3, 0))
+            color = "C0" if condition == "complete" else "C1"
+            ax.errorbar(means, heights + shift, xerr=1.96 * errors, fmt="o", color=color, label=label, capsize=3)
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(xlabel=f"MixtureClassifier() minus the other: {unit}", yticks=range(len(names)), yticklabels=names)
         ax.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    axes[1].legend(fontsize=8)
     figure.suptitle(f"{part} sets: differences with 95 % intervals; left of zero the mixture is better", fontsize=10)
     figure.savefig(IMAGE, dpi=80)
     plt.close(figure)

@@ -122,4 +122,11 @@ def test_signed_ranks():
 
 
 def test_results_in_the_readme_are_those_of_the_files():
-    assert readme.section_of(readme.README.read_text("utf-8")) == readme.render()
+    assert readme.section_of(readme.README.read_text("utf-8")) == readme.render(), "run python -m benchmarks.readme"
+    page = readme.DECISIONS.read_text("utf-8")
+    assert page == readme.with_decisions(page), "run python -m benchmarks.readme"
+
+
+def test_the_page_of_the_defaults_is_that_of_its_file():
+    page = (defaults.RESULTS / "defaults.md").read_text("utf-8")
+    assert page == defaults_page.page(defaults.read(defaults.FILE)) + "\n", "run python -m benchmarks defaults"
