@@ -162,6 +162,8 @@ def key_of(row: Row) -> tuple[Any, ...]:
 def tasks(options: argparse.Namespace, code: str) -> Iterator[Row]:
     """All measurements, the first fold of all sets first."""
     names, absent = names_of(options.sets)
+    if not names:
+        raise SystemExit("No set is there; MIXTURA_BENCHMARKS must name the folder of benchmarks.export_data.")
     if absent:
         print("These sets are absent:", ", ".join(absent), flush=True)
     names = [n for n in names if (not options.names or n in options.names)]

@@ -45,6 +45,36 @@ def test_sets_are_read_from_files(tmp_path, monkeypatch):
     assert not data.y.any()
 
 
+def test_sets_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIXTURA_BENCHMARKS", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"No set is there; MIXTURA_BENCHMARKS must name the folder of benchmarks"):
+        defaults.main(["--out", str(tmp_path / "results.jsonl")])
+
+
+def test_a_run_continues_and_measures_other_code_again(tmp_path, monkeypatch):
+    def guess(X, y, folds):
+        return lambda X: np.full((len(X), 2), 0.5)
+
+    monkeypatch.setenv("MIXTURA_BENCHMARKS", str(tmp_path))
+    monkeypatch.setattr(defaults.torch, "set_num_threads", lambda n_threads: None)  # other tests have their own
+    frame(40).assign(**{"class": [1, 2] * 20}).rename(columns={"text": f"text{CATEGORY}"}).to_csv(
+        tmp_path / "wine.csv", index=False
+    )
+    monkeypatch.setitem(defaults.CLASSIFIERS, defaults.OURS, guess)
+    monkeypatch.setitem(defaults.CLASSIFIERS, "LightGBM", guess)
+    out = tmp_path / "results.jsonl"
+    command = ["--folds", "2", "--classifiers", defaults.OURS, "LightGBM", "--out", str(out)]
+    for code, n_rows in (("first", 8), ("first", 8), ("second", 12)):  # two folds, two conditions; ours alone again
+        monkeypatch.setattr(defaults, "version", lambda code=code: code)
+        defaults.main(command)
+        assert len(defaults.read(out)) == n_rows
+    first = defaults.read(out)[0]
+    assert (first["samples"], first["features"], first["categories"]) == (32, 3, 1)
+    lines = defaults_page.compare_versions(defaults.read(out), defaults.read(out)[:8], "second")
+    assert lines[0] == "complete: new minus old"
+    assert "+0.0000" in lines[1]
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("mechanism", ["random", "at random", "informative"])
 def test_the_share_of_removed_values(mechanism, share):
