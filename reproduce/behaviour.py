@@ -1,8 +1,8 @@
-"""What small versions of the tables compute, as a record of the behaviour that results depend on.
+"""Figures of small versions of the tables: a record of the behaviour that results depend on.
 
 Every table has a small version on small data (`--quick`). Its figures, to nine digits, are in behaviour.json; a digest
 of them is the stamp of results that are computed then. `tests/test_reproduce.py` computes them again. If they change on
-purpose, `python -m reproduce behaviour TABLE` records them anew, and the README lists the results that are older.
+purpose, `python -m reproduce behaviour TABLE` records them again, and the README lists the results that are older.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reproduce.registry import TABLES
 
 FILE = Path(__file__).parent / "behaviour.json"
 # Times, places and versions: no behaviour.
-LEFT_OUT = {"stamps", "machine", "versions", "device", "about", "made", "figure 3c"}
+LEFT_OUT = {"stamps", "machine", "versions", "device", "about", "made"}
 TIMES = ("seconds", "milliseconds", "microseconds")
 DIGITS = 9
 # Smaller than --quick, where that takes minutes.
@@ -106,7 +106,7 @@ def digest_of(name: str) -> str:
 
 
 def computer() -> dict[str, str]:
-    """What the last digits of sums depend on."""
+    """The versions and instructions that the last digits of sums depend on."""
     return {"torch": torch.__version__.partition("+")[0], "instructions": torch.backends.cpu.get_cpu_capability()}
 
 

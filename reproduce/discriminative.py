@@ -15,7 +15,6 @@ import os
 import pickle
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -451,26 +450,7 @@ def report(records: list[dict[str, Any]]) -> str:
             lines += ["", f"## {name} (the paper's standard error {error})", "", *note(name)]
             lines += [f"| {' | '.join(heads)} |", "|---|---|---|---|---|---|---|"]
             lines += [row(name, method, values) for method, values in figures.items() if values is not None]
-    return "\n".join([*lines, "", *makers(records)]) + "\n"
-
-
-def makers(records: list[dict[str, Any]]) -> list[str]:
-    """Which code made what."""
-    lines = ["Made by:", ""]
-    for text, count in Counter(r["made"] for r in records).items():
-        parts: dict[str, list[str]] = {}
-        for r in records:
-            if r["made"] == text and r["data"] not in parts.setdefault(r["method"], []):
-                parts[r["method"]].append(r["data"])
-        what = "; ".join(f"{method}: {', '.join(data)}" for method, data in parts.items())
-        lines.append(f"- {text}: {count} records ({what})")
-    return [
-        *lines,
-        "",
-        "Code 0ea2095 compared penalties from the middle of their grid alone, and tradeoff up to 0.5. It and sources",
-        "558640c8, d5276f05 and 63c72c0d searched for penalties under every tradeoff by itself, by one division into",
-        "parts whatever the rows.",
-    ]
+    return "\n".join([*lines]) + "\n"
 
 
 QUICK = [("synth", method) for method in ("gmm", "dgmm_zero", "svm", "rlsc", "rvm", "ivm", "logistic")]

@@ -101,14 +101,14 @@ def pattern(fragment: str) -> re.Pattern[str]:
 
 def rendered(text: str, fragment: str, values: Mapping[str, Any]) -> str:
     """The text with the figures of a fragment replaced."""
-    found = list(pattern(fragment).finditer(text))
-    if len(found) != 1:
-        raise ValueError(f"a fragment must be in its document once; got {len(found)} times: {fragment}")
+    matches = list(pattern(fragment).finditer(text))
+    if len(matches) != 1:
+        raise ValueError(f"a fragment must be in its document once; got {len(matches)} times: {fragment}")
     numbers = re.findall(NUMBER, "|".join(
         format(values[field], form or "") for _, field, form, _ in string.Formatter().parse(fragment) if field
     ))  # fmt: skip
     for group, number in reversed(list(enumerate(numbers, 1))):
-        text = text[: found[0].start(group)] + number + text[found[0].end(group) :]
+        text = text[: matches[0].start(group)] + number + text[matches[0].end(group) :]
     return text
 
 

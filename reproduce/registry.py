@@ -135,13 +135,8 @@ TABLES = {
         "Five labeled subsets instead of one. The rows with label spreading are not in the paper.", ("few labels",),
     ),
     "rptp18-figure3": Table(
-        "RPTP18", "Figure 3, missing values", "hybrid_figures:missing_values", "hybrid_tables:pages", ("hybrid.json",),
+        "RPTP18", "Figure 3, missing values", "hybrid_missing:compute", "hybrid_tables:pages", ("hybrid.json",),
         ("mnist",), "GPU", "10", "Figure 3a alone, on 784 pixels.", ("missing",),
-    ),
-    "rptp18-figures": Table(
-        "RPTP18", "Figures 1, 2 and 3c", "hybrid_figures:compute", "hybrid_figures:pages", ("hybrid_figures.json",),
-        ("mnist",), "GPU", "10",
-        "Figure 2 draws samples of 50 principal components, mapped back to pixels. Figure 3b needs TIMIT.",
     ),
     "hu21-table1": Table(
         "HU21", "Table 1, errors and numbers of weights", "sparse_table:compute", "sparse_table:pages",

@@ -268,7 +268,7 @@ def toy_table(results: dict[str, Any]) -> str:
             (a, b, c, d, e), sd = printed["rows"][name], printed["errors"][name][-1]
             paper = f"{a:.1f} / {b:.1f}, {c:.1f} / {d:.1f}, {e:.1f} (se {sd:.1f})"
         lines.append(f"| {name} | {train} | {test} | {accuracy} | {loss:.3f} | {seconds:.2f} | {paper} |")
-    return "\n".join([*lines, "", *toy_checks(runs), "", machine_line(results)])
+    return "\n".join([*lines, "", machine_line(results)])
 
 
 MEASURES = {"accuracy": "accuracy", "log_loss": "log-loss", "test": "test log-likelihood"}
@@ -296,36 +296,6 @@ def earlier(results: dict[str, Any]) -> list[str]:
         "",
         *(parts or ["- none."]),
     ]
-
-
-def toy_checks(runs: list[dict[str, Any]]) -> list[str]:
-    """Comparisons of the figures with the expected ones."""
-
-    def test(name: str) -> np.ndarray:
-        return np.array([sum(run[name]["test"]) for run in runs])
-
-    def accuracy(name: str) -> np.ndarray:
-        return np.array([run[name]["accuracy"] for run in runs])
-
-    def confidence(name: str) -> np.ndarray:
-        return -1000 * np.array([run[name]["log_loss"] for run in runs])
-
-    measures = {"test log-likelihood": test, "accuracy": accuracy, "-1000 x log-loss": confidence}
-    betas = [name for name in runs[0] if name.startswith("beta")]
-    best = {measure: max(betas, key=lambda name: of(name).mean()) for measure, of in measures.items()}
-    words = ", ".join(f"{name} by {measure}" for measure, name in best.items())
-    lines = [
-        f"Best fixed beta, which only the test rows tell: {words}. By how much",
-        "automatic choices are ahead of it, and whether they are as good: not behind by more than a standard error.",
-        "",
-    ]
-    for name in [name for name in runs[0] if name.startswith("automatic")]:
-        ahead = {measure: of(name) - of(best[measure]) for measure, of in measures.items()}
-        behind = [m for m, values in ahead.items() if values.mean() < -standard_error(values)]
-        figures = ", ".join(f"{measure} {mean_and_error(values.tolist())}" for measure, values in ahead.items())
-        verdict = f"behind by {' and by '.join(behind)}" if behind else "as good by all three"
-        lines.append(f"- {name}: {figures}; **{verdict}**.")
-    return lines
 
 
 def bupa_table(results: dict[str, Any]) -> str:

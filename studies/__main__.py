@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproduce.options import Options
 
-STUDIES = ("sparse-settings", "sparse-simulations", "sparse-calibration")
+STUDIES = ("sparse-settings", "sparse-simulations", "sparse-calibration", "hybrid-figures", "rvm-widths")
 
 
 def main() -> None:

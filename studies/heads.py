@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from mixtura import MixtureClassifier
-from reproduce.head_report import chosen
 from reproduce.heads import COLUMNS, METHODS, Column, Data, load, write
 from reproduce.stamps import RESULTS
 from studies.head_training import Trainer, Training, auroc, features_of, judged
+from studies.heads_page import chosen
 
 N_VALIDATION = 10_000
 N_SHOWN = 2000  # images whose features are followed through training
