@@ -21,6 +21,7 @@ from benchmarks.defaults_page import (
     part_of,
     rivals,
 )
+from reproduce.documents import rendered
 
 README = Path(__file__).parents[1] / "README.md"
 DECISIONS = Path(__file__).parents[1] / "docs" / "which_estimator.md"
@@ -50,6 +51,15 @@ sets (`history` in the list). Pretrained models such as TabPFN are not compared:
 registry. [Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
 generators at three sizes; the other classifiers were trained on complete rows alone there.
 """
+COMPARED = (
+    "{what}, complete, {{c_sets}} sets: {{c_ours:{form}}} (random forest {{c_forest:{form}}}, LightGBM "
+    "{{c_LightGBM:{form}}}); 30 % missing, {{r_sets}} sets: {{r_ours:{form}}} (random forest {{r_forest:{form}}}, "
+    "LightGBM {{r_LightGBM:{form}}})"
+)
+SINGLE = (
+    "{seconds_single:.1f} seconds a fit (`MixtureClassifier()`: {seconds_ours:.1f}); error {error_single:.1f} % "
+    "({error_ours:.1f} %) on {sets} sets"
+)
 
 
 def render() -> str:
@@ -104,10 +114,9 @@ def shown(rows: list[Row]) -> str:
             form = better_form(of(rows, condition), name)
             each = differences_of(of(rows, condition), OURS, form, "log-loss")
             if len(each) >= FEWEST_SETS and not name.endswith(IMPUTED):
-                mean, error = mean_and_error(each)
-                level = (
-                    "not distinguishable from" if abs(mean) < 2 * error else "better than" if mean < 0 else "worse than"
-                )
+                average, error = mean_and_error(each)
+                level = "better than" if average < 0 else "worse than"
+                level = level if abs(average) >= 2 * error else "not distinguishable from"
                 verdicts[level].append(name)
         words = [f"{level} {', '.join(names)}" for level, names in verdicts.items() if names]
         clauses += [f"{title}: {'; '.join(words)}"]
@@ -135,8 +144,8 @@ def comparison(rows: list[Row], name: str) -> list[str]:
         return [""] * 4
     cells = [str(len(losses))]
     for measure, digits in (("error", 1), ("log-loss", 3)):
-        mean, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
-        cells += [f"{mean:+.{digits}f} ± {error:.{digits}f}"]
+        average, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
+        cells += [f"{average:+.{digits}f} ± {error:.{digits}f}"]
     return [*cells, ", ".join(map(str, count(losses, EQUAL["log-loss"])))]
 
 
@@ -159,43 +168,38 @@ def lost(rows: list[Row]) -> list[str]:
     return lines
 
 
-def decisions() -> dict[str, str]:
-    """The measured cell of every row of the table of estimators that this benchmark gives."""
+def decisions() -> dict[str, dict[str, float]]:
+    """Fragments of the page of estimators, and their figures."""
     rows = newest(defaults.read(defaults.FILE))
     rows = [row for row in rows if row["part"] == part_of(rows)]
-
-    def means(condition: str, name: str, measure: str) -> tuple[int, float, float]:
-        own, other = pair(of(rows, condition), OURS, name, measure)
-        return len(own), *(MEASURES.get(measure, 1) * float(np.mean(list(v.values()))) for v in (own, other))
-
-    def words(measure: str, form: str) -> str:
-        cells = []
-        for condition, title in CONDITIONS.items():
-            values = {name: means(condition, name, measure) for name in ("random forest", "LightGBM")}
-            n, own, _ = values["random forest"]
-            cells += [f"{title}, {n} sets: {own:{form}} ("]
-            cells[-1] += ", ".join(f"{name} {other:{form}}" for name, (_, _, other) in values.items()) + ")"
-        return "; ".join(cells)
-
-    n, own, other = means("complete", "MixtureClassifier(1)", "error")
-    seconds = means("complete", "MixtureClassifier(1)", "fit seconds")
+    errors: dict[str, float] = {}
+    losses: dict[str, float] = {}
+    for condition, key in (("complete", "c"), ("random 30", "r")):
+        for name in ("random forest", "LightGBM"):
+            for measure, figures in (("error", errors), ("log-loss", losses)):
+                own, other = pair(of(rows, condition), OURS, name, measure)
+                figures |= {f"{key}_sets": len(own), f"{key}_ours": mean(own, measure)}
+                figures |= {f"{key}_{name.split()[-1]}": mean(other, measure)}
+    single = {}
+    for measure in ("error", "fit seconds"):
+        own, other = pair(of(rows, "complete"), OURS, "MixtureClassifier(1)", measure)
+        kind = measure.split()[-1]
+        single |= {f"{kind}_ours": mean(own, measure), f"{kind}_single": mean(other, measure), "sets": len(own)}
     return {
-        "classification; missing values": "error in %, " + words("error", ".1f"),
-        "calibrated probabilities": "log-loss, " + words("log-loss", ".3f"),
-        "a quick baseline, quadratic discriminant analysis with shrinkage": f"{seconds[2]:.1f} seconds a fit "
-        f"(`MixtureClassifier()`: {seconds[1]:.1f}); error {other:.1f} % ({own:.1f} %) on {n} sets",
+        COMPARED.format(what="error in %", form=".1f"): errors,
+        COMPARED.format(what="log-loss", form=".3f"): losses,
+        SINGLE: single,
     }
 
 
+def mean(values: dict[str, float], measure: str) -> float:
+    return MEASURES.get(measure, 1) * float(np.mean(list(values.values())))
+
+
 def with_decisions(text: str) -> str:
-    """The page of estimators with the measured cells as they should be."""
-    lines = text.splitlines()
-    for need, measured_words in decisions().items():
-        number = next(i for i, line in enumerate(lines) if line.startswith(f"| {need} |"))
-        estimator = lines[number].split(" | ")[1]
-        source = "[defaults](../benchmarks/results/defaults.md)"
-        lines[number] = f"| {need} | {estimator} | {measured_words} | {source} |"
-    return "\n".join(lines) + "\n"
+    for fragment, figures in decisions().items():
+        text = rendered(text, fragment, figures)
+    return text
 
 
 def section_of(text: str) -> str:
