@@ -36,7 +36,7 @@ from mixtura.engine.sources import TensorSource, locate
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Marginal
-from mixtura.selection.plan import make_prior
+from mixtura.selection.task import make_prior
 from mixtura.solvers import EM, BaumWelch, Gradient, Problem
 
 RESULTS = Path(__file__).parent / "results"

@@ -26,9 +26,10 @@ from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint, Marginal
 from mixtura.priors import Conjugate
-from mixtura.selection.clusters import LARGEST, choose_clusters, penalties
-from mixtura.solvers import EM, Problem, Task, first_update
-from mixtura.solvers.batched_em import BatchedEM, Together
+from mixtura.selection.clusters import LARGEST, ComponentPath, penalties
+from mixtura.selection.search import Search
+from mixtura.solvers import EM, MemberFit, Problem, first_update
+from mixtura.solvers.batched_em import BatchedEM, JointMembers
 
 RESULTS = Path(__file__).parent / "results"
 N_ROUNDS = 5
@@ -72,8 +73,8 @@ def members(
             describe(source, 1, generator), Full(), [n_components], "k-means++", generator
         )
         starts.append(first_update(rough, assigned, problem))
-    tasks = [Task(problem, start, float(n_rows), b) for b, start in enumerate(starts)]
-    state = [Together.of(Full(), tasks, TensorSource(rows, counts=counts))]
+    tasks = [MemberFit(problem, start, float(n_rows), b) for b, start in enumerate(starts)]
+    state = [JointMembers.of(Full(), tasks, TensorSource(rows, counts=counts))]
     alone: list[Mixture] = list(starts)
 
     def pass_alone() -> None:
@@ -101,7 +102,7 @@ def path(n_rows: int, n_features: int) -> dict[str, float]:
         generator = torch.Generator().manual_seed(0)
         frame = describe(source, 1, generator).frame
         problem = Problem(source, Marginal(), frame, torch.zeros(n_features, dtype=torch.float64))
-        choose_clusters(problem, Full(), priors, None, "bic", generator)
+        ComponentPath(problem, Full(), priors, Search("bic"), generator).walk(None)
 
     def separate() -> None:
         for prior in priors:

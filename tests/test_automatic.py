@@ -145,16 +145,15 @@ def simplest(losses, sizes, weights=None):
     """The position chosen among candidates with these losses of held-out samples, (n, T), and numbers of parameters."""
     losses = torch.as_tensor(losses, dtype=torch.float64)
     weights = torch.ones(len(losses), dtype=torch.float64) if weights is None else torch.as_tensor(weights)
-    settings, search = types.SimpleNamespace(structure=None, n_components=(1,), prior=None), Search("log_loss")
+    search = Search("log_loss")
     for own, size in zip(losses.T, sizes, strict=True):
-        fit = types.SimpleNamespace(
-            losses=own, n_parameters=size, settings=settings, warp=None, temperature=1.0, mixture=None
-        )
+        fit = types.SimpleNamespace(losses=own, n_parameters=size)
         search.tried(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
     comparison = types.SimpleNamespace(
-        difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights), noise=0.0
+        difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights)
     )
-    return automatic._simplest(search, comparison).table.chosen
+    chosen = automatic._simplest(search, comparison)
+    return next(number for number, trial in enumerate(search.trials) if trial is chosen)
 
 
 def test_the_smallest_model_within_a_standard_error_of_the_best_is_chosen(rng):

@@ -216,15 +216,13 @@ def test_no_constructor_has_more_than_24_arguments(kind):
 
 @pytest.mark.parametrize("preset", [DiscriminativeMixtureClassifier, HybridMixtureClassifier])
 def test_presets_are_constructors(preset):
-    """A preset names its objective, its limits and its search; `fit` differs by its arguments alone."""
+    """A preset is its constructor, its settings and its search; all else is that of every classifier with a density."""
     own = {name for name, part in vars(preset).items() if inspect.isfunction(part)}
-    assert (
-        {"__init__", "_objective", "_search"}
-        <= own
-        <= {"__init__", "fit", "_objective", "_limits", "_wanted", "_search"}
-    )
-    assert preset()._search.__annotations__["return"].endswith("Search")
+    assert own <= {"__init__", "fit", "_settings", "_search", "_objective"}
+    assert preset.__base__ is MixtureClassifier.__base__
     assert not {"objective", "solver"} & set(preset().get_params())  # what they are follows from the other arguments
+    assert vars(preset()).keys() == preset().get_params().keys()  # and nothing else is set
+    assert not hasattr(preset, "from_sklearn")
 
 
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, AveragedMixture(random_state=0), AveragedMixtureClassifier()])

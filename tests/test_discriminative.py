@@ -14,9 +14,11 @@ from cases import assert_close
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
+from mixtura.estimators.mixture_classifier import make_settings
+from mixtura.estimators.training import describe, read_training
 from mixtura.init.splitting import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Climb, Grid, Optimum, uphill
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, HillClimb, Optimum, uphill
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -161,7 +163,7 @@ def test_penalties_are_compared_again_when_a_class_has_grown():
 def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
     """Gains of the log posterior of all labels kept out: two more than the best before are needed."""
 
-    class Scripted(Climb):
+    class Scripted(HillClimb):
         @property
         def weight(self):
             return 100.0
@@ -186,7 +188,7 @@ def test_places_that_cannot_win_are_given_up_without_changing_the_choice(seed):
     values = {place: -rng.gamma(0.5, size=5) - abs(place[0] - 4) - 0.3 * abs(place[1] - 2) for place in places}
     n_fits = []
 
-    class Tabled(Climb):
+    class Tabled(HillClimb):
         def _with_next_fold(self, optimum, starts):
             n_fits.append(optimum.place)
             value = values[optimum.place][len(optimum.mixtures)]
@@ -195,7 +197,7 @@ def test_places_that_cannot_win_are_given_up_without_changing_the_choice(seed):
             return Optimum(optimum.place, sum(v for v, _ in values_now) / 5, mixtures, values_now)
 
     search = Tabled([None] * 5, grid, (1, 0.0))
-    chosen = search.climbed([], [grid.middle], grid.corners)
+    chosen = search.best_setting([], [grid.middle], grid.corners)
     looked = set()
 
     def mean(place):
@@ -220,14 +222,14 @@ def test_classes_that_need_no_more_do_not_grow():
 def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     X, y = ripley
     model = MixtureClassifier(2, covariance_type="diag", random_state=0)
-    source, classes = model._read_problem(X, y, None, model._objective())
-    problem = model._plan(source, classes, model._objective())
+    settings = make_settings(model)
+    about = describe(model, read_training(model, settings, X, y, None), settings).description
     mixture = model.fit(X, y).mixture_
-    counts = unexplained(mixture, problem.description, 1)
+    counts = unexplained(mixture, about, 1)
     own, joint = mixture.class_slices[1], mixture.log_joint(torch.from_numpy(X[y == 1]))
     expected = (joint[:, own].softmax(1) - joint.softmax(1)[:, own]).sum(0)
     torch.testing.assert_close(counts.sort().values, expected.sort().values)
-    cut = split(mixture, problem.description, 1, int(counts.argmax()))
+    cut = split(mixture, about, 1, int(counts.argmax()))
     assert cut.class_of.tolist() == [0, 0, 1, 1, 1]
     torch.testing.assert_close(cut.log_class_prior, mixture.log_class_prior)
     k = 2 + int(counts.argmax())

@@ -28,7 +28,7 @@ from mixtura.engine.sources import TensorSource
 from mixtura.objectives import Joint, Members
 from mixtura.priors import Conjugate
 from mixtura.selection.merging import reduced
-from mixtura.solvers import EM, Outcome, Stack, Task, run, run_together
+from mixtura.solvers import EM, MemberFit, Outcome, Stack, run, run_together
 from mixtura.values.targets import Targets
 from test_bad_input import refused
 
@@ -54,7 +54,7 @@ def test_members_end_where_each_would_end_alone(case, name, rng, device):
     block = next(source.blocks())
     together = TensorSource(block.rows, block.labels, block.shares, block.weights, tensor(counts, device))
     tasks = [
-        Task(problem, start, float(counts[:, b] @ base), b)
+        MemberFit(problem, start, float(counts[:, b] @ base), b)
         for b, (problem, start) in enumerate(zip(problems, starts, strict=True))
     ]
     results = run_together(case.structure, tasks, together, 12, 1e-3)
@@ -71,7 +71,7 @@ def test_members_with_unlike_numbers_of_components(rng, device):
     starts = [random_mixture(case, rng, device, class_of=np.zeros(k, int)) for k in (1, 4, 2)]
     source = data.source(device)
     problem = problem_of(source)
-    results = run_together(case.structure, [Task(problem, start, 80.0) for start in starts], source, 5, 0.0)
+    results = run_together(case.structure, [MemberFit(problem, start, 80.0) for start in starts], source, 5, 0.0)
     for start, result in zip(starts, results, strict=True):
         assert_same_mixture(result.mixture, run(EM(), problem, start, 5, 0.0).mixture)
         assert result.outcome is Outcome.LIMIT

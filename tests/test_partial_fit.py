@@ -12,9 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
 from mixtura import (
-    DiscriminativeMixtureClassifier,
     GaussianMixture,
-    HybridMixtureClassifier,
     MixtureClassifier,
     checks,
 )
@@ -259,8 +257,6 @@ def test_several_batches_at_once_are_refused(model):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (DiscriminativeMixtureClassifier(), "partial_fit supports only the joint likelihood"),
-        (HybridMixtureClassifier(), "partial_fit supports only the joint likelihood"),
         (MixtureClassifier(1, objective="margin"), "partial_fit supports only the joint likelihood"),
         (
             MixtureClassifier(1, class_weight="balanced"),

@@ -21,11 +21,12 @@ from mixtura import (
     SparseMixtureClassifier,
 )
 from mixtura.datasets import make_ripley
-from mixtura.estimators import density_estimator, imputer, mixture_classifier
+from mixtura.estimators import density_estimator, imputer
 from mixtura.estimators.refits import held_out, refit, with_selected_settings
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 from mixtura.priors import Shrinkage
-from mixtura.selection.plan import is_auto
+from mixtura.selection.automatic import AutomaticSearch
+from mixtura.selection.task import is_auto
 
 ROWS, LABELS = make_ripley(30, random_state=0)
 ROWS = ROWS - ROWS.min(0)
@@ -208,8 +209,8 @@ def test_without_a_selection_refits_are_copies():
 def test_refits_select_again_if_asked(monkeypatch):
     model = MixtureClassifier(random_state=0).fit(ROWS, LABELS)
     calls = []
-    choose = mixture_classifier.choose_automatically
-    monkeypatch.setattr(mixture_classifier, "choose_automatically", lambda *given: calls.append(1) or choose(*given))
+    run = AutomaticSearch.run
+    monkeypatch.setattr(AutomaticSearch, "run", lambda *given: calls.append(1) or run(*given))
     chosen = model.calibrate_outliers(ROWS, LABELS, cv=2).outlier_reference_
     model.suspicious_labels(ROWS, LABELS, cv=2)
     assert not calls

@@ -14,11 +14,13 @@ from mixtura.covariances import Full
 from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
+from mixtura.objectives import Marginal
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.selection import clusters
-from mixtura.selection.clusters import Path, choose_clusters, penalties
+from mixtura.selection.clusters import ComponentPath, ComponentSearch, penalties
 from mixtura.selection.merging import one_fewer, reduced
 from mixtura.selection.search import Search
+from mixtura.selection.task import Task
 from mixtura.solvers import Stack
 from test_bad_input import refused
 
@@ -37,11 +39,15 @@ def ripley():
 
 
 def choose(X, priors, n_components, criterion):
-    return choose_clusters(problem_for(X), Full(), priors, n_components, criterion, torch.Generator().manual_seed(0))
+    (prior,), generator = priors, torch.Generator().manual_seed(0)
+    source = TensorSource(torch.from_numpy(X))
+    about = describe(source, 1, torch.Generator().manual_seed(0))
+    task = Task(source, None, about, Full(), [1], Marginal(), None, None, generator, 2**28, reg_covar=0.0)
+    return ComponentSearch(prior, n_components, criterion, generator).run(task)
 
 
-def path_of(X, priors, criterion) -> Path:
-    return Path(problem_for(X), Full(), priors, Search(criterion), torch.Generator().manual_seed(0))
+def path_of(X, priors, criterion) -> ComponentPath:
+    return ComponentPath(problem_for(X), Full(), priors, Search(criterion), torch.Generator().manual_seed(0))
 
 
 def problem_for(X):
@@ -121,7 +127,7 @@ def test_information_criteria_equal_the_twin(criterion, ripley):
     actual = choose(X, [Shrinkage(4.0)], 3, criterion)
     (candidate,) = actual.table
     total = 0.0
-    for own in reference.log_joint(X, reference.twin_of(actual.start)):
+    for own in reference.log_joint(X, reference.twin_of(actual.task.start)):
         total -= 2 * logsumexp(own)
         shares = np.exp(own - logsumexp(own))
         total -= 2 * (shares * np.log(shares)).sum() if criterion == "icl" else 0.0

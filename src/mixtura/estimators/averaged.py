@@ -21,19 +21,23 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import check_fitted, fitting
-from mixtura.estimators.gaussian_mixture import GaussianMixture
+from mixtura.estimators.gaussian_mixture import (
+    GaussianMixture,
+    make_search,
+    make_settings,
+    make_start,
+    read_density,
+)
 from mixtura.estimators.input import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.progress import recorded
-from mixtura.estimators.training import check_described, keep_unobserved, warn_of_repairs
+from mixtura.estimators.training import Data, bring_home, describe, keep_unobserved, select, warn_of_repairs
 from mixtura.files.registry import as_loaded, storable
-from mixtura.init.description import describe
+from mixtura.init.description import describe as describe_samples
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
-from mixtura.roles import Structure
 from mixtura.selection.merging import reduced
-from mixtura.selection.plan import is_auto
-from mixtura.selection.table import SearchTable
-from mixtura.solvers import EM, FitResult, Outcome, Record, Stack, Task, run_together
+from mixtura.selection.task import Task, is_auto
+from mixtura.solvers import EM, FitResult, MemberFit, Outcome, Record, Stack, run_together
 from mixtura.streams.sharded import Sharded
 
 # Number of rows scored by all members at a time.
@@ -54,7 +58,6 @@ class AveragedBase(DensityEstimator):
     resampling: Any
     fraction: Any
     member_of_: Tensor
-    search_: SearchTable
     _default: Callable[[], Any]
 
     @property
@@ -89,7 +92,7 @@ class AveragedBase(DensityEstimator):
         return base
 
     def _selected_settings(self) -> dict[str, Any]:
-        if "search_" not in vars(self):
+        if self.search_ is None:
             return {}
         what = dict(self.search_.best.what)
         if isinstance(what["n_components"], tuple):
@@ -117,18 +120,16 @@ class AveragedBase(DensityEstimator):
                     counts[random_state.choice(rows, size, replace=False), b] = 1
         return torch.from_numpy(counts)
 
-    def _train(
-        self, structure: Structure, tasks: Sequence[Task], rows: Source, base: Any, solver: EM
-    ) -> list[FitResult]:
-        """The best fit of every member; the tasks of a member are consecutive."""
-        results = run_together(structure, tasks, rows, base.max_iter, base.tol, solver)
-        n_starts = len(tasks) // self.n_estimators
+    def _train(self, task: Task, members: Sequence[MemberFit], rows: Source, solver: EM) -> list[FitResult]:
+        """The best fit of every member of the average; its fits are consecutive."""
+        results = run_together(task.em_structure, members, rows, task.max_iter, task.tol, solver)
+        n_starts = len(members) // self.n_estimators
         groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
         return [max(group, key=lambda result: result.objective) for group in groups]
 
-    def _keep(self, results: Sequence[FitResult], structure: Structure) -> None:
-        self.mixtures_ = [self._at_home(result.mixture) for result in results]
-        stack = Stack.of(structure, self.mixtures_)
+    def _keep(self, results: Sequence[FitResult], task: Task, data: Data) -> None:
+        self.mixtures_ = [bring_home(result.mixture, data) for result in results]
+        stack = Stack.of(task.structure, self.mixtures_)
         self.member_of_ = stack.member_of
         log_weights = stack.mixture.log_weights - math.log(len(results))
         self.mixture_ = as_loaded(replace(stack.mixture, log_weights=log_weights))
@@ -136,7 +137,7 @@ class AveragedBase(DensityEstimator):
         self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
         self.history_ = _mean_history([result.history for result in results])
 
-    def _judge(self, results: Sequence[FitResult], max_iter: int, tol: float) -> None:
+    def _judge(self, results: Sequence[FitResult], task: Task) -> None:
         """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
         warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
         if any(result.outcome is Outcome.INTERRUPTED for result in results):
@@ -145,7 +146,7 @@ class AveragedBase(DensityEstimator):
         if slow and self.n_iter_ > 0:
             checks.warn(
                 f"{slow} of the {len(results)} members of {type(self).__name__} {Outcome.LIMIT.value} "
-                f"(max_iter={max_iter}, tol={tol}); increase max_iter or tol of the estimator.",
+                f"(max_iter={task.max_iter}, tol={task.tol}); increase max_iter or tol of the estimator.",
                 ConvergenceWarning,
             )
 
@@ -216,7 +217,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
     mixtures_ : list of Mixture
         The members.
     member_of_ : Tensor of shape (n_components,)
-        Member of each component.
+        MemberFit of each component.
     oob_log_density_ : ndarray of shape (n_samples,)
         Out-of-bag log density of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -289,40 +290,41 @@ class AveragedMixture(DensityMixin, AveragedBase):
         self : AveragedMixture
         """
         base = self._checked_base(X, GaussianMixture)
-        base._check_arguments()
-        rows, source = base._read_source(X, sample_weight)
-        self._home = rows.home
+        settings = make_settings(base)
+        data = read_density(base, X, sample_weight)
+        rows, weights = data.rows, data.weights
+        assert rows is not None
         adopt_features(self, base)
         random_state = check_random_state(self.random_state)
-        weights = checks.sample_weight(sample_weight, len(rows))
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
-        with computing(), recorded(self, training=source):
-            description = describe(source, 1, torch.Generator().manual_seed(0))
-            check_described(self, description)
-            if is_auto(base.n_components) or is_auto(base.prior):
-                base, selection = base._chosen(source, description, random_state)
-                if selection.interrupted:
-                    raise KeyboardInterrupt
-                self.search_ = selection.table
-            problem = base._problem(source, description)
-            tasks = []
+        with computing(), recorded(self, training=data.source):
+            task = describe(base, data, settings)
+            chosen = select(base, make_search(base, random_state), task)
+            if chosen.results:
+                raise KeyboardInterrupt
+            task, begin_at = chosen.task, make_start(base, random_state)
+            members = []
             for b in range(self.n_estimators):
                 seen, seen_source = replicate_of(rows, None, None, weights, None if counts is None else counts[:, b])
-                if len(seen) < base.n_components:
+                if len(seen) < task.n_components[0]:
                     raise ValueError(
                         f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
-                        f"{base.n_components} components. Use resampling='none', fewer components, or more samples."
+                        f"{task.n_components[0]} components. Use resampling='none', fewer components, or more "
+                        "samples."
                     )
-                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
-                for _ in range(base.n_init):
-                    start = base._start(seen, replace(problem, source=seen_source), about, random_state)
-                    tasks.append(Task(problem, start, float(about.class_weights.sum()), b))
-            structure = base._structure(source.n_features)
+                about = describe_samples(seen_source, 1, torch.Generator().manual_seed(0))
+                part = replace(task, source=seen_source, description=about)
+                problem = replace(task.problem, source=seen_source)
+                for _ in range(settings.n_init):
+                    start = begin_at.draw(part, seen, problem)
+                    members.append(MemberFit(task.problem, start, float(about.class_weights.sum()), b))
             all_rows = rows.source(weights=weights, counts=counts)
-            results = self._train(structure, tasks, all_rows, base, base._em(problem))
-        keep_unobserved(self, description)
-        self._keep(results, structure)
-        self._judge(results, base.max_iter, base.tol)
+            results = self._train(task, members, all_rows, EM(strict=task.prior is None))
+        if chosen.table is not None:
+            self.search_ = chosen.table
+        keep_unobserved(self, task.description)
+        self._keep(results, task, data)
+        self._judge(results, task)
         if counts is not None:
             with computing():
                 unseen = self._unseen(rows, counts, _mean_density)

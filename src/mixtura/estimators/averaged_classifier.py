@@ -14,18 +14,28 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.input import Rows, adopt_features
-from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings
 from mixtura.estimators.progress import recorded
-from mixtura.estimators.training import keep_unobserved
+from mixtura.estimators.training import (
+    bring_home,
+    describe,
+    keep_unobserved,
+    make_generator,
+    read_training,
+    select,
+)
 from mixtura.files.registry import storable
+from mixtura.init.description import describe as describe_samples
 from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
 from mixtura.model.mixture import Mixture
-from mixtura.solvers import EM, AcceleratedEM
+from mixtura.selection.task import Task, find_solver, start
+from mixtura.solvers import EM, AcceleratedEM, MemberFit
 
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
@@ -65,7 +75,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
     mixtures_ : list of Mixture
         The members.
     member_of_ : Tensor of shape (n_components,)
-        Member of each component.
+        MemberFit of each component.
     oob_decision_function_ : ndarray of shape (n_samples, n_classes)
         Out-of-bag class probabilities of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -141,39 +151,40 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self : AveragedMixtureClassifier
         """
         base = self._checked_base(X, MixtureClassifier)
-        objective = base._objective()
-        rows, labels, weights = self._known(base, X, y, sample_weight)
-        self._home = rows.home
+        settings, search = make_settings(base), make_search(base)
+        data = read_training(base, settings, X, y, sample_weight)
+        rows, labels, weights = data.rows, data.labels, data.weights
+        assert rows is not None
+        assert labels is not None
         adopt_features(self, base)
-        self.encoding_ = base.encoding_
+        self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), weights, random_state)
-        source = rows.source(labels.numbers, labels.shares, weights)
-        with computing(), recorded(self, training=source):
-            base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-            plan = base._plan(source, labels.classes, objective)
-            if plan.selection is not None and plan.selection.interrupted:
+        with computing(), recorded(self, training=data.source):
+            settings = replace(settings, generator=_next_generator(random_state))
+            chosen = select(base, search, describe(base, data, settings))
+            if chosen.results:
                 raise KeyboardInterrupt
-            self._check_solver(base, plan)
-            rows, self.warp_ = replace(rows, warp=plan.warp), self._at_home(plan.warp)
-            tasks = []
+            task = chosen.task
+            self._check_solver(base, task)
+            rows, self.warp_ = replace(rows, warp=task.warp), bring_home(task.warp, data)
+            members = []
             for b in range(self.n_estimators):
                 _, seen = replicate_of(
                     rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
                 )
-                for _ in range(base._n_starts()):
-                    base.set_params(random_state=random_state.randint(np.iinfo(np.int32).max))
-                    tasks.append(base._task(plan, seen, b))
+                for _ in range(settings.n_init):
+                    members.append(_start_member(task, seen, _next_generator(random_state), b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(plan.em_structure, tasks, all_rows, base, EM())
-            results = [replace(result, mixture=plan.converted(result.mixture)) for result in results]
+            results = self._train(task, members, all_rows, EM())
+            results = [replace(result, mixture=task.convert(result.mixture)) for result in results]
         self.classes_ = labels.classes
-        if plan.selection is not None:
-            self.search_ = plan.selection.table
-        keep_unobserved(self, plan.description)
-        self._keep(results, plan.structure)
+        if chosen.table is not None:
+            self.search_ = chosen.table
+        keep_unobserved(self, task.description)
+        self._keep(results, task, data)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-        self._judge(results, base.max_iter, base.tol)
+        self._judge(results, task)
         if counts is not None:
             self._keep_unseen(rows, labels, counts, weights)
         return self
@@ -183,15 +194,12 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         """The label of unlabeled samples, as in the members."""
         return None if self.estimator is None else self.estimator.unlabeled
 
-    def _known(self, base: MixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Any:
-        return base._read_known(X, y, sample_weight, base._objective())
-
-    def _check_solver(self, base: Any, plan: Any) -> None:
-        solver = base._solver(plan)
+    def _check_solver(self, base: MixtureClassifier, task: Task) -> None:
+        solver = find_solver(task)
         if not isinstance(solver, EM | AcceleratedEM):
             raise ValueError(
                 f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
-                f'objective="joint"; got objective {plan.objective.name!r} and solver={base.solver!r}.'
+                f'objective="joint"; got objective {task.objective.name!r} and solver={base.solver!r}.'
             )
 
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
@@ -257,6 +265,17 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         check_is_fitted(self)
         mixture, _ = self._reduced(n_components, len(self.classes_))
         return _as_classifier(self, mixture)
+
+
+def _next_generator(random_state: np.random.RandomState) -> torch.Generator:
+    return make_generator(random_state.randint(np.iinfo(np.int32).max))
+
+
+def _start_member(task: Task, seen: Source, generator: torch.Generator, column: int) -> MemberFit:
+    """The fit of a member, from its own samples; prior, frame and smallest variances are those of all samples."""
+    description = describe_samples(seen, task.n_classes, generator)
+    own = replace(task, source=seen, description=description, generator=generator, start=None)
+    return MemberFit(task.problem, start(own, task.problem), description.weight, column)
 
 
 def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:

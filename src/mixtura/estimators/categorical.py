@@ -106,6 +106,14 @@ class Encoding:
         return read_rows(reader, X, reset=False)
 
 
+def read_samples(estimator: Any, X: Any, reset: bool) -> Rows:
+    """Check samples and encode categorical features, which are found if `reset`."""
+    if reset:
+        estimator.encoding_ = find_encoding(X, estimator.categorical_features)
+    encoding: Encoding | None = estimator.encoding_
+    return read_rows(estimator, X, reset=reset) if encoding is None else encoding.read(estimator, X, reset)
+
+
 class EncodedReader(BaseEstimator):
     """Reads encoded samples with a known number of columns."""
 

@@ -13,18 +13,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import draw_missing, map_distances
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.by_parts import by_parts
-from mixtura.estimators.categorical import Encoding, find_encoding, frame_of
+from mixtura.estimators.categorical import Encoding, frame_of, read_samples
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
-from mixtura.estimators.input import Rows, as_array, framed_like, read_rows
+from mixtura.estimators.input import Rows, as_array, framed_like
 from mixtura.estimators.refits import held_out
-from mixtura.files.registry import as_loaded
 from mixtura.inspection.graphs import DensityGraph, GaussianScores
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
 from mixtura.inspection.summaries import component_entropies, component_table, feature_names
@@ -32,7 +30,7 @@ from mixtura.inspection.tables import ModelSummary
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.roles import Structure
+from mixtura.selection.table import SearchTable
 
 
 class DensityEstimator(Estimator):
@@ -49,60 +47,21 @@ class DensityEstimator(Estimator):
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
-    _home: torch.device | None = None  # of fitted parameters, if they were computed on another device
+    search_: SearchTable | None = None  # of what was compared
     categorical_features: Any = None  # argument of estimators that support them
     # Arguments of all estimators.
     covariance_type: Any
     rank: Any
+    prior: Any
+    warm_start: Any
+    verbose: Any
+    checkpoint: Any
     random_state: Any
     memory_limit: Any
 
-    def _structure(self, n_features: int) -> Structure:
-        encoding = self.encoding_
-        return self._with_categories(self._gaussian(n_features if encoding is None else len(encoding.numeric)))
-
-    def _with_categories(self, inner: Structure) -> Structure:
-        """The structure for the numeric features, with frequencies of categorical features if there are any."""
-        if self.encoding_ is None:
-            return inner
-        if inner.name not in ("full", "tied", "diag", "spherical"):
-            raise ValueError(
-                f"covariance_type={self.covariance_type!r} does not support categorical features; use 'full', 'tied', "
-                "'diag' or 'spherical'."
-            )
-        return Product(inner, len(self.encoding_.numeric), self.encoding_.sizes)
-
-    def _gaussian(self, n_features: int) -> Structure:
-        rank = checks.rank(self.rank, n_features)
-        if not isinstance(self.covariance_type, str):
-            if isinstance(self.covariance_type, Structure):
-                return self.covariance_type
-            raise ValueError(_unknown_covariance(self.covariance_type))
-        if self.covariance_type not in COVARIANCES:
-            raise ValueError(_unknown_covariance(self.covariance_type))
-        return COVARIANCES[self.covariance_type](rank)
-
-    def _at_home(self, part: Any) -> Any:
-        """A fitted mixture or transform, as loaded from a file, on the requested device."""
-        return as_loaded(part if part is None or self._home is None else part.to(self._home))
-
-    def _generator(self) -> tuple[np.random.RandomState, torch.Generator]:
-        """NumPy and torch random number generators from one random_state."""
-        random_state = check_random_state(self.random_state)
-        seed = int(random_state.randint(np.iinfo(np.int32).max))
-        return random_state, torch.Generator().manual_seed(seed)
-
-    def _read_rows(self, X: Any, reset: bool) -> Rows:
-        """Checked rows, categorical features encoded."""
-        if reset:
-            self.encoding_ = find_encoding(X, self.categorical_features)
-        if self.encoding_ is None:
-            return read_rows(self, X, reset=reset)
-        return self.encoding_.read(self, X, reset)
-
     def _read(self, X: Any) -> Rows:
         check_is_fitted(self)
-        rows = replace(self._read_rows(X, reset=False), warp=self.warp_)
+        rows = replace(read_samples(self, X, reset=False), warp=self.warp_)
         self._check_distances(rows, self.mixture_)
         return rows
 
@@ -209,7 +168,8 @@ class DensityEstimator(Estimator):
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
-        _, generator = self._generator()
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        generator = torch.Generator().manual_seed(seed)
         with computing():
             rows, components = mixture.to("cpu").sample(int(n_samples), generator)
             return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
@@ -492,11 +452,3 @@ class DensityEstimator(Estimator):
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities", "log_density")
-
-
-def _unknown_covariance(value: object) -> str:
-    options = ", ".join(repr(n) for n in COVARIANCES)
-    return (
-        f"The 'covariance_type' parameter must be one of {options}, or a structure such as mixtura.covariances.Tied; "
-        f"got {value!r} instead."
-    )

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mixtura import checks
+from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.estimator import check_fitted
-from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
-from mixtura.roles import Objective
 from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
 from mixtura.selection.penalties import PenaltySearch
-from mixtura.selection.plan import Plan, is_auto
-from mixtura.selection.table import SearchTable
+from mixtura.selection.splits import checked_cv
+from mixtura.selection.task import is_auto
 
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)
-class DiscriminativeMixtureClassifier(MixtureClassifier):
+class DiscriminativeMixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class, trained discriminatively (KJO03).
 
     It maximises the conditional likelihood of the classes by extended Baum-Welch. Unpenalised, this objective overfits:
@@ -98,7 +96,6 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
     True
     """
 
-    search_: SearchTable | None
     growth_: tuple[Growth, ...]
     prior_: Any
     tradeoff_: float
@@ -129,68 +126,90 @@ class DiscriminativeMixtureClassifier(MixtureClassifier):
         verbose: int = 0,
         checkpoint: Any = None,
     ):
-        super().__init__(
-            n_components,
-            covariance_type=covariance_type,
-            rank=rank,
-            objective="conditional",
-            solver="baum_welch",
-            prior=prior,
-            class_prior=class_prior,
-            class_weight=class_weight,
-            unlabeled=unlabeled,
-            init=init,
-            n_init=n_init,
-            max_iter=max_iter,
-            tol=tol,
-            device=device,
-            memory_limit=memory_limit,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-            checkpoint=checkpoint,
-        )
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.rank = rank
+        self.prior = prior
         self.tradeoff = tradeoff
         self.cv = cv
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.class_prior = class_prior
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.device = device
+        self.memory_limit = memory_limit
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+        self.checkpoint = checkpoint
 
-    def _objective(self) -> Objective:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DiscriminativeMixtureClassifier:
+        """Fit the classifier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples; NaN means missing. Also an iterable of batches, as in `MixtureClassifier`.
+        y : array-like of shape (n_samples,) or (n_samples, n_classes)
+            Labels or soft labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative sample weights.
+
+        Returns
+        -------
+        self : DiscriminativeMixtureClassifier
+        """
+        fit_classifier(self, self._settings(), self._search(), X, y, sample_weight)
+        return self
+
+    def _settings(self) -> Settings:
+        """Check the arguments; what is to be selected begins as one component per class and the default prior."""
+        checks.switch("warm_start", self.warm_start)
+        checked_cv(self.cv)
+        checks.verbosity(self.verbose)
+        n_init, on, n_components = checks.count("n_init", self.n_init), continues(self), self.n_components
         share = 0.0 if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
         checks.switch("early_stopping", self.early_stopping)
         checks.fraction("validation_fraction", self.validation_fraction)
-        return make_objective(share)
-
-    def _limits(self, plan: Plan) -> tuple[int, float]:
-        """max_iter and tol; by default tol changes the log posterior of all labels by less than 0.4."""
-        tol = min(max(0.4 / plan.description.weight, 1e-5), 1e-3) if is_auto(self.tol) else self.tol
-        return checks.count("max_iter", self.max_iter, 0), checks.non_negative("tol", tol)
-
-    def _wanted(self, classes: np.ndarray) -> tuple[Any, Any]:
-        """Placeholders for arguments "auto": one component per class and the default prior."""
-        n_components = self.n_components
         if is_auto(n_components):
-            known = self.n_components_.tolist() if self._goes_on else [1] * len(classes)
-            n_components = dict(zip(classes.tolist(), known, strict=False))
-        return n_components, "default" if is_auto(self.prior) else self.prior
+            n_components = self.n_components_.tolist() if on else 1
+        return Settings(
+            n_components,
+            self.covariance_type,
+            self.rank,
+            make_objective(share),
+            "default" if is_auto(self.prior) else self.prior,
+            make_generator(self.random_state),
+            checks.memory_limit(self.memory_limit),
+            init=self if on else self.init,
+            continues=on,
+            n_init=1 if on else n_init,
+            max_iter=checks.count("max_iter", self.max_iter, 0),
+            tol=0.0 if is_auto(self.tol) else float(checks.non_negative("tol", self.tol)),
+            class_prior=self.class_prior,
+            class_weight=self.class_weight,
+            unlabeled=self.unlabeled,
+            cv=self.cv,
+        )
 
     def _selected_settings(self) -> dict[str, Any]:
         counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
         chosen = {"prior": self.prior_, "tradeoff": self.tradeoff_}
         return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
 
-    def _search(self, plan: Plan) -> PenaltySearch:
-        checks.no_categories(type(self).__name__, self.encoding_)
+    def _search(self) -> PenaltySearch:
         return PenaltySearch(
             prior=self.prior,
             tradeoff=self.tradeoff,
-            known=Setting(self.prior_, self.tradeoff_) if self._goes_on else None,
-            cv=self._cv,
-            early_stopping=bool(self.early_stopping),
+            tol=self.tol,
+            known=Setting(self.prior_, self.tradeoff_) if continues(self) else None,
+            table=self.search_ if continues(self) else None,
+            early_stopping=self.early_stopping,
             validation_fraction=self.validation_fraction,
             grows=is_auto(self.n_components),
-            limits=self._limits(plan),
-            n_init=self._n_starts(),
-            new_start=lambda part, problem: self._new_start(part, self.init, problem),
-            first_start=lambda part, problem: self._new_start(part, "kmeans", problem),
         )

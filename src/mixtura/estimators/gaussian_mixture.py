@@ -20,30 +20,49 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
-from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import atomic_fit, check_fitted
-from mixtura.estimators.given_start import given_start, with_given_parts
-from mixtura.estimators.input import Rows, read_rows
-from mixtura.estimators.online import advance, begin, check_batch, learns_online, remember_first, resume
-from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.sklearn_output import Printer
-from mixtura.estimators.sklearn_start import centres_of, initial_responsibilities, wide_tied
+from mixtura.estimators.input import read_rows
+from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
+from mixtura.estimators.online import (
+    FIRST_STARTS,
+    advance,
+    begin,
+    check_batch,
+    learns_online,
+    problem_of,
+    remember_first,
+    resume,
+)
+from mixtura.estimators.progress import recorded
 from mixtura.estimators.streamed import is_streamed, read_stream
-from mixtura.estimators.training import check_described, check_start, keep_unobserved, warn_of_prior, warn_of_repairs
+from mixtura.estimators.training import (
+    Data,
+    Settings,
+    bring_home,
+    describe,
+    keep_history,
+    keep_unobserved,
+    make_generator,
+    raise_interruption,
+    select,
+    train,
+    warn_of_prior,
+    warn_of_repairs,
+)
 from mixtura.files.registry import storable
-from mixtura.init.description import SAMPLED_ROWS, Description, describe
-from mixtura.init.starts import starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
-from mixtura.objectives import Assigned, Marginal
-from mixtura.roles import Objective, Prior, Structure
-from mixtura.selection.clusters import Selection, choose_clusters, wanted_criterion, wanted_priors
-from mixtura.selection.plan import is_auto, make_prior
-from mixtura.solvers import EM, FitResult, Outcome, Problem, best_of, first_update, run
+from mixtura.objectives import Marginal
+from mixtura.roles import Structure
+from mixtura.selection.clusters import ComponentSearch, wanted_criterion
+from mixtura.selection.task import Selected, Task, is_auto
+from mixtura.solvers import EM, FitResult, run
+from mixtura.solvers.stepwise import RunningMoments
 
 
 @storable("GaussianMixture", check=check_fitted)
@@ -142,7 +161,9 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     1
     """
 
-    running_: Any = None
+    running_: RunningMoments | None = None  # moments of `partial_fit`
+    lower_bound_: float
+    lower_bounds_: list[float]
 
     _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
         "n_components": [Interval(Integral, 1, None, closed="left")],  # and "auto"
@@ -222,18 +243,42 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         -------
         self : GaussianMixture
         """
-        with atomic_fit(self):
-            self._check_arguments()
-            rows, source = self._read_source(X, sample_weight)
-            self.running_ = None
-            searches = is_auto(self.n_components) or is_auto(self.prior)
-            # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
-            with computing(), recorded(self, bar=searches or rows is None, training=source):
-                best, problem, description = self._best_fit(rows, source)
-            keep_unobserved(self, description)
-            self._keep(best)
-            warn_of_prior(self.prior, problem.prior, best.mixture, description)
+        self._fit(make_settings(self), X, sample_weight)
         return self
+
+    def _fit(self, settings: Settings, X: Any, sample_weight: Any) -> None:
+        with atomic_fit(self):
+            search, random_state = make_search(self), check_random_state(self.random_state)
+            data = read_density(self, X, sample_weight)
+            # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
+            bar = search is not None or data.rows is None
+            with computing(), recorded(self, bar=bar, training=data.source):
+                task = describe(self, data, settings)
+                chosen = select(self, search, task)
+                if search is None:
+                    chosen = self._like_scikit_learn(chosen, data, random_state)
+                (result,) = train(chosen)
+            keep_density(self, data, chosen, result)
+
+    def _like_scikit_learn(self, chosen: Selected, data: Data, random_state: np.random.RandomState) -> Selected:
+        """The task to be fitted from starts, and with output, as by scikit-learn's class."""
+        task, begin_at, numbers = chosen.task, make_start(self, random_state), itertools.count()
+        given = task.init if isinstance(task.init, Mixture) else None
+        previous = -math.inf if given is None else self.lower_bound_
+
+        def fit_once(task: Task) -> FitResult:
+            printer = Printer(0 if data.rows is None else self.verbose, self.verbose_interval, next(numbers))
+            first = begin_at.draw(task, data.rows) if given is None else given
+            solver = EM(strict=task.prior is None)
+            result = run(solver, task.problem, first, *task.limits, printer.iteration, previous)
+            printer.end(result)
+            return result
+
+        if task.max_iter > 0:
+            return replace(chosen, fit=fit_once)
+        # Without likelihoods to compare, scikit-learn keeps the last initialisation.
+        last = replace(chosen, tasks=(replace(task, n_init=1),))
+        return replace(last, fit=lambda task: [fit_once(task) for _ in range(chosen.task.n_init)][-1])
 
     @available_if(learns_online)
     def partial_fit(
@@ -260,27 +305,21 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self : GaussianMixture
         """
         check_batch(self, X, step)
-        first = "mixture_" not in vars(self)
+        first, settings = "mixture_" not in vars(self), make_settings(self)
         if first:
-            begin(self, X, None, sample_weight)
-        self._check_arguments()
+            several = replace(settings, n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
+            begin(self, lambda: self._fit(several, X, sample_weight))
         rows = read_rows(self, X, reset=False)
         source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
         if first:
-            remember_first(self, self._problem_of(source, Marginal()))
+            remember_first(self, problem_of(self, settings, source))
         elif source.n_rows:
-            self._step(source, step)
+            self._step(settings, source, step)
         return self
 
-    def _problem_of(self, source: Source, objective: Objective) -> Problem:
-        """The problem of the fitted model for other samples, with the selected prior."""
-        description = describe(source, 1, torch.Generator().manual_seed(0))
-        check_described(self, description)
-        return replace(self._last_problem(source, description), objective=objective)
-
-    def _step(self, source: Source, step: float | str) -> None:
+    def _step(self, settings: Settings, source: Source, step: float | str) -> None:
         if self.running_ is None:
-            resume(self, self._problem_of(source, Marginal()))
+            resume(self, problem_of(self, settings, source))
         assert self.running_ is not None
         alone = self.running_.prior is None
         record = advance(self, source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)
@@ -288,13 +327,9 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self.lower_bounds_ = [*self.lower_bounds_, record.objective]
         self.history_ = [*self.history_, record]
 
-    def _check_arguments(self) -> None:
-        """Check arguments as scikit-learn does, with its messages; "auto" is not among its values."""
-        plain: Any = clone(self) if is_auto(self.n_components) else self
-        if plain is not self:
-            plain.set_params(n_components=1)
-        plain._validate_params()
-        wanted_criterion(self.criterion, "bic")
+    def _selected_settings(self) -> dict[str, Any]:
+        what = {} if self.search_ is None else self.search_.best.what
+        return {name: value for name, value in what.items() if is_auto(getattr(self, name))}
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the mixture and predict the most probable component of each sample.
@@ -313,159 +348,6 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         components : ndarray of shape (n_samples,)
         """
         return self.fit(X, y, sample_weight).predict(X)
-
-    def _read_source(self, X: Any, sample_weight: Any) -> tuple[Rows | None, Source]:
-        if is_streamed(X):
-            self._home = None
-            return None, read_stream(self, X, None, sample_weight, labeled=False).source
-        rows = read_rows(self, X, reset=True, smallest=2).nearby()
-        self._home = rows.home
-        weights = checks.sample_weight(sample_weight, len(rows))
-        n_rows = len(rows) if weights is None else int((weights > 0).sum())
-        checks.enough_rows(n_rows, 2, type(self).__name__)
-        if not is_auto(self.n_components) and n_rows < self.n_components:
-            raise ValueError(
-                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {n_rows}"
-            )
-        return rows, rows.source(weights=weights)
-
-    def _best_fit(self, rows: Rows | None, source: Source) -> tuple[FitResult, Problem, Description]:
-        going_on = self.warm_start and "converged_" in vars(self)
-        random_state = check_random_state(self.random_state)
-        description = describe(source, 1, torch.Generator().manual_seed(0))
-        check_described(self, description)
-        if not going_on and (is_auto(self.n_components) or is_auto(self.prior)):
-            chosen, selection = self._chosen(source, description, random_state)
-            self.search_ = selection.table
-            problem = chosen._problem(source, description)
-            if selection.interrupted:
-                return FitResult(selection.start, Outcome.INTERRUPTED, ()), problem, description
-            result = run(chosen._em(problem), problem, selection.start, self.max_iter, self.tol)
-            return result, problem, description
-        problem = self._last_problem(source, description) if going_on else self._problem(source, description)
-        numbers = itertools.count()
-
-        def fit_once() -> FitResult:
-            printer = Printer(0 if rows is None else self.verbose, self.verbose_interval, next(numbers))
-            start = self._last(source) if going_on else self._start(rows, problem, description, random_state)
-            previous = self.lower_bound_ if going_on else -math.inf
-            result = run(self._em(problem), problem, start, self.max_iter, self.tol, printer.iteration, previous)
-            printer.end(result)
-            return result
-
-        n_starts = 1 if going_on else self.n_init
-        if self.max_iter == 0:  # without likelihoods to compare, scikit-learn keeps the last initialisation
-            return [fit_once() for _ in range(n_starts)][-1], problem, description
-        return best_of(n_starts, fit_once), problem, description
-
-    def _last(self, source: Source) -> Mixture:
-        wanted = self.mixture_.n_components if is_auto(self.n_components) else self.n_components
-        check_start(self.mixture_, source.n_features, [wanted], self._structure(source.n_features))
-        return self.mixture_.to(source.device)
-
-    def _chosen(
-        self, source: Source, description: Description, random_state: np.random.RandomState
-    ) -> tuple[GaussianMixture, Selection]:
-        """A copy with the selected number of components and prior in place of "auto"."""
-        structure = self._structure(source.n_features)
-        priors = wanted_priors(self.prior, structure, source.n_features)
-        generator = torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
-        problem = replace(self._problem_with(None, source, description), ridge=0.0)
-        fixed = None if is_auto(self.n_components) else self.n_components
-        usual = "held_out" if is_auto(self.prior) else "bic"
-        with trial_watcher(self.verbose, type(self).__name__) as watch:
-            criterion = wanted_criterion(self.criterion, usual)
-            selection = choose_clusters(problem, structure, priors, fixed, criterion, generator, watch)
-        copy: Any = clone(self)
-        return copy.set_params(**selection.table.best.what), selection
-
-    def _selected_settings(self) -> dict[str, Any]:
-        what = self.search_.best.what if "search_" in vars(self) else {}
-        return {name: value for name, value in what.items() if is_auto(getattr(self, name))}
-
-    def _last_problem(self, source: Source, description: Description) -> Problem:
-        """Return the problem of a warm start, with the prior selected before."""
-        prior = self.search_.best.what["prior"] if is_auto(self.prior) else self.prior
-        return self._problem_with(make_prior(prior, description, [self.mixture_.n_components]), source, description)
-
-    def _problem(self, source: Source, description: Description) -> Problem:
-        return self._problem_with(make_prior(self.prior, description, [self.n_components]), source, description)
-
-    def _problem_with(self, prior: Prior | None, source: Source, description: Description) -> Problem:
-        # With a prior, a constant feature has the same variance in all components, so that it has no influence.
-        floor = torch.where(description.varies | (prior is None), 0.0, description.total)
-        memory_limit = checks.memory_limit(self.memory_limit)
-        ridge = self.reg_covar if prior is None else 0.0
-        return Problem(source, Marginal(), description.frame, floor, prior, memory_limit=memory_limit, ridge=ridge)
-
-    def _em(self, problem: Problem) -> EM:
-        """Return the EM solver; without a prior it raises the same errors as scikit-learn."""
-        return EM(strict=problem.prior is None)
-
-    def _start(
-        self,
-        rows: Rows | None,
-        problem: Problem,
-        description: Description,
-        random_state: np.random.RandomState,
-    ) -> Mixture:
-        """scikit-learn's initialisation, extended to weights, missing values and any covariance structure."""
-        source, em = problem.source, self._em(problem)
-        structure = self._structure(source.n_features)
-        checks.has_update(structure)
-        size = source.n_features
-        if all(part is not None for part in (self.weights_init, self.means_init, self.precisions_init)):
-            return given_start(self, size, source.device)
-        in_memory = rows is not None and isinstance(rows.values, Tensor)
-        if not in_memory and description.n_rows > SAMPLED_ROWS:
-            # Many rows that are not in memory: initialise from a standardised sample of them.
-            generator = torch.Generator().manual_seed(int(random_state.randint(2**31 - 1)))
-            start = first_update(
-                *starting_mixture(description, structure, [self.n_components], "kmeans", generator), problem, em
-            )
-            return with_given_parts(self, start)
-        if in_memory:
-            (block,) = source.blocks()
-            whole, weights = block.rows, block.weights
-        else:  # the sample holds all of them
-            whole, weights = description.samples[0]
-            whole, weights = whole.to(source.dtype), None if bool((weights == 1).all()) else weights
-        filled = torch.where(whole.isnan(), description.class_means[0].to(whole.dtype), whole)
-        parts = initial_responsibilities(self.init_params, self.n_components, filled, weights, random_state)
-        variances = description.total.expand(self.n_components, size).contiguous()
-        assigned = parts.assigned(filled, weights)
-        centres = centres_of(*assigned, self.n_components)
-        sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
-        class_of = torch.zeros(self.n_components, dtype=torch.int64, device=source.device)
-        covariance = structure.start(variances, *weighted_deviations([sampled], centres), class_of)
-        rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
-        chosen = TensorSource(
-            whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
-        )
-        start, _ = em.step(replace(problem, source=chosen, objective=Assigned()), rough)
-        total = float(len(whole)) if weights is None else float(weights.sum())
-        log_weights = start.log_weights + math.log(parts.weight / total)
-        start = replace(start, log_weights=log_weights)
-        if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
-            start = replace(start, covariance=wide_tied(start, filled, weights, parts.weight, self.reg_covar))
-        return with_given_parts(self, start)
-
-    def _keep(self, result: FitResult) -> None:
-        self.mixture_ = self._at_home(result.mixture)
-        self.converged_ = result.outcome is Outcome.CONVERGED
-        self.n_iter_ = len(result.history)
-        self.lower_bound_ = result.objective
-        self.lower_bounds_ = [record.objective for record in result.history]
-        self.history_ = list(result.history)
-        warn_of_repairs(result.repairs)
-        if result.outcome is Outcome.INTERRUPTED:
-            raise result.cause or KeyboardInterrupt
-        if not self.converged_ and self.max_iter > 0:
-            checks.warn(
-                "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
-                "tol, or check for degenerate data.",
-                ConvergenceWarning,
-            )
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
@@ -597,3 +479,88 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         covariance = self.mixture_.covariance
         tied = isinstance(covariance, TiedCovariance) and covariance.n_groups == 1
         return dense[0] if tied else dense
+
+
+def make_settings(model: GaussianMixture) -> Settings:
+    """Check the arguments as scikit-learn does, with its messages; "auto" is not among its values."""
+    plain: Any = clone(model) if is_auto(model.n_components) else model
+    if plain is not model:
+        plain.set_params(n_components=1)
+    plain._validate_params()
+    wanted_criterion(model.criterion, "bic")
+    on = model.warm_start and "converged_" in vars(model)
+    n_components, prior = model.n_components, model.prior
+    if on:
+        n_components = [model.mixture_.n_components] if is_auto(n_components) else n_components
+        prior = model.search_.best.what["prior"] if is_auto(prior) and model.search_ is not None else prior
+    return Settings(
+        n_components,
+        model.covariance_type,
+        model.rank,
+        Marginal(),
+        None if is_auto(prior) else prior,
+        torch.Generator().manual_seed(0),
+        checks.memory_limit(model.memory_limit),
+        init=model if on else "kmeans",
+        continues=on,
+        n_init=1 if on else model.n_init,
+        max_iter=model.max_iter,
+        tol=model.tol,
+        reg_covar=model.reg_covar,
+    )
+
+
+def make_search(model: GaussianMixture, random_state: np.random.RandomState | None = None) -> ComponentSearch | None:
+    """The selection of what is "auto"; None if nothing is, or if the last fit is continued."""
+    continued = model.warm_start and "converged_" in vars(model)
+    if continued or not (is_auto(model.n_components) or is_auto(model.prior)):
+        return None
+    usual = "held_out" if is_auto(model.prior) else "bic"
+    return ComponentSearch(
+        model.prior,
+        None if is_auto(model.n_components) else model.n_components,
+        wanted_criterion(model.criterion, usual),
+        make_generator(model.random_state if random_state is None else random_state),
+    )
+
+
+def make_start(model: GaussianMixture, random_state: np.random.RandomState) -> ScikitLearnStart:
+    """The initialisation of a mixture without a search."""
+    given = model.weights_init, model.means_init, model.precisions_init
+    return ScikitLearnStart(model.init_params, *given, model.covariance_type, random_state)
+
+
+def read_density(model: GaussianMixture, X: Any, sample_weight: Any) -> Data:
+    """Check samples and their weights."""
+    if is_streamed(X):
+        return Data(read_stream(model, X, None, sample_weight, labeled=False).source)
+    rows = read_rows(model, X, reset=True, smallest=2).nearby()
+    weights = checks.sample_weight(sample_weight, len(rows))
+    n_rows = len(rows) if weights is None else int((weights > 0).sum())
+    checks.enough_rows(n_rows, 2, type(model).__name__)
+    if not is_auto(model.n_components) and n_rows < model.n_components:
+        raise ValueError(
+            f"Expected n_samples >= n_components but got n_components = {model.n_components}, n_samples = {n_rows}"
+        )
+    return Data(rows.source(weights=weights), rows=rows, weights=weights)
+
+
+def keep_density(model: GaussianMixture, data: Data, chosen: Selected, result: FitResult) -> None:
+    """Store a fit, with warnings; raise the exception that interrupted it again."""
+    vars(model).pop("running_", None)
+    if chosen.table is not None:
+        model.search_ = chosen.table
+    keep_unobserved(model, chosen.task.description)
+    model.mixture_ = bring_home(result.mixture, data)
+    keep_history(model, result)
+    model.lower_bound_ = result.objective
+    model.lower_bounds_ = [record.objective for record in result.history]
+    warn_of_repairs(result.repairs)
+    raise_interruption(result)
+    if not model.converged_ and model.max_iter > 0:
+        checks.warn(
+            "Best performing initialization did not converge. Try different init parameters, or increase max_iter, "
+            "tol, or check for degenerate data.",
+            ConvergenceWarning,
+        )
+    warn_of_prior(model.prior, chosen.task.prior, result.mixture, chosen.task.description)

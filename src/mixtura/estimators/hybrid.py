@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from sklearn.utils import check_random_state
+
 from mixtura import checks
+from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.estimator import check_fitted
-from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
-from mixtura.selection.plan import Plan, is_auto
-from mixtura.selection.table import SearchTable
+from mixtura.selection.task import is_auto
 from mixtura.selection.tradeoffs import PATH, TradeoffSearch
 from mixtura.solvers import Gradient
 
@@ -18,7 +21,7 @@ DISCRIMINATIVE = ("margin", "conditional")
 
 
 @storable("HybridMixtureClassifier", check=check_fitted)
-class HybridMixtureClassifier(MixtureClassifier):
+class HybridMixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class, trained by a generative and a discriminative objective.
 
     It maximises tradeoff * likelihood + (1 - tradeoff) * discriminative (hybrid-objective) by Adam on minibatches,
@@ -106,7 +109,6 @@ class HybridMixtureClassifier(MixtureClassifier):
     tradeoff_: float
     margin_: float | None
     n_epochs_: int
-    search_: SearchTable | None
     validation_scores_: list[tuple[int, tuple[float, ...]]]
 
     def __init__(
@@ -136,35 +138,31 @@ class HybridMixtureClassifier(MixtureClassifier):
         random_state: Any = None,
         verbose: int = 0,
     ):
-        super().__init__(
-            n_components,
-            covariance_type=covariance_type,
-            rank=rank,
-            objective="hybrid",
-            solver="gradient",
-            prior=prior,
-            class_prior=class_prior,
-            class_weight=class_weight,
-            unlabeled=unlabeled,
-            init=init,
-            max_iter=max_iter,
-            device=device,
-            memory_limit=memory_limit,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-            checkpoint=checkpoint,
-        )
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.rank = rank
         self.tradeoff = tradeoff
         self.discriminative = discriminative
         self.margin = margin
         self.unlabeled_weight = unlabeled_weight
+        self.prior = prior
+        self.class_prior = class_prior
+        self.class_weight = class_weight
+        self.unlabeled = unlabeled
+        self.init = init
+        self.max_iter = max_iter
         self.validation_fraction = validation_fraction
         self.n_epochs = n_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.checkpoint = checkpoint
+        self.device = device
+        self.memory_limit = memory_limit
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
 
-    def fit(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
     ) -> HybridMixtureClassifier:
         """Fit the mixture.
@@ -187,40 +185,60 @@ class HybridMixtureClassifier(MixtureClassifier):
         -------
         self : HybridMixtureClassifier
         """
-        return self._fit(X, y, sample_weight, None if X_val is None else (X_val, y_val))
+        validation = None if X_val is None else (X_val, y_val)
+        objective = self._objective()
+        fit_classifier(self, self._settings(objective), self._search(objective), X, y, sample_weight, validation)
+        return self
 
     def _objective(self) -> Hybrid:
         """The objective, with placeholders for a trade-off and a margin that are selected later."""
-        checks.count("n_epochs", self.n_epochs, 0)
-        checks.count("batch_size", self.batch_size)
-        checks.positive("learning_rate", self.learning_rate)
-        if self.validation_fraction is not None:
-            checks.fraction("validation_fraction", self.validation_fraction)
         margin = 1.0 if is_auto(self.margin) else checks.positive("margin", self.margin, ' or "auto"')
         tradeoff = PATH[0] if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
         kind = checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
         other = Margin(float(margin)) if kind == "margin" else Conditional()
         return Hybrid(tradeoff, other, float(checks.non_negative("unlabeled_weight", self.unlabeled_weight)))
 
+    def _settings(self, objective: Hybrid) -> Settings:
+        """Check the arguments."""
+        checks.switch("warm_start", self.warm_start)
+        checks.verbosity(self.verbose)
+        checks.count("n_epochs", self.n_epochs, 0)
+        checks.count("batch_size", self.batch_size)
+        checks.positive("learning_rate", self.learning_rate)
+        if self.validation_fraction is not None:
+            checks.fraction("validation_fraction", self.validation_fraction)
+        on = continues(self)
+        return Settings(
+            self.n_components,
+            self.covariance_type,
+            self.rank,
+            objective,
+            "default" if is_auto(self.prior) else self.prior,
+            make_generator(self.random_state),
+            checks.memory_limit(self.memory_limit),
+            init=self if on else self.init,
+            continues=on,
+            max_iter=checks.count("max_iter", self.max_iter, 0),
+            class_prior=self.class_prior,
+            class_weight=self.class_weight,
+            unlabeled=self.unlabeled,
+        )
+
     def _selected_settings(self) -> dict[str, Any]:
         """The copy holds nothing out: it trains for the selected number of epochs."""
-        counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
         margin = self.margin if self.margin_ is None else self.margin_
-        chosen = {"tradeoff": self.tradeoff_, "margin": margin, "n_epochs": self.n_epochs_, "validation_fraction": None}
-        return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
+        return {"tradeoff": self.tradeoff_, "margin": margin, "n_epochs": self.n_epochs_, "validation_fraction": None}
 
-    def _search(self, plan: Plan) -> TradeoffSearch:
-        random_state, _ = self._generator()
-        prior = self.prior if plan.selection is None else plan.selection.prior
+    def _search(self, objective: Hybrid) -> TradeoffSearch:
+        random_state = check_random_state(self.random_state)
+        random_state.randint(np.iinfo(np.int32).max)  # the seed of the start
         return TradeoffSearch(
-            objective=self._objective(),
+            objective=objective,
             selects_tradeoff=is_auto(self.tradeoff),
             selects_margin=self.discriminative == "margin" and is_auto(self.margin),
-            prior="default" if is_auto(prior) else prior,
+            prior="default" if is_auto(self.prior) else self.prior,
             solver=Gradient("adam", float(self.learning_rate), batch_size=self.batch_size),
             n_epochs=self.n_epochs,
-            limits=self._limits(plan),
             validation_fraction=None if self.validation_fraction is None else float(self.validation_fraction),
             seed=int(random_state.randint(2**31 - 1)),
-            new_start=lambda part, problem: self._new_start(part, problem=problem),
         )

@@ -41,9 +41,9 @@ from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finished
 from mixtura.selection.log_linear import COMPONENTS, TextSamples, TextSearch, TextSettings, some_of
-from mixtura.selection.plan import is_auto
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import checked_cv, hold_outs, renumbered
+from mixtura.selection.task import is_auto
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, row_slice, scaled_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -25,11 +26,14 @@ from mixtura.estimators.input import (
     unlabeled_integers,
 )
 from mixtura.estimators.streamed import is_streamed, number_labels
+from mixtura.estimators.training import Settings, check_described, make_generator
 from mixtura.files.registry import as_loaded
+from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Joint
 from mixtura.roles import Objective
+from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, Problem, Record
 from mixtura.solvers.stepwise import adds_over_time, kept
 from mixtura.values.moments import Moments, Summary
@@ -116,17 +120,11 @@ def check_batch(self: Any, X: Any, step: Any) -> None:
         raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
 
 
-def begin(self: Any, X: Any, y: Any, sample_weight: Any) -> None:
-    """Fit the first batch, from several initialisations."""
-    estimator: Any = self
-    n_init = estimator.n_init
-    estimator.n_init = FIRST_STARTS if n_init == 1 else n_init
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
-            estimator.fit(X, y, sample_weight)
-    finally:
-        estimator.n_init = n_init
+def begin(self: Any, fit: Callable[[], None]) -> None:
+    """Fit the first batch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
+        fit()
     if not adds_over_time(self.mixture_):
         raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
 
@@ -176,11 +174,20 @@ def remember(self: Any, moments: Moments, problem: Problem, n_steps: int) -> Non
     self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
 
 
-def update_classifier(self: Any, X: Any, y: Any, classes: Any, sample_weight: Any, step: float | str) -> None:
+def update_classifier(
+    self: Any,
+    settings: Settings,
+    fit: Callable[[Any, Any, Any], None],
+    X: Any,
+    y: Any,
+    classes: Any,
+    sample_weight: Any,
+    step: float | str,
+) -> None:
     """Fit the first batch, or take one step with a later one."""
     check_batch(self, X, step)
     checks.no_categories("partial_fit", self.encoding_)
-    objective, first = self._objective(), "mixture_" not in vars(self)
+    first = "mixture_" not in vars(self)
     known = _classes(classes, None if first else self.classes_)
     rows = read_rows(self, X, reset=first)
     weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
@@ -188,18 +195,41 @@ def update_classifier(self: Any, X: Any, y: Any, classes: Any, sample_weight: An
     weights = _weigh_classes(self, weights, numbers, known)
     shares = _shares_of(numbers, weights, len(known)) if first else None
     if first:
-        begin(self, X, y if shares is None else _SoftLabels(shares.cpu().numpy(), known), sample_weight)
+        labels = y if shares is None else _SoftLabels(shares.cpu().numpy(), known)
+        begin(self, lambda: fit(X, labels, sample_weight))
     source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
     if first:
-        remember_first(self, self._problem_of(source, objective))
+        remember_first(self, problem_of(self, settings, source))
     elif source.n_rows:
-        _take_step(self, source, objective, step)
+        _take_step(self, settings, source, step)
 
 
-def _take_step(self: Any, source: Source, objective: Objective, step: float | str) -> None:
+def problem_of(self: Any, settings: Settings, source: Source) -> Problem:
+    """The problem of the fitted model for other samples, with the selected prior."""
+    counts, classes = self.mixture_.class_sizes, vars(self).get("classes_")
+    generator = torch.Generator().manual_seed(0) if classes is None else make_generator(self.random_state)
+    description = describe(source, len(counts), generator)
+    check_described(self, description)
+    prior = settings.prior if self.search_ is None else self.search_.best.what["prior"]
+    return Task(
+        source=source,
+        classes=classes,
+        description=description,
+        structure=self.mixture_.covariance.structure,
+        n_components=counts,
+        objective=settings.objective,
+        prior=make_prior(prior, description, counts),
+        class_prior=checks.class_prior(settings.class_prior, description.class_weights),
+        generator=generator,
+        memory_limit=settings.memory_limit,
+        reg_covar=settings.reg_covar,
+    ).problem
+
+
+def _take_step(self: Any, settings: Settings, source: Source, step: float | str) -> None:
     if self.running_ is None:
-        resume(self, self._problem_of(source, objective))
-    record = advance(self, source, objective, step, ridge=0.0, strict=False)
+        resume(self, problem_of(self, settings, source))
+    record = advance(self, source, settings.objective, step, ridge=0.0, strict=False)
     self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
     self.n_iter_ += 1
     self.history_ = [*self.history_, record]

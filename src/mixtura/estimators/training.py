@@ -1,39 +1,350 @@
-"""Checks, warnings and attributes of a fit of any mixture estimator."""
+"""The one pipeline of all mixture estimators: read, describe, search, train, keep.
+
+data = read_training(estimator, settings, X, y, sample_weight)   # samples, classes, splits
+task = describe(estimator, data, settings)                       # the model to fit, and how
+chosen = select(search, task)                                    # the task with selected settings
+keep(estimator, settings, data, chosen, train(chosen))           # fitted attributes and warnings
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from torch import Tensor
 
 from mixtura import checks
+from mixtura.covariances import COVARIANCES, Product
+from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.threads import computing
+from mixtura.estimators.categorical import Encoding, read_samples
+from mixtura.estimators.class_weights import weigh_classes
+from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import atomic_fit
+from mixtura.estimators.input import Labels, Rows, is_batches, is_dask, read_labels
+from mixtura.estimators.progress import recorded, trial_watcher
+from mixtura.estimators.streamed import read_stream
+from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
+from mixtura.init.description import describe as describe_samples
+from mixtura.init.johnson import fit_warp
 from mixtura.model.mixture import Mixture
-from mixtura.roles import ConjugatePrior, Covariance, Prior, Structure
+from mixtura.model.warp import Warp
+from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure
+from mixtura.selection.splits import renumbered
+from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior
+from mixtura.solvers import FitResult, Outcome, best_of
+from mixtura.streams.sharded import Sharded
+
+STARTS = ("kmeans", "k-means++", "random", "spread")
+# Mean log posterior of the labels above which classes count as perfectly separated.
+SEPARATED = -1e-3
 
 
-def check_start(mixture: Mixture, n_features: int, n_components: list[int], structure: Structure) -> None:
-    """Check that an initial mixture has the requested features, components and covariances."""
-    counts = [part.stop - part.start for part in mixture.class_slices]
-    if mixture.n_features != n_features or counts != n_components:
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a fit, with values in place of "auto" except for what a search selects.
+
+    Most are arguments of `MixtureClassifier`. `n_components` may be "auto", a number, a dict, or a list with one number
+    per class. `init` may be a fitted estimator. `continues` means that it is the model of the last fit.
+    """
+
+    n_components: Any
+    covariance_type: Any
+    rank: Any
+    objective: Objective
+    prior: Any
+    generator: torch.Generator
+    memory_limit: int
+    solver: MixtureSolver | None = None
+    init: Any = "kmeans"
+    continues: bool = False
+    n_init: int = 1
+    max_iter: int = 200
+    tol: float = 1e-4
+    class_prior: Any = "empirical"
+    class_weight: Any = None
+    unlabeled: Any = None
+    warp: Any = None
+    temperature: float = 1.0
+    cv: Any = 5
+    reg_covar: float | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """Checked samples of a fit; `rows`, `labels` and `weights` are None if they come in parts."""
+
+    source: Source
+    classes: np.ndarray | None = None
+    n_unlabeled: int = 0
+    encoding: Encoding | None = None
+    cv: Any = 5
+    held_out: TensorSource | None = None
+    rows: Rows | None = None
+    labels: Labels | None = None
+    weights: Tensor | None = None
+
+    @property
+    def home(self) -> torch.device | None:
+        """Device of fitted parameters, if they are computed on another one."""
+        return None if self.rows is None else self.rows.home
+
+
+def fit_classifier(
+    estimator: DensityClassifier,
+    settings: Settings,
+    search: TaskSearch | None,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    validation: tuple[Any, Any] | None = None,
+) -> None:
+    """Fit a classifier; `validation` are samples and labels for a search that compares candidates on them."""
+    with atomic_fit(estimator):
+        data = read_training(estimator, settings, X, y, sample_weight)
+        if validation is not None:
+            data = replace(data, held_out=read_validation(estimator, data, *validation))
+        with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
+            task = describe(estimator, data, settings)
+            chosen = select(estimator, search, task)
+            results = train(chosen)
+        keep(estimator, settings, data, chosen, results)
+
+
+def read_training(estimator: DensityClassifier, settings: Settings, X: Any, y: Any, sample_weight: Any) -> Data:
+    """Check samples, labels and weights; the estimator gets the features and the encoding of categories."""
+    if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
+        checks.alone_with_batches(class_weight=settings.class_weight)
+        checks.no_streamed_categories(estimator.categorical_features)
+        stream = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
+        return Data(stream.source, stream.classes, stream.n_unlabeled, cv=settings.cv)
+    rows = read_samples(estimator, X, reset=True).nearby()
+    n_rows = len(rows)
+    weights = checks.sample_weight(sample_weight, n_rows)
+    cv = settings.cv if weights is None else renumbered(settings.cv, weights > 0)
+    labels = read_labels(y, n_rows, weights, type(estimator).__name__, settings.unlabeled, takes_unlabeled=True)
+    free = labels.unlabeled
+    n_unlabeled = int((free if weights is None else free & (weights.to(free.device) > 0)).sum())
+    weights = weigh_classes(settings.class_weight, labels, weights)
+    source = rows.source(labels.numbers, labels.shares, weights)
+    return Data(source, labels.classes, n_unlabeled, estimator.encoding_, cv, rows=rows, labels=labels, weights=weights)
+
+
+def read_validation(estimator: DensityClassifier, data: Data, X: Any, y: Any) -> TensorSource:
+    """Check validation samples and their labels, which must be classes of the training set."""
+    rows, classes = read_samples(estimator, X, reset=False), data.classes
+    labels = read_labels(y, len(rows), None, type(estimator).__name__)
+    assert classes is not None
+    strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
+    if labels.numbers is None or strangers:
         raise ValueError(
-            f"The initial mixture has {mixture.n_features} features and {counts} components per class, but the model "
-            f"has {n_features} features and {n_components} components. Set warm_start=False, or start from a model "
-            f"with the same settings."
+            f"y_val must hold one label per row, each of them a class of y; got {strangers or 'soft labels'}."
         )
-    variances = torch.ones_like(mixture.means)
-    wanted = structure.start(variances, variances[:0], mixture.class_of[:0], mixture.class_of)
-    if _kind(wanted) != _kind(mixture.covariance):
+    numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
+    values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
+    return TensorSource(values, numbers.to(values.device))
+
+
+def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
+    """Describe the samples, and make the task: the model to fit, and how."""
+    checks.density_for_unlabeled(data.n_unlabeled, settings.objective)
+    source, classes, generator = data.source, data.classes, settings.generator
+    structure = make_structure(settings.covariance_type, settings.rank, source.n_features, data.encoding)
+    checks.has_update(structure.for_em(source.n_features))
+    n_classes = 1 if classes is None else len(classes)
+    description = describe_samples(source, n_classes, generator)
+    check_described(estimator, description)
+    if classes is not None:
+        checks.weighted_classes(classes.tolist(), description.class_weights)
+    task = Task(
+        source=source,
+        classes=classes,
+        description=description,
+        structure=structure,
+        n_components=[1] * n_classes,
+        objective=settings.objective,
+        prior=None,
+        class_prior=checks.class_prior(settings.class_prior, description.class_weights),
+        generator=generator,
+        memory_limit=settings.memory_limit,
+        solver=settings.solver,
+        n_init=settings.n_init,
+        max_iter=settings.max_iter,
+        tol=settings.tol,
+        cv=data.cv,
+        held_out=data.held_out,
+        temperature=settings.temperature,
+        reg_covar=settings.reg_covar,
+    ).with_warp(make_warp(settings.warp, description))
+    task = replace(task, init=_initial(settings.init, task))
+    if is_auto(settings.n_components):
+        return task
+    counts = _count_components(settings, task)
+    if classes is not None:
+        warn_of_wide_samples(structure, source.n_rows, source.n_features)
+    task = replace(task, n_components=counts, prior=make_prior(settings.prior, task.description, counts))
+    check_start(task)
+    return task
+
+
+def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: Encoding | None) -> Structure:
+    """The covariance structure for the arguments of an estimator, with frequencies of categorical features."""
+    n_numeric = n_features if encoding is None else len(encoding.numeric)
+    checked = checks.rank(rank, n_numeric)
+    if isinstance(covariance_type, Structure):
+        inner = covariance_type
+    elif isinstance(covariance_type, str) and covariance_type in COVARIANCES:
+        inner = COVARIANCES[covariance_type](checked)
+    else:
+        options = ", ".join(repr(n) for n in COVARIANCES)
         raise ValueError(
-            f"The initial mixture has other covariances than covariance_type={structure.name!r} "
-            f"({mixture.covariance.n_parameters} parameters instead of {wanted.n_parameters}). Set warm_start=False, "
-            "or start from a model with the same covariance_type and rank."
+            f"The 'covariance_type' parameter must be one of {options}, or a structure such as "
+            f"mixtura.covariances.Tied; got {covariance_type!r} instead."
+        )
+    if encoding is None:
+        return inner
+    if inner.name not in ("full", "tied", "diag", "spherical"):
+        raise ValueError(
+            f"covariance_type={covariance_type!r} does not support categorical features; use 'full', 'tied', 'diag' "
+            "or 'spherical'."
+        )
+    return Product(inner, len(encoding.numeric), encoding.sizes)
+
+
+def make_warp(value: Any, description: Description) -> Warp | None:
+    """The requested transform of the features; None also if it is to be selected."""
+    if value is None or is_auto(value):
+        return None
+    if isinstance(value, Warp):
+        checks.warped_features(len(value.locations), len(description.within))
+        return value
+    checks.one_of("warp", value, ("johnson", "auto"), ", None or a Warp")
+    warp = fit_warp(description)
+    return warp if bool(warp.transformed.any()) else None
+
+
+def _initial(init: Any, task: Task) -> str | Mixture:
+    """The method of initialisation, or the given initial mixture."""
+    if isinstance(init, DensityEstimator):
+        if "mixture_" not in vars(init):
+            raise ValueError(
+                f"init is a {type(init).__name__} that is not fitted; fit it first. Copies made by clone or a grid "
+                "search are not fitted either: pass init=model.mixture_ instead."
+            )
+        classes = vars(init).get("classes_", task.classes)
+        if task.classes is not None and not np.array_equal(classes, task.classes):
+            raise ValueError(
+                f"The initial model has the classes {classes.tolist()}, but y has {task.classes.tolist()}; set "
+                "warm_start=False, or start from a model of the same classes."
+            )
+        init = init.mixture_
+    if not isinstance(init, Mixture):
+        return checks.one_of("init", init, STARTS, " or a fitted mixture")
+    mixture = init.to(task.source.device)
+    return mixture if task.class_prior is None else mixture.with_class_prior(task.class_prior)
+
+
+def _count_components(settings: Settings, task: Task) -> list[int]:
+    """Number of components of each class, at most that of its samples."""
+    known = settings.n_components if isinstance(settings.n_components, list) else None
+    if task.classes is None:
+        return known or [checks.count("n_components", settings.n_components)]
+    wanted = known or checks.components_per_class(settings.n_components, task.classes.tolist())
+    available = [len(rows) for rows, _ in task.description.samples]
+    if isinstance(settings.init, str) and settings.init == "spread":
+        available = [n_rows + available[-1] for n_rows in available]  # unlabeled rows may belong to any class
+    available = available[: len(wanted)]
+    warn_of_few_rows(task.classes.tolist(), wanted, available)
+    return [min(n, m) for n, m in zip(wanted, available, strict=True)]
+
+
+def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -> Selected:
+    """Run the search; without one the task is selected as it is."""
+    if search is None:
+        return Selected((task,), table=estimator.search_)
+    with trial_watcher(estimator.verbose, type(estimator).__name__) as watch:
+        return search.run(task, watch)
+
+
+def train(chosen: Selected) -> tuple[FitResult, ...]:
+    """Train the selected tasks with all samples, unless the search ended with their fits."""
+    if chosen.results:
+        return chosen.results
+    return tuple(best_of(task.n_init, partial(chosen.fit, task)) for task in chosen.tasks)
+
+
+def keep(
+    estimator: DensityClassifier, settings: Settings, data: Data, chosen: Selected, results: Sequence[FitResult]
+) -> None:
+    """Store a fit, with warnings; raise the exception that interrupted it again."""
+    task, result = chosen.task, results[0]
+    assert data.classes is not None
+    vars(estimator).pop("running_", None)
+    vars(estimator).update({"search_": chosen.table, **chosen.attributes})
+    if result.scores:
+        vars(estimator)["validation_scores_"] = list(result.scores)
+    estimator.mixture_, estimator.warp_ = bring_home(result.mixture, data), bring_home(task.warp, data)
+    estimator.classes_ = data.classes
+    estimator.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
+    keep_history(estimator, result)
+    if not settings.continues:  # the temperature belongs to the model that was compared
+        estimator.temperature_, estimator.label_noise_ = task.temperature, task.label_noise
+        shares = task.description.class_weights / task.description.class_weights.sum()
+        estimator.training_prior_ = None if task.class_prior is None else shares.cpu().numpy()
+    keep_unobserved(estimator, task.description)
+    warn_of_repairs((*result.repairs, *task.collapsed(result.mixture)))
+    warn_of_prior(estimator.prior, task.prior, result.mixture, task.description)
+    raise_interruption(result)
+    if task.prior is None and task.objective.name == "conditional" and result.objective > SEPARATED:
+        checks.warn(
+            "The classes are perfectly separable, so the conditional likelihood has no maximum; the fit was "
+            f"stopped after {estimator.n_iter_} iterations. Use prior='default'.",
+            checks.RepairWarning,
+        )
+    if result.outcome is Outcome.LIMIT and estimator.n_iter_ > 0:
+        arguments = estimator.get_params(deep=False)
+        checks.warn(
+            f"{type(estimator).__name__} {result.outcome.value} (max_iter={arguments['max_iter']}, "
+            f"tol={arguments['tol']}); increase max_iter or tol.",
+            ConvergenceWarning,
         )
 
 
-def _kind(covariance: Covariance) -> tuple[Structure, int]:
-    return covariance.structure, covariance.n_parameters
+def keep_history(estimator: DensityEstimator, result: FitResult) -> None:
+    """Store how a fit went."""
+    estimator.n_iter_ = len(result.history)
+    estimator.converged_ = result.outcome is Outcome.CONVERGED
+    estimator.history_ = list(result.history)
+
+
+def bring_home(part: Any, data: Data) -> Any:
+    """A fitted mixture or transform, as loaded from a file, on the requested device."""
+    return as_loaded(part if part is None or data.home is None else part.to(data.home))
+
+
+def raise_interruption(result: FitResult) -> None:
+    """Raise the exception that interrupted a fit, once its model is stored."""
+    if result.outcome is Outcome.INTERRUPTED:
+        raise result.cause or KeyboardInterrupt
+
+
+def continues(estimator: DensityEstimator) -> bool:
+    """Whether a fit starts from the last one."""
+    return bool(estimator.warm_start) and "mixture_" in vars(estimator)
+
+
+def make_generator(random_state: Any) -> torch.Generator:
+    """A random number generator of torch from an argument `random_state`."""
+    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return torch.Generator().manual_seed(seed)
 
 
 # A prior with this many times the weight of a component overrides the data.

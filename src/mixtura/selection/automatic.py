@@ -10,14 +10,17 @@ within the standard error, the candidate with the fewest parameters wins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura import checks
+from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
@@ -26,16 +29,15 @@ from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
-from mixtura.priors import Shrinkage
-from mixtura.roles import Structure
+from mixtura.priors import PRIORS, Shrinkage
+from mixtura.roles import Prior, Structure
 from mixtura.selection.closed_forms import ShrinkagePath
-from mixtura.selection.plan import Plan, is_auto, make_prior
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import Split, hold_outs, sample_of, strata_of
-from mixtura.selection.table import SearchTable
+from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
 from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
-from mixtura.solvers import Outcome, Stack, Task, first_update, run_together
+from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
 # their log-loss; with each set left out in turn, 37 of 41 times the same ones were best. Mean test error and log-loss,
@@ -79,35 +81,7 @@ LARGEST_DENSE = 300  # number of features above which no full covariance matrice
 
 
 @dataclass(frozen=True)
-class SearchSpace:
-    """The choices that the arguments of an estimator leave to the search.
-
-    Parameters
-    ----------
-    structures : dict of str to Structure
-        Covariance structures to compare, by their names.
-    prior : object
-        "auto", or the prior of all candidates.
-    transforms : bool
-        Whether transformed features are compared with the features as they are.
-    cv : int or splits
-        As in `hold_outs`.
-    time_budget : float or None
-        As in `Search`.
-    is_default : bool
-        Whether neither structures nor the time were given.
-    """
-
-    structures: dict[str, Structure]
-    prior: Any
-    transforms: bool
-    cv: Any
-    time_budget: float | None = None
-    is_default: bool = False
-
-
-@dataclass(frozen=True)
-class Settings:
+class Candidate:
     """Settings to compare."""
 
     name: str
@@ -131,28 +105,12 @@ class Settings:
 class CandidateFit:
     """A candidate: losses of the held-out samples at its temperature, and its fit to the first fold."""
 
-    settings: Settings
+    candidate: Candidate
     losses: Tensor  # (n,)
     temperature: float
     n_parameters: int
     mixture: Mixture | None  # None: a closed form
     warp: Warp | None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The selected settings, a fit with them, the table of the search, and whether Ctrl-C interrupted it."""
-
-    structure: Structure
-    n_components: list[int]
-    prior: Any
-    warp: Warp | None
-    temperature: float
-    noise: float  # share of random labels
-    start: Mixture | None  # None until a closed form is evaluated
-    table: SearchTable = field(repr=False)
-    interrupted: bool = False
-    closed_form: bool = False  # whether the start is the model that maximises the likelihood
 
 
 @dataclass(frozen=True)
@@ -168,15 +126,15 @@ class _View:
 class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
-    def __init__(self, plan: Plan, cv: Any, once: bool = False):
-        most = SELECTION_SAMPLES if isinstance(cv, int) else None
-        self.rows, self.labels, self.shares, weights = sample_of(plan.source, plan.generator, most)
-        self.plan, self.n_classes = plan, len(plan.classes)
+    def __init__(self, task: Task, once: bool = False):
+        most = SELECTION_SAMPLES if isinstance(task.cv, int) else None
+        self.rows, self.labels, self.shares, weights = sample_of(task.source, task.generator, most)
+        self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
-        cv = 0.2 if once and _suffices_once(strata, self.n_classes) else cv
-        folds = hold_outs(cv, self.labels, plan.generator, shares=self.shares, weights=self.weights)
+        cv = 0.2 if once and _suffices_once(strata, self.n_classes) else task.cv
+        folds = hold_outs(cv, self.labels, task.generator, shares=self.shares, weights=self.weights)
         self.strata = strata.to(self.rows.device)
         folds = [fold for fold in folds if self._has_all_classes(fold.kept)]
         self.n_folds = len(folds)
@@ -186,7 +144,7 @@ class Comparison:
             for masks in ([fold.kept for fold in folds], [fold.held_out for fold in folds])
         )
         self.observed = (~self.rows.isnan()).double().mean(1)
-        self.n_numeric = plan.n_numeric
+        self.n_numeric = task.n_numeric
         self.missing = bool((self.observed < 1).any())
         self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
 
@@ -218,7 +176,7 @@ class Comparison:
 
     def _view(self, rows: Tensor, warp: Warp | None) -> _View:
         every, *folds = (
-            describe(self.source(rows, kept), self.n_classes, self.plan.generator) for kept in (None, *self.kept.T)
+            describe(self.source(rows, kept), self.n_classes, self.task.generator) for kept in (None, *self.kept.T)
         )
         return _View(rows, warp, every, folds)
 
@@ -256,7 +214,7 @@ class Comparison:
         most = (self.smallest_weights / needed).floor().clamp_min(1)
         return tuple(min(level, int(count)) for count in most)
 
-    def affordable(self, candidate: Settings) -> bool:
+    def affordable(self, candidate: Candidate) -> bool:
         """Whether a comparison stays within the limits of computing time and memory."""
         size, members = self.n_numeric, self.n_folds
         dense = candidate.structure.is_unrestricted
@@ -272,16 +230,16 @@ class Comparison:
         """The mean difference of the losses of two trials, and its standard error."""
         return mean_and_error(trial.fit.losses - other.fit.losses, self.weights[self.scored])
 
-    def tried(self, candidate: Settings) -> Trial[CandidateFit]:
+    def evaluate(self, candidate: Candidate) -> Trial[CandidateFit]:
         """Train a candidate on all folds and score the held-out samples."""
         view = self.transformed if candidate.transformed else self.plain
-        tasks = [self._task(candidate, view, number) for number in range(self.n_folds)]
-        fits = _trained(candidate.structure, tasks, self.source(view.rows, counts=self.kept.to(torch.int16)))
+        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
+        fits = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
         scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
         return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
 
     def judge(
-        self, candidate: Settings, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
+        self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
     ) -> Trial[CandidateFit]:
         """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
         warp = self.transformed.warp if candidate.transformed else None
@@ -316,18 +274,18 @@ class Comparison:
         best = min(range(len(losses)), key=losses.__getitem__)
         return best, combined[best], losses[best]
 
-    def _task(self, candidate: Settings, view: _View, number: int) -> Task:
+    def _member(self, candidate: Candidate, view: _View, number: int) -> MemberFit:
         """The fit of one fold. Its clusters serve all structures and priors."""
         fold, counts = view.folds[number], candidate.n_components
         key = (candidate.transformed, number, counts)
         if key not in self._clusters:
-            self._clusters[key] = cluster_classes(fold, counts, "bisection", self.plan.generator)
+            self._clusters[key] = cluster_classes(fold, counts, "bisection", self.task.generator)
         clusters, prior = self._clusters[key], make_prior(candidate.prior, fold, counts)
-        problem = replace(self.plan, description=view.every, prior=prior, objective=Joint(), class_prior=None).problem
+        problem = replace(self.task, description=view.every, prior=prior, objective=Joint(), class_prior=None).problem
         rough = mixture_of(clusters, candidate.structure, fold)
-        return Task(problem, first_update(rough, clusters.assigned, problem), fold.weight, number)
+        return MemberFit(problem, first_update(rough, clusters.assigned, problem), fold.weight, number)
 
-    def _scores(self, candidate: Settings, fits: list[Mixture], rows: Tensor) -> Tensor:
+    def _scores(self, candidate: Candidate, fits: list[Mixture], rows: Tensor) -> Tensor:
         """log p(x, c) by every fit, (n, F, C)."""
         stack = Stack.of(candidate.structure, fits)
         slices, n_members = stack.mixture.class_slices, len(fits)
@@ -337,7 +295,7 @@ class Comparison:
                 [log_joint[part].unflatten(0, (n_members, -1)).logsumexp(1) for part in slices], -1
             ).transpose(0, 1)
 
-        return map_rows(stack.mixture, TensorSource(rows), compute, self.plan.memory_limit).double()
+        return map_rows(stack.mixture, TensorSource(rows), compute, self.task.memory_limit).double()
 
     def _combined(self, scores: Tensor) -> Tensor:
         """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""
@@ -345,8 +303,8 @@ class Comparison:
         return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
 
 
-def _trained(structure: Structure, tasks: list[Task], source: TensorSource) -> list[Mixture]:
-    results = run_together(structure, tasks, source, MAX_ITER, TOL)
+def _train(structure: Structure, members: list[MemberFit], source: TensorSource) -> list[Mixture]:
+    results = run_together(structure, members, source, MAX_ITER, TOL)
     if any(result.outcome is Outcome.INTERRUPTED for result in results):
         raise KeyboardInterrupt
     return [result.mixture for result in results]
@@ -357,63 +315,41 @@ def has_own_matrices(structure: Structure) -> bool:
     return structure.is_unrestricted and not structure.shares_across_classes
 
 
-def choose_automatically(
-    plan: Plan, wanted: SearchSpace, watch: Callable[[Trial[CandidateFit]], None] | None = None
-) -> Choice | None:
-    """Compare candidates on held-out samples and select one.
-
-    Parameters
-    ----------
-    plan : Plan
-        The samples. Structure, prior and numbers of components of the plan are ignored.
-    wanted : SearchSpace
-        What to select.
-    watch : callable, optional
-        Called with every trial.
-
-    Returns
-    -------
-    Choice or None
-        None if no sample can be held out.
-    """
-    wide = plan.n_numeric >= WIDE and wanted.is_default
-    comparison = Comparison(plan, wanted.cv, once=wide and isinstance(wanted.cv, int) and wanted.cv == DEFAULT_FOLDS)
-    if not comparison.n_folds:
-        return None
-    search: Search[CandidateFit] = Search("log_loss", watch, wanted.time_budget)
-    candidates = _Candidates(comparison, wanted, search)
-    search.run(candidates.closed_forms if wide and candidates.have_path else candidates.all)
-    choice = _simplest(search, comparison)
-    return replace(choice, start=_first_update(plan, choice), closed_form=True) if choice.start is None else choice
-
-
 class _Candidates:
     """The order in which candidates are tried."""
 
-    def __init__(self, comparison: Comparison, wanted: SearchSpace, search: Search[CandidateFit]):
-        self.comparison, self.wanted, self.search = comparison, wanted, search
+    def __init__(
+        self,
+        comparison: Comparison,
+        structures: dict[str, Structure],
+        prior: Any,
+        transforms: bool,
+        search: Search[CandidateFit],
+    ):
+        self.comparison, self.structures, self.prior = comparison, structures, prior
+        self.transforms, self.search = transforms, search
         size = comparison.n_numeric
         affordable = comparison.n_classes * size * size <= MOST_NUMBERS
-        self.have_path = affordable and is_auto(wanted.prior) and comparison.has_closed_forms
+        self.have_path = affordable and is_auto(prior) and comparison.has_closed_forms
         self._of_path: dict[tuple[str, bool], list[Trial[CandidateFit]]] = {}
 
     def all(self) -> None:
         """Closed forms, then more components of every structure, then transformed features."""
         if self.have_path:
             self.closed_forms()
-        trials = [self._with_more_components(name, structure) for name, structure in self.wanted.structures.items()]
-        if self.wanted.transforms and self.comparison.n_numeric < WIDE:
+        trials = [self._with_more_components(name, structure) for name, structure in self.structures.items()]
+        if self.transforms and self.comparison.n_numeric < WIDE:
             best = sorted((trial for trial in trials if trial is not None), key=lambda trial: trial.score)
             for trial in best[:TRANSFORMED]:
-                self._transformed(trial.fit.settings)
+                self._transformed(trial.fit.candidate)
 
     # ---- one Gaussian per class ----
 
     def closed_forms(self, transformed: bool = False, only: str | None = None) -> None:
         """Try tied and full covariances of one component for all strengths of their prior (closed-forms)."""
         kinds = {
-            _kind(structure): Settings(name, structure, (), None, transformed)
-            for name, structure in self.wanted.structures.items()
+            _kind(structure): Candidate(name, structure, (), None, transformed)
+            for name, structure in self.structures.items()
             if only in (None, name)
         }
         if not {"tied", "full"} & set(kinds):
@@ -422,7 +358,7 @@ class _Candidates:
         if path is not None and "full" in kinds:
             self._full(kinds["full"], path, place)
 
-    def _tied(self, settings: Settings | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
+    def _tied(self, settings: Candidate | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
         """Try tied covariances, where they are wanted; the best target, and the position of its best strength."""
         comparison, best = self.comparison, (float("inf"), None, 0)
 
@@ -444,7 +380,7 @@ class _Candidates:
                 self._of_path.setdefault((settings.name, transformed), []).extend(trials)
         return best[1:]
 
-    def _full(self, settings: Settings, path: ShrinkagePath, place: int) -> None:
+    def _full(self, settings: Candidate, path: ShrinkagePath, place: int) -> None:
         """Try covariances of the classes: towards the best tied ones, then of larger strengths while this helps."""
 
         def evaluate(path: ShrinkagePath, tied: float) -> Trial[CandidateFit]:
@@ -468,7 +404,7 @@ class _Candidates:
         """Strengths of tied covariances, and an infinite one."""
         return [*(strength * self.comparison.n_numeric for strength in TIED_PATH), float("inf")]
 
-    def _closed(self, settings: Settings, prior: Shrinkage) -> tuple[Settings, int]:
+    def _closed(self, settings: Candidate, prior: Shrinkage) -> tuple[Candidate, int]:
         """The settings of a closed form, and the number of its parameters."""
         size, n_classes = self.comparison.n_numeric, self.comparison.n_classes
         n_matrices = n_classes if has_own_matrices(settings.structure) else 1
@@ -478,7 +414,7 @@ class _Candidates:
 
     # ---- more components ----
 
-    def _transformed(self, best: Settings) -> None:
+    def _transformed(self, best: Candidate) -> None:
         """Fit one component, and the best number of components of a structure, with transformed features."""
         one = self.comparison.components(1, best.structure)
         if self.have_path and _kind(best.structure) is not None:
@@ -499,7 +435,7 @@ class _Candidates:
             if counts == last:
                 break
             last, gains = counts, False
-            settings = Settings(name, structure, counts, None)
+            settings = Candidate(name, structure, counts, None)
             for trial in self._at_level(settings, level):
                 if trial is None:
                     return best
@@ -509,7 +445,7 @@ class _Candidates:
                 break
         return best
 
-    def _at_level(self, settings: Settings, level: int) -> Iterator[Trial[CandidateFit] | None]:
+    def _at_level(self, settings: Candidate, level: int) -> Iterator[Trial[CandidateFit] | None]:
         """The trials of a number of components, with every prior."""
         if level == 1 and (settings.name, False) in self._of_path:
             yield from self._of_path[settings.name, False]
@@ -518,25 +454,25 @@ class _Candidates:
             yield self._try(replace(settings, prior=prior))
 
     def _levels(self, name: str, structure: Structure) -> tuple[int, ...]:
-        levels = OTHER_LEVELS if len(self.wanted.structures) == 1 else LEVELS.get(name, OTHER_LEVELS)
+        levels = OTHER_LEVELS if len(self.structures) == 1 else LEVELS.get(name, OTHER_LEVELS)
         return tuple(level for level in levels if level <= MOST_FULL or not has_own_matrices(structure))
 
-    def _try(self, candidate: Settings) -> Trial[CandidateFit] | None:
+    def _try(self, candidate: Candidate) -> Trial[CandidateFit] | None:
         """Run a trial; None if it exceeds the limits of computing time and memory."""
-        others = self.search.trials or len(self.wanted.structures) > 1
+        others = self.search.trials or len(self.structures) > 1
         if others and not self.comparison.affordable(candidate):
             return None
 
         def tried() -> list[Trial[CandidateFit]]:
             if candidate.transformed and not self.comparison.transforms_any:
                 return []
-            return [self.comparison.tried(candidate)]
+            return [self.comparison.evaluate(candidate)]
 
         return next(iter(self.search.tried_together(tried)), None)
 
-    def _priors(self, settings: Settings, level: int, transformed: bool = False) -> list[Any]:
-        if not is_auto(self.wanted.prior):
-            return [self.wanted.prior]
+    def _priors(self, settings: Candidate, level: int, transformed: bool = False) -> list[Any]:
+        if not is_auto(self.prior):
+            return [self.prior]
         size, structure = self.comparison.n_numeric, settings.structure
         if has_own_matrices(structure):
             return [replace(self._target(settings.name, transformed), strength=FULL_STRENGTH * size)]
@@ -549,10 +485,10 @@ class _Candidates:
         trials = self._of_path.get((name, transformed), [])
         best = min(trials, key=lambda trial: trial.score, default=None)
         for trial in trials:
-            usual = trial.fit.settings.prior.variances == Shrinkage().variances
+            usual = trial.fit.candidate.prior.variances == Shrinkage().variances
             if usual and best is not None and trial.score <= (1 + LEAST_GAIN) * best.score:
-                return trial.fit.settings.prior
-        return Shrinkage() if best is None else best.fit.settings.prior
+                return trial.fit.candidate.prior
+        return Shrinkage() if best is None else best.fit.candidate.prior
 
 
 def _kind(structure: Structure) -> str | None:
@@ -569,32 +505,98 @@ def _suffices_once(strata: Tensor, n_classes: int) -> bool:
     return int(counts.sum()) >= ENOUGH_SAMPLES and int(kept.min()) >= ENOUGH_KEPT
 
 
-def _first_update(plan: Plan, choice: Choice) -> Mixture:
+def _first_update(task: Task, chosen: CandidateFit) -> Mixture:
     """One Gaussian per class, from all samples."""
-    plan = plan.with_warp(choice.warp)
-    prior = make_prior(choice.prior, plan.description, choice.n_components)
-    clusters = cluster_classes(plan.description, choice.n_components, "kmeans", plan.generator)
-    problem = replace(plan, prior=prior, objective=Joint(), class_prior=None).problem
-    return first_update(mixture_of(clusters, choice.structure, plan.description), clusters.assigned, problem)
+    task, candidate = task.with_warp(chosen.warp), chosen.candidate
+    prior = make_prior(candidate.prior, task.description, candidate.n_components)
+    clusters = cluster_classes(task.description, candidate.n_components, "kmeans", task.generator)
+    problem = replace(task, prior=prior, objective=Joint(), class_prior=None).problem
+    return first_update(mixture_of(clusters, candidate.structure, task.description), clusters.assigned, problem)
 
 
-def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Choice:
+def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Trial[CandidateFit]:
     """The trial with the fewest parameters whose loss is not significantly larger than the smallest one."""
     best, able = search.best, []
     for trial in search.trials:
         gap, error = comparison.difference(trial, best)
         if trial is best or gap <= STANDARD_ERRORS * error:
             able.append(trial)
-    chosen = min(able, key=lambda trial: (trial.fit.n_parameters, trial.score))
-    fit, settings = chosen.fit, chosen.fit.settings
-    return Choice(
-        settings.structure,
-        list(settings.n_components),
-        settings.prior,
-        fit.warp,
-        fit.temperature,
-        comparison.noise,
-        fit.mixture,
-        search.table(chosen),
-        search.interrupted,
-    )
+    return min(able, key=lambda trial: (trial.fit.n_parameters, trial.score))
+
+
+@dataclass(frozen=True)
+class AutomaticSearch:
+    """Compares candidates on held-out samples and selects one.
+
+    Parameters
+    ----------
+    covariance_type : str or Structure
+        "auto", or the structure of all candidates.
+    rank : "auto" or int
+        Rank of "low_rank".
+    prior : object
+        "auto", or the prior of all candidates.
+    transforms : bool
+        Whether transformed features are compared with the features as they are.
+    takes_temperature : bool
+        Whether the selected temperature is that of the model.
+    time_budget : float or None
+        As in `Search`.
+    """
+
+    covariance_type: Any
+    rank: Any
+    prior: Any
+    transforms: bool
+    takes_temperature: bool
+    time_budget: float | None = None
+
+    def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected:
+        """Select settings; structure, prior and numbers of components of the task are ignored."""
+        if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
+            checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)
+        structures = self._structures(task)
+        wide = task.n_numeric >= WIDE and is_auto(self.covariance_type) and self.time_budget is None
+        comparison = Comparison(task, once=wide and isinstance(task.cv, int) and task.cv == DEFAULT_FOLDS)
+        if not comparison.n_folds:  # no sample can be held out
+            counts = [1] * task.n_classes
+            prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)
+            return Selected((replace(task, n_components=counts, prior=prior),))
+        search: Search[CandidateFit] = Search("log_loss", watch, self.time_budget)
+        candidates = _Candidates(comparison, structures, self.prior, self.transforms, search)
+        search.run(candidates.closed_forms if wide and candidates.have_path else candidates.all)
+        chosen = _simplest(search, comparison)
+        chosen_task, start = self._with_choice(task, chosen.fit, comparison.noise)
+        results = (chosen_task.interrupted(start),) if search.interrupted else ()
+        return Selected((chosen_task,), search.table(chosen), results)
+
+    def _structures(self, task: Task) -> dict[str, Structure]:
+        """Covariance structures to compare, by their names."""
+        if not is_auto(self.covariance_type):
+            named = isinstance(self.covariance_type, str)
+            return {self.covariance_type if named else task.structure.name: task.em_structure}
+        size, whole = task.n_numeric, task.structure
+        many = size > LARGEST_DENSE and not isinstance(whole, Product)
+        names = ("full", "tied", "diag", "low_rank") if many else ("full", "tied", "diag")
+        inner = {name: COVARIANCES[name](checks.rank(self.rank, size)) for name in names}
+        if not isinstance(whole, Product):
+            return inner
+        return {name: replace(whole, inner=structure) for name, structure in inner.items()}
+
+    def _with_choice(self, task: Task, fit: CandidateFit, noise: float) -> tuple[Task, Mixture]:
+        """The task with the selected settings, and a fit with them, from which it starts.
+
+        That is the fit to the first fold; the first update of a closed form is the maximum, and training ends with it.
+        """
+        choice, is_joint = fit.candidate, task.objective.name == "joint"
+        start = _first_update(task, fit) if fit.mixture is None else fit.mixture
+        if fit.mixture is None and is_joint:
+            task = replace(task, tol=math.inf)
+        task = replace(task.with_warp(fit.warp), n_components=list(choice.n_components))
+        prior = make_prior(choice.prior, task.description, task.n_components)
+        structure = choice.structure if is_auto(self.covariance_type) else task.structure
+        task = replace(task, structure=structure, prior=prior).from_fit(start)
+        check_start(task)
+        if self.takes_temperature and is_joint:
+            task = replace(task, temperature=fit.temperature, label_noise=noise)
+        return task, start

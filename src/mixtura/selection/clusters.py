@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -27,12 +27,11 @@ from mixtura.model.mixture import Mixture
 from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Prior, Structure
 from mixtura.selection.merging import one_fewer
-from mixtura.selection.plan import OTHER_PRIORS, is_auto
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import hold_outs, sample_of
-from mixtura.selection.table import SearchTable
-from mixtura.solvers import Outcome, Problem, Stack, Task, first_update, run_together
+from mixtura.selection.task import OTHER_PRIORS, Selected, Task, is_auto, make_prior
+from mixtura.solvers import EM, MemberFit, Outcome, Problem, Stack, first_update, run_together
 
 INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
 CRITERIA = ("held_out", "out_of_bag", *INFORMATION)
@@ -66,15 +65,6 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The table of the search, the best candidate fitted to all samples, and whether Ctrl-C interrupted the search."""
-
-    table: SearchTable
-    start: Mixture = field(repr=False)
-    interrupted: bool = False
-
-
-@dataclass(frozen=True)
 class _Column:
     """The training rows of some members: their description, their weight and their column of counts."""
 
@@ -83,42 +73,44 @@ class _Column:
     weight: float
 
 
-def choose_clusters(
-    problem: Problem,
-    structure: Structure,
-    priors: Sequence[Any],
-    n_components: int | None,
-    criterion: str,
-    generator: torch.Generator,
-    watch: Callable[[Trial[Mixture]], None] | None = None,
-) -> Selection:
-    """Select a prior and a number of components.
+@dataclass(frozen=True)
+class ComponentSearch:
+    """Selects the number of components and the prior of a density.
 
     Parameters
     ----------
-    problem : Problem
-        The problem for all samples, without a prior.
-    structure : Structure
-        Covariance structure of the components.
-    priors : sequence of Shrinkage, Prior or None
-        Priors to compare.
+    prior : object
+        "auto", or the prior of all candidates.
     n_components : int or None
         Number of components; None compares all numbers on the path.
     criterion : {"held_out", "out_of_bag", "bic", "icl"}
         Selection criterion; the first two are the negative log density of held-out or out-of-bag samples.
     generator : torch.Generator
         Random numbers for subsampling, folds and initialisation.
-    watch : callable, optional
-        Called with every trial.
     """
-    checks.one_of("criterion", criterion, CRITERIA)
-    path = Path(problem, structure, list(priors), Search(criterion, watch), generator)
-    path.search.run(lambda: path.walk(n_components))
-    best = path.search.best
-    return Selection(path.search.table(best), best.fit, path.search.interrupted)
+
+    prior: Any
+    n_components: int | None
+    criterion: str
+    generator: torch.Generator
+
+    def run(self, task: Task, watch: Callable[[Trial[Mixture]], None] | None = None) -> Selected:
+        """Select a prior and a number of components; the task has no prior yet."""
+        checks.has_update(task.structure)
+        priors = wanted_priors(self.prior, task.structure, task.source.n_features)
+        problem = replace(task.problem, ridge=0.0)
+        search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA), watch)
+        path = ComponentPath(problem, task.structure, priors, search, self.generator)
+        search.run(lambda: path.walk(self.n_components))
+        best = search.best
+        counts = [best.what["n_components"]]
+        prior = make_prior(best.what["prior"], task.description, counts)
+        task = replace(task, n_components=counts, prior=prior, solver=EM(strict=prior is None)).from_fit(best.fit)
+        results = (task.interrupted(best.fit),) if search.interrupted else ()
+        return Selected((task,), search.table(best), results)
 
 
-class Path:
+class ComponentPath:
     """All priors with decreasing numbers of components."""
 
     def __init__(
@@ -156,11 +148,11 @@ class Path:
 
     def _level(self, n_components: int, starts: list[Mixture]) -> list[Trial[Mixture]]:
         """The trials of all priors with one number of components."""
-        tasks = [
-            Task(self._with_prior(prior, column, n_components), starts[b], column.weight, column.number)
+        members = [
+            MemberFit(self._with_prior(prior, column, n_components), starts[b], column.weight, column.number)
             for b, (column, prior) in enumerate(product(self.columns, self.priors))
         ]
-        results = run_together(self.structure, tasks, self.rows, PATH_ITERATIONS, PATH_TOL)
+        results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL)
         if any(result.outcome is Outcome.INTERRUPTED for result in results):
             raise KeyboardInterrupt
         self.stack = Stack.of(self.structure, [result.mixture for result in results])

@@ -18,8 +18,8 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
-from mixtura.selection.plan import Plan, make_prior
 from mixtura.selection.splits import hold_outs
+from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
 
 # max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
@@ -42,9 +42,9 @@ class Setting:
             penalties = {"scale": self.prior.scale, "mean_strength": self.prior.mean_strength}
         return penalties | {"tradeoff": self.tradeoff}
 
-    def of(self, plan: Plan, n_components: list[int]) -> Plan:
-        """The plan with this setting and these numbers of components."""
-        return replace(with_prior(plan, self.prior, n_components), objective=make_objective(self.tradeoff))
+    def of(self, task: Task, n_components: list[int]) -> Task:
+        """The task with this setting and these numbers of components."""
+        return replace(with_prior(task, self.prior, n_components), objective=make_objective(self.tradeoff))
 
 
 @storable("growth")
@@ -62,9 +62,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Fold:
-    """A plan without the held-out samples, those samples, and a generative start."""
+    """A task without the held-out samples, those samples, and a generative start."""
 
-    plan: Plan
+    task: Task
     held_out: TensorSource
     start: Mixture
 
@@ -75,14 +75,14 @@ class Fold:
 
     def score(self, mixture: Mixture) -> tuple[float, float]:
         """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
-        summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.plan.memory_limit)
+        summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.task.memory_limit)
         return summary.value, summary.weight
 
 
-def with_prior(plan: Plan, prior: Any, n_components: list[int]) -> Plan:
-    """The plan for these numbers of components, under a prior as `MixtureClassifier` takes it."""
-    chosen = make_prior(prior, plan.description, n_components)
-    return replace(plan, n_components=n_components, prior=chosen)
+def with_prior(task: Task, prior: Any, n_components: list[int]) -> Task:
+    """The task for these numbers of components, under a prior as `MixtureClassifier` takes it."""
+    chosen = make_prior(prior, task.description, n_components)
+    return replace(task, n_components=n_components, prior=chosen)
 
 
 def make_objective(tradeoff: float) -> Objective:
@@ -90,27 +90,27 @@ def make_objective(tradeoff: float) -> Objective:
     return Hybrid(tradeoff, Conditional()) if tradeoff > 0 else Conditional()
 
 
-def fit_generative(plan: Plan, start: Mixture, limits: Limits) -> Mixture:
+def fit_generative(task: Task, start: Mixture, limits: Limits) -> Mixture:
     """EM with the default prior. Under strong penalties all components of a class would coincide."""
-    return check_complete(run(EM(), with_prior(plan, "default", start.class_sizes).generative, start, *limits)).mixture
+    return check_complete(run(EM(), with_prior(task, "default", start.class_sizes).generative, start, *limits)).mixture
 
 
-def adapt_to_prior(plan: Plan, setting: Setting, start: Mixture) -> Mixture:
+def adapt_to_prior(task: Task, setting: Setting, start: Mixture) -> Mixture:
     """A generative start after one step of EM under a prior.
 
     It moves the variances to the range of the prior. Baum-Welch alone would need many short steps for that.
     """
-    return EM().step(setting.of(plan, start.class_sizes).generative, start)[0]
+    return EM().step(setting.of(task, start.class_sizes).generative, start)[0]
 
 
-def fit_discriminative(plan: Plan, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
+def fit_discriminative(task: Task, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
     """A fit by Baum-Welch from a start."""
-    return check_complete(run(BaumWelch(), setting.of(plan, start.class_sizes).problem, start, *limits)).mixture
+    return check_complete(run(BaumWelch(), setting.of(task, start.class_sizes).problem, start, *limits)).mixture
 
 
 def fit_until_best(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> FitResult:
     """A fit by Baum-Welch, stopped at the step that predicts the held-out samples best."""
-    problem = setting.of(fold.plan, start.class_sizes).problem
+    problem = setting.of(fold.task, start.class_sizes).problem
     return check_complete(
         run(BaumWelch(), problem, start, *limits, held_out=EarlyStopping(lambda mixture: fold.score(mixture)[0]))
     )
@@ -123,61 +123,61 @@ def check_complete(result: FitResult) -> FitResult:
     return result
 
 
-def add_components(plan: Plan, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
+def add_components(task: Task, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
     """A generative start with more components: those that a fit explains worst are split (growing)."""
-    about = plan.description
+    about = task.description
     for own_class in step.classes:
         counts = unexplained(fit, about, own_class)
         numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
         for number in numbers:  # from the last one, so that the others keep their numbers
             start = split(start, about, own_class, number)
-    return fit_generative(plan, start, limits)
+    return fit_generative(task, start, limits)
 
 
-def repeat_growth(plan: Plan, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
+def repeat_growth(task: Task, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
     """A generative start with the components that a search added."""
     for step in steps:
-        fit = fit_discriminative(plan, step.setting, adapt_to_prior(plan, step.setting, start), limits)
-        start = add_components(plan, start, fit, step, limits)
+        fit = fit_discriminative(task, step.setting, adapt_to_prior(task, step.setting, start), limits)
+        start = add_components(task, start, fit, step, limits)
     return start
 
 
-def make_folds(plan: Plan, cv: Any, start: Callable[[Plan], Mixture]) -> list[Fold]:
+def make_folds(task: Task, cv: Any, start: Callable[[Task], Mixture]) -> list[Fold]:
     """Hold out the labeled samples part by part.
 
     `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
     """
-    rows, labels, weights = _described(plan) if isinstance(cv, Real) else _in_memory(plan, cv)
+    rows, labels, weights = _described(task) if isinstance(cv, Real) else _in_memory(task, cv)
 
     def source(chosen: Tensor) -> TensorSource:
         return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
 
-    parts = hold_outs(cv, labels, plan.generator, weights=weights)
+    parts = hold_outs(cv, labels, task.generator, weights=weights)
     labeled = labels >= 0
     for part in parts:
         if set(labels[part.kept & labeled].tolist()) != set(labels[labeled].tolist()):
             raise ValueError("Every training set of cv must have samples of every class; pass a number of folds.")
-    return [_fold(plan, source(part.kept & labeled), source(part.held_out), start) for part in parts]
+    return [_fold(task, source(part.kept & labeled), source(part.held_out), start) for part in parts]
 
 
-def _described(plan: Plan) -> tuple[Tensor, Tensor, Tensor | None]:
-    samples = plan.description.samples[: len(plan.n_components)]
+def _described(task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
+    samples = task.description.samples[: len(task.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
     return rows, labels, torch.cat([weights for _, weights in samples])
 
 
-def _in_memory(plan: Plan, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    block = next(iter(plan.source.blocks()))
-    if block.labels is None or len(block.rows) < plan.description.n_rows:
+def _in_memory(task: Task, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    block = next(iter(task.source.blocks()))
+    if block.labels is None or len(block.rows) < task.description.n_rows:
         raise ValueError(
             f"cv as splits needs samples in memory with one label each; pass a number instead of a {type(cv).__name__}."
         )
     return block.rows, block.labels, block.weights
 
 
-def _fold(plan: Plan, kept: TensorSource, held_out: TensorSource, start: Callable[[Plan], Mixture]) -> Fold:
-    part = plan.of_part(kept)
+def _fold(task: Task, kept: TensorSource, held_out: TensorSource, start: Callable[[Task], Mixture]) -> Fold:
+    part = task.of_part(kept)
     return Fold(part, held_out, start(part))
 
 

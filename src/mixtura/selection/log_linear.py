@@ -23,10 +23,10 @@ from mixtura.nonnegative.priors import Normal
 from mixtura.nonnegative.problem import column_units, random_start
 from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import Accelerated
-from mixtura.selection.plan import is_auto
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import Split, draw_rows, hold_outs
+from mixtura.selection.task import is_auto
 from mixtura.solvers import FitResult, Outcome, run
 from mixtura.values.sparse_rows import is_dense, pick, scaled_columns
 

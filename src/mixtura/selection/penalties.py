@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mixtura import checks
@@ -26,10 +27,10 @@ from mixtura.selection.discriminative_fits import (
     weight_of,
     with_prior,
 )
-from mixtura.selection.plan import Plan, Trained, is_auto
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.table import SearchTable
-from mixtura.solvers import BaumWelch, FitResult, Outcome, Problem, best_of, run
+from mixtura.selection.task import Selected, Task, is_auto, start
+from mixtura.solvers import BaumWelch, FitResult, Outcome, run
 
 # The two penalties: the target of the variances, in units of those that (default-prior) expects, and the number of
 # pseudo-samples at the class mean for the mean of every component.
@@ -112,7 +113,7 @@ class Optimum:
     values: tuple[tuple[float, float], ...] = ()  # summed log posteriors of the held-out labels, and weights
 
 
-class Climb:
+class HillClimb:
     """Compares settings and numbers of components by cross-validation.
 
     Parameters
@@ -146,7 +147,7 @@ class Climb:
 
         def climb() -> None:
             starts = [fold.start for fold in self.folds]
-            optimum = self.climbed(starts, [self.grid.middle], self.grid.corners)
+            optimum = self.best_setting(starts, [self.grid.middle], self.grid.corners)
             choices.append(self.growth(starts, optimum) if grows else (optimum, []))
 
         self.search.run(climb)
@@ -155,7 +156,7 @@ class Climb:
         half = best.mixtures[0] if self.search.interrupted else None
         return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half)
 
-    def climbed(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
+    def best_setting(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
         """The best setting for generative starts, one per fold, by hill climbing from the best place of every group."""
         seen: dict[Place, Optimum] = {}
 
@@ -208,10 +209,10 @@ class Climb:
         return Trial(self.grid[optimum.place].what | sizes, -mean, error, optimum)
 
     def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
-        start = adapt_to_prior(fold.plan, setting, start)
+        start = adapt_to_prior(fold.task, setting, start)
         if self.early_stopping:
             return fit_until_best(fold, setting, start, self.limits).mixture
-        return fit_discriminative(fold.plan, setting, start, self.limits)
+        return fit_discriminative(fold.task, setting, start, self.limits)
 
     def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
         """Split all components, then one at a time, while held-out samples gain (growing)."""
@@ -243,27 +244,27 @@ class Climb:
 
     def _tried(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
         more = [
-            add_components(fold.plan, start, fit, step, self.limits)
+            add_components(fold.task, start, fit, step, self.limits)
             for fold, start, fit in zip(self.folds, starts, optimum.mixtures, strict=True)
         ]
-        return more, self.climbed(more, self.grid.near(optimum.place))
+        return more, self.best_setting(more, self.grid.near(optimum.place))
 
     def _able(self, mixtures: list[Mixture], every: bool, left_out: list[int]) -> list[int]:
         """Classes that may get twice their components, or one more; the worst explained class first."""
         totals: dict[int, float] = {}
         for c in range(len(mixtures[0].class_slices)):
-            most = min(MOST_COMPONENTS, *(len(fold.plan.description.samples[c][0]) for fold in self.folds))
+            most = min(MOST_COMPONENTS, *(len(fold.task.description.samples[c][0]) for fold in self.folds))
             count = max(mixture.class_sizes[c] for mixture in mixtures)
             if c not in left_out and (2 * count if every else count + 1) <= most:
                 pairs = zip(mixtures, self.folds, strict=True)
-                totals[c] = sum(float(unexplained(m, fold.plan.description, c).max()) for m, fold in pairs)
+                totals[c] = sum(float(unexplained(m, fold.task.description, c).max()) for m, fold in pairs)
         return sorted(totals, key=lambda c: -totals[c])
 
     @property
     def weight(self) -> float:
         """Weight of all held-out samples, each counted once."""
         held_out = [weight_of(fold.held_out) for fold in self.folds]
-        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].plan.source))
+        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].task.source))
 
 
 def _mean(values: tuple[tuple[float, float], ...]) -> tuple[float, float]:
@@ -295,90 +296,84 @@ def beside(place: Place, axis: int, step: int) -> Place:
 
 @dataclass(frozen=True)
 class PenaltySearch:
-    """Training by conditional likelihood, with penalties and numbers of components by cross-validation (KJO03).
+    """Selects penalties and numbers of components by cross-validation, for training by conditional likelihood (KJO03).
 
     Parameters
     ----------
-    prior, tradeoff, cv, early_stopping, validation_fraction, n_init
+    prior, tradeoff, tol, early_stopping, validation_fraction
         As in `DiscriminativeMixtureClassifier`.
     known : Setting or None
         The setting of a fit that is continued; None if it is to be selected.
+    table : SearchTable or None
+        Of the search that selected the known setting.
     grows : bool
         Whether the numbers of components are to be chosen.
-    limits : tuple
-        max_iter and tol.
-    new_start : callable
-        From a plan and a problem to an initialisation of the user's choice.
-    first_start : callable
-        The same for the fits that are compared.
     """
 
     prior: Any
     tradeoff: Any
+    tol: Any
     known: Setting | None
-    cv: Any
+    table: SearchTable | None
     early_stopping: bool
     validation_fraction: float
     grows: bool
-    limits: Limits
-    n_init: int
-    new_start: Callable[[Plan, Problem], Mixture]
-    first_start: Callable[[Plan, Problem], Mixture]
 
-    def fit(self, plan: Plan, given: Mixture | None, watch: Callable[[Trial[Optimum]], None] | None = None) -> Trained:
-        """Select penalties and numbers of components by cross-validation; then train with all samples."""
-        checks.has_update(plan.structure)
-        choice = self.choose(plan, watch) if self.known is None else SettingChoice(self.known)
-        plan = choice.setting.of(plan, plan.n_components)
-        if choice.mixture is not None:
-            result = plan.interrupted(choice.mixture)
-        else:
-            result = best_of(self.n_init, lambda: self._train(plan, choice, given))
-        attributes: dict[str, Any] = {"validation_scores_": list(result.scores)}
+    def run(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> Selected:
+        """Compare settings, if there is something to choose."""
+        checks.has_update(task.structure)
+        if is_auto(self.tol):  # changes the log posterior of all labels by less than 0.4
+            task = replace(task, tol=min(max(0.4 / task.description.weight, 1e-5), 1e-3))
+        choice = self.choose(task, watch) if self.known is None else SettingChoice(self.known, table=self.table)
+        task = choice.setting.of(task, task.n_components)
+        results = () if choice.mixture is None else (task.interrupted(choice.mixture),)
+        attributes: dict[str, Any] = {"validation_scores_": []}
         if self.known is None:
-            attributes |= {"search_": choice.table, "growth_": choice.growth}
+            attributes |= {"growth_": choice.growth}
             attributes |= {"prior_": choice.setting.prior, "tradeoff_": choice.setting.tradeoff}
-        return Trained(result, plan, attributes)
+        return Selected((task,), choice.table, results, partial(self._train, choice), attributes)
 
-    def choose(self, plan: Plan, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
+    def choose(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
         """Compare settings, if there is something to choose."""
         if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
             return SettingChoice(Setting(self.prior, self.tradeoff))
-        folds = make_folds(plan, self.cv, lambda part: self._generative(part, self.first_start))
+        folds = make_folds(task, task.cv, lambda part: start_generative(replace(part, init="kmeans")))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (self.tradeoff,))
-        return Climb(folds, grid, self.limits, self.early_stopping, watch).run(self.grows)
+        return HillClimb(folds, grid, task.limits, self.early_stopping, watch).run(self.grows)
 
-    def _generative(self, plan: Plan, new_start: Callable[[Plan, Problem], Mixture]) -> Mixture:
-        problem = with_prior(plan, "default", plan.n_components).generative
-        return fit_generative(plan, new_start(plan, problem), self.limits)
-
-    def _start(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> Mixture:
+    def _start(self, choice: SettingChoice, task: Task) -> Mixture:
         """The generative start of a fit, with the components that the search added."""
-        if given is not None and not choice.growth:
-            return given
-        start = self._generative(plan, self.new_start) if given is None else given
-        return adapt_to_prior(plan, choice.setting, repeat_growth(plan, start, choice.growth, self.limits))
+        given = isinstance(task.init, Mixture)
+        if given and not choice.growth:
+            return start(task)
+        first = start(task) if given else start_generative(task)
+        return adapt_to_prior(task, choice.setting, repeat_growth(task, first, choice.growth, task.limits))
 
-    def _train(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult:
+    def _train(self, choice: SettingChoice, task: Task) -> FitResult:
         """Train with all samples; with early stopping, as many steps as were best for held-out samples."""
-        start, length = self._start(plan, choice, given), self._length(plan, choice, given)
-        problem = choice.setting.of(plan, start.class_sizes).problem
-        max_iter = self.limits[0] if length is None else length.best_iteration
-        result = run(BaumWelch(), problem, start, max_iter, self.limits[1])
+        first, length = self._start(choice, task), self._length(choice, task)
+        problem = choice.setting.of(task, first.class_sizes).problem
+        max_iter = task.max_iter if length is None else length.best_iteration
+        result = run(BaumWelch(), problem, first, max_iter, task.tol)
         if length is None:
             return result
         ended = result.outcome is Outcome.LIMIT
         return replace(result, scores=length.scores, outcome=Outcome.HELD_OUT if ended else result.outcome)
 
-    def _length(self, plan: Plan, choice: SettingChoice, given: Mixture | None) -> FitResult | None:
+    def _length(self, choice: SettingChoice, task: Task) -> FitResult | None:
         """A fit to a part of the samples, ended by the others; None without early stopping or with too few samples."""
         if not self.early_stopping:
             return None
-        folds = make_folds(plan, float(self.validation_fraction), lambda part: self._start(part, choice, given))
-        for fold in folds:
+        for fold in make_folds(task, float(self.validation_fraction), partial(self._start, choice)):
             if fold.n_held_out >= SMALLEST_HELD_OUT:
-                result = fit_until_best(fold, choice.setting, fold.start, self.limits)
+                result = fit_until_best(fold, choice.setting, fold.start, task.limits)
                 weight = fold.score(result.mixture)[1]
                 return replace(result, scores=tuple((number, score / weight) for number, score in result.scores))
         return None
+
+
+def start_generative(task: Task) -> Mixture:
+    """Fit the initial mixture of a task by EM with the default prior."""
+    default = with_prior(task, "default", task.n_components)
+    return fit_generative(task, start(default), task.limits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mixtura.roles import MixtureSolver
 from mixtura.solvers.accelerated_em import AcceleratedEM
-from mixtura.solvers.batched_em import Stack, Task, run_together
+from mixtura.solvers.batched_em import MemberFit, Stack, run_together
 from mixtura.solvers.baum_welch import BaumWelch
 from mixtura.solvers.em import EM, first_update
 from mixtura.solvers.gradient import Gradient
@@ -27,11 +27,11 @@ __all__ = [
     "EarlyStopping",
     "FitResult",
     "Gradient",
+    "MemberFit",
     "Outcome",
     "Problem",
     "Record",
     "Stack",
-    "Task",
     "Units",
     "best_of",
     "first_update",

@@ -29,7 +29,7 @@ REPAIRED = "a covariance was not positive definite; a multiple of its diagonal w
 
 
 @dataclass(frozen=True)
-class Task:
+class MemberFit:
     """The fit of one of several mixtures (members) that are trained together.
 
     Parameters
@@ -61,7 +61,7 @@ class Stack:
     mixture : Mixture
         All components; the weights of each member sum to one.
     member_of : Tensor of shape (n_components,)
-        Member of each component.
+        MemberFit of each component.
     n_members : int
         Number of mixtures.
     """
@@ -167,21 +167,21 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
 
 
 @dataclass(frozen=True)
-class JointTasks:
+class JointMembers:
     """Several tasks as one problem of EM, with their current mixtures."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[MemberFit, ...]
     stack: Stack
     problem: Problem
 
     @classmethod
-    def of(cls, structure: Structure, tasks: Sequence[Task], rows: Source) -> JointTasks:
+    def of(cls, structure: Structure, tasks: Sequence[MemberFit], rows: Source) -> JointMembers:
         stack = Stack.of(structure, [task.start for task in tasks])
         pseudo = _stacked_pseudo(stack, [task.problem for task in tasks])
         return cls._with(tuple(tasks), stack, pseudo, replace(tasks[0].problem, source=rows))
 
     @classmethod
-    def _with(cls, tasks: tuple[Task, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> JointTasks:
+    def _with(cls, tasks: tuple[MemberFit, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> JointMembers:
         columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
         objective = Members(stack.member_of, columns)
         return cls(
@@ -199,7 +199,7 @@ class JointTasks:
         totals.index_add_(0, self.stack.member_of, of_components)
         return totals.index_add_(0, self.stack.matrix_member, of_matrices)
 
-    def moved(self, mixture: Mixture) -> JointTasks:
+    def moved(self, mixture: Mixture) -> JointMembers:
         """Return the same tasks with other mixtures."""
         normalised = self.stack.normalised(mixture, self.tasks[0].problem.class_prior)
         return replace(self, stack=replace(self.stack, mixture=normalised))
@@ -211,7 +211,7 @@ class JointTasks:
             return [False] * len(self.tasks)
         return [bool(repaired[places].any()) for places in self.stack.places]
 
-    def without(self, positions: Sequence[int]) -> JointTasks:
+    def without(self, positions: Sequence[int]) -> JointMembers:
         """Return the other members."""
         kept = sorted(set(range(len(self.tasks))).difference(positions))
         gone = torch.zeros(len(self.tasks), dtype=torch.bool, device=self.stack.member_of.device)
@@ -236,7 +236,7 @@ class BatchedEM:
     em: EM = field(default_factory=EM)
     name = "em"
 
-    def step(self, problem: None, state: JointTasks) -> tuple[JointTasks, Info]:
+    def step(self, problem: None, state: JointMembers) -> tuple[JointMembers, Info]:
         """Update all members; the values are those before the update."""
         own, mixture = state.problem, state.stack.mixture
         summary = summarise(mixture, own.source, own.objective, own.frame, own.memory_limit, own.buffers)
@@ -250,20 +250,20 @@ class BatchedEM:
         repairs = tuple(REPAIRED if member else "" for member in repaired)
         return updated, Info(tuple(values.tolist()), repairs)
 
-    def member(self, state: JointTasks, position: int) -> Mixture:
+    def member(self, state: JointMembers, position: int) -> Mixture:
         return state.stack.member(position)
 
-    def without(self, state: JointTasks, positions: list[int]) -> JointTasks:
+    def without(self, state: JointMembers, positions: list[int]) -> JointMembers:
         return state.without(positions)
 
-    def restored(self, first: JointTasks, members: Sequence[tuple[int, Mixture]]) -> JointTasks:
+    def restored(self, first: JointMembers, members: Sequence[tuple[int, Mixture]]) -> JointMembers:
         device = first.stack.member_of.device
         tasks = [replace(first.tasks[number], start=mixture.to(device)) for number, mixture in members]
-        return JointTasks.of(first.stack.structure, tasks, first.problem.source)
+        return JointMembers.of(first.stack.structure, tasks, first.problem.source)
 
 
 def run_together(
-    structure: Structure, tasks: Sequence[Task], rows: Source, max_iter: int, tol: float, solver: EM | None = None
+    structure: Structure, tasks: Sequence[MemberFit], rows: Source, max_iter: int, tol: float, solver: EM | None = None
 ) -> list[FitResult]:
     """Fit several mixtures together, with one pass over the samples per iteration.
 
@@ -273,7 +273,7 @@ def run_together(
     ----------
     structure : Structure
         Structure of the covariances.
-    tasks : sequence of Task
+    tasks : sequence of MemberFit
         Fits with the same frame, floor and class probabilities; numbers of components and priors may differ.
     rows : Source
         Samples, with the columns of counts that the tasks refer to; without counts every sample counts once.
@@ -288,5 +288,5 @@ def run_together(
     -------
     results : list of FitResult
     """
-    state = JointTasks.of(structure, tasks, rows)
+    state = JointMembers.of(structure, tasks, rows)
     return run_members(BatchedEM(solver or EM()), None, state, len(tasks), max_iter, tol)

@@ -1,0 +1,308 @@
+"""What GaussianMixture does as scikit-learn's class: initialisation from the same random numbers, and its output."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
+from mixtura.covariances.diagonal import DiagonalCovariance
+from mixtura.engine.sources import TensorSource
+from mixtura.estimators.input import Rows
+from mixtura.init.description import SAMPLED_ROWS
+from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
+from mixtura.model.mixture import Mixture
+from mixtura.numerics import linalg
+from mixtura.objectives import Assigned
+from mixtura.roles import Covariance
+from mixtura.selection.task import Task
+from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, first_update
+
+FLOATS: Any = [np.float64, np.float32]  # as in scikit-learn, other types are converted to the first
+
+
+@dataclass(frozen=True)
+class ScikitLearnStart:
+    """Initialisation by the arguments of GaussianMixture; `random_state` goes on from start to start."""
+
+    method: str
+    weights: Any
+    means: Any
+    precisions: Any
+    covariance_type: Any
+    random_state: np.random.RandomState
+
+    def draw(self, task: Task, rows: Rows | None, problem: Problem | None = None) -> Mixture:
+        """An initial mixture, for weights, missing values and any covariance structure too.
+
+        It is updated once by the problem of the task, unless another is given.
+        """
+        checks.has_update(task.structure)
+        (count,), size, device = task.n_components, task.source.n_features, task.source.device
+        if all(part is not None for part in (self.weights, self.means, self.precisions)):
+            class_of = torch.zeros(count, dtype=torch.int64)
+            weights, means = _weights(self.weights, count), _means(self.means, count, size)
+            covariance = _covariance(self.precisions, self.covariance_type, count, size)
+            return Mixture(weights.log(), means, covariance, class_of).to(device)
+        problem = problem or task.problem
+        em = EM(strict=problem.prior is None)
+        in_memory = rows is not None and isinstance(rows.values, Tensor)
+        if not in_memory and task.description.n_rows > SAMPLED_ROWS:
+            # Many rows that are not in memory: initialise from a standardised sample of them.
+            generator = torch.Generator().manual_seed(int(self.random_state.randint(2**31 - 1)))
+            rough, assigned = starting_mixture(task.description, task.structure, [count], "kmeans", generator)
+            return self._with_given_parts(first_update(rough, assigned, problem, em))
+        if in_memory:
+            (block,) = task.source.blocks()
+            return self._with_given_parts(self._update_rows(task, problem, em, block.rows, block.weights))
+        whole, weights = task.description.samples[0]  # the sample holds all of them
+        weights = None if bool((weights == 1).all()) else weights
+        return self._with_given_parts(self._update_rows(task, problem, em, whole.to(task.source.dtype), weights))
+
+    def _update_rows(self, task: Task, problem: Problem, em: EM, whole: Tensor, weights: Tensor | None) -> Mixture:
+        """One update from the initial responsibilities of all rows."""
+        about, (count,) = task.description, task.n_components
+        filled = torch.where(whole.isnan(), about.class_means[0].to(whole.dtype), whole)
+        parts = initial_responsibilities(self.method, count, filled, weights, self.random_state)
+        variances = about.total.expand(count, task.source.n_features).contiguous()
+        assigned = parts.assigned(filled, weights)
+        centres = centres_of(*assigned, count)
+        sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
+        class_of = torch.zeros(count, dtype=torch.int64, device=task.source.device)
+        covariance = task.structure.start(variances, *weighted_deviations([sampled], centres), class_of)
+        rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
+        chosen = TensorSource(
+            whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
+        )
+        start, _ = em.step(replace(problem, source=chosen, objective=Assigned()), rough)
+        total = float(len(whole)) if weights is None else float(weights.sum())
+        start = replace(start, log_weights=start.log_weights + math.log(parts.weight / total))
+        if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
+            wide = wide_tied(start, filled, weights, parts.weight, task.reg_covar or 0.0)
+            start = replace(start, covariance=wide)
+        return start
+
+    def _with_given_parts(self, start: Mixture) -> Mixture:
+        """An initial mixture with the parts given by the user."""
+        device, size, count = start.means.device, start.n_features, start.n_components
+        if self.weights is not None:
+            start = replace(start, log_weights=_weights(self.weights, count).log().to(device))
+        if self.means is not None:
+            start = replace(start, means=_means(self.means, count, size).to(device))
+        if self.precisions is not None:
+            start = replace(start, covariance=_covariance(self.precisions, self.covariance_type, count, size))
+        return start
+
+
+def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
+    if values.shape != shape:
+        raise ValueError(f"The parameter '{name}' should have the shape of {shape}, but got {values.shape}")
+
+
+def _weights(values: Any, n_components: int) -> Tensor:
+    weights = check_array(values, dtype=FLOATS, ensure_2d=False)
+    _check_shape(weights, (n_components,), "weights")
+    if (weights < 0).any() or (weights > 1).any():
+        raise ValueError(
+            "The parameter 'weights' should be in the range [0, 1], but got max value "
+            f"{weights.max():.5f}, min value {weights.min():.5f}"
+        )
+    if abs(1 - weights.sum()) > (1e-6 if weights.dtype == np.float32 else 1e-8):
+        raise ValueError(f"The parameter 'weights' should be normalized, but got sum(weights) = {weights.sum():.5f}")
+    return torch.from_numpy(weights.astype(float))
+
+
+def _means(values: Any, n_components: int, n_features: int) -> Tensor:
+    means = check_array(values, dtype=FLOATS, ensure_2d=False)
+    _check_shape(means, (n_components, n_features), "means")
+    return torch.from_numpy(means.astype(float))
+
+
+def _covariance(precisions_init: Any, kind: Any, n_components: int, n_features: int) -> Covariance:
+    shapes = {
+        "full": (n_components, n_features, n_features),
+        "tied": (n_features, n_features),
+        "diag": (n_components, n_features),
+        "spherical": (n_components,),
+    }
+    if kind not in shapes:
+        raise ValueError(
+            "precisions_init is for covariance_type "
+            f"{', '.join(repr(name) for name in COVARIANCES if name in shapes)}; got covariance_type={kind!r}. Leave "
+            "it out, or start from means_init alone."
+        )
+    values = check_array(precisions_init, dtype=FLOATS, ensure_2d=False, allow_nd=kind == "full")
+    _check_shape(values, shapes[kind], f"{kind} precision")
+    precisions = torch.from_numpy(values.astype(float))
+    if kind in ("diag", "spherical"):
+        if bool((precisions <= 0).any()):
+            raise ValueError(f"'{kind} precision' should be positive")
+        entries = precisions if kind == "diag" else precisions.unsqueeze(-1).expand(-1, n_features)
+        return DiagonalCovariance((1 / entries).contiguous(), spherical=kind == "spherical")
+    stack = precisions.reshape(-1, n_features, n_features)
+    if not torch.allclose(stack, stack.mT) or bool((torch.linalg.eigvalsh(stack) <= 0).any()):
+        raise ValueError(f"'{kind} precision' should be symmetric, positive-definite")
+    factors, _ = linalg.safe_cholesky(stack)
+    full = FullCovariance(torch.cholesky_inverse(factors))
+    return full if kind == "full" else TiedCovariance(full, torch.zeros(n_components, dtype=torch.int64))
+
+
+# Values up to this size can be squared and summed in single precision.
+LARGEST_SINGLE = 1e15
+
+
+class InitialResponsibilities:
+    """Initial responsibilities: indices of rows, their components or shares of all components, and their weight."""
+
+    def __init__(self, index: Tensor, labels: Tensor | None, shares: Tensor | None, weight: float):
+        self.index, self.labels, self.weight = index, labels, weight
+        self.shares = shares
+
+    def assigned(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows, their weights, and the component of each, or the one with the largest share."""
+        chosen = rows[self.index].double()
+        components = self.labels
+        if components is None:
+            assert self.shares is not None
+            components = self.shares.argmax(1)
+        return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
+
+
+def on_host(filled: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Rows and weights for scikit-learn."""
+    rows = filled.double() if float(filled.abs().amax()) > LARGEST_SINGLE else filled
+    return rows.cpu().numpy(), None if weights is None else weights.cpu().numpy()
+
+
+def cluster_like_scikit_learn(
+    filled: Tensor, weights: Tensor | None, n_components: int, random_state: np.random.RandomState
+) -> Tensor:
+    """The cluster of every row, by scikit-learn's k-means."""
+    means: Any = KMeans(n_clusters=n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
+    rows, row_weights = on_host(filled, weights)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
+        labels = means.fit(rows, sample_weight=row_weights).labels_
+    return torch.from_numpy(labels.astype(np.int64)).to(filled.device)
+
+
+def centres_of(rows: Tensor, weights: Tensor, components: Tensor, n_components: int) -> Tensor:
+    sizes = torch.zeros(n_components, dtype=rows.dtype, device=rows.device).index_add_(0, components, weights)
+    sums = torch.zeros(n_components, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    sums.index_add_(0, components, rows * weights.unsqueeze(-1))
+    return torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp_min(1e-300).unsqueeze(-1), rows.mean(0))
+
+
+def initial_responsibilities(
+    method: str, n_components: int, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState
+) -> InitialResponsibilities:
+    """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same.
+
+    On a GPU they are computed there.
+    """
+    n_rows, device = len(filled), filled.device
+    every = torch.arange(n_rows, device=device)
+    total = float(n_rows) if weights is None else float(weights.sum())
+    if method == "random":
+        shape = (n_rows, n_components)
+        if filled.is_cuda:
+            drawn = torch.Generator(device).manual_seed(int(random_state.randint(2**31)))
+            shares = torch.rand(shape, generator=drawn, dtype=torch.float64, device=device)
+        else:
+            shares = torch.from_numpy(random_state.uniform(size=shape))
+        return InitialResponsibilities(every, None, shares / shares.sum(1, keepdim=True), total)
+    if method == "kmeans":
+        if filled.is_cuda:
+            generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
+            labels = clusters_of(filled, weights, n_components, generator)
+        else:
+            labels = cluster_like_scikit_learn(filled, weights, n_components, random_state)
+        n_clusters = len(labels.unique())
+        if n_clusters < n_components:
+            checks.warn(
+                f"X has {n_clusters} distinct samples for {n_components} components: some components start "
+                f"without samples. Lower n_components to {n_clusters}.",
+                ConvergenceWarning,  # as scikit-learn's own
+            )
+        return InitialResponsibilities(every, labels, None, total)
+    if method == "k-means++" and filled.is_cuda:
+        generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
+        weights_of = torch.ones_like(filled[:, 0]) if weights is None else weights.to(filled.dtype)
+        centred = filled - weights_of @ filled / weights_of.sum()
+        chosen = plus_plus(centred.double(), weights_of.double(), n_components, generator)
+    elif method == "k-means++":
+        rows, row_weights = on_host(filled, weights)
+        _, chosen = kmeans_plusplus(rows, n_components, random_state=random_state, sample_weight=row_weights)
+    else:
+        chosen = random_state.choice(n_rows, size=n_components, replace=False)
+    index = torch.from_numpy(np.asarray(chosen)).to(device)
+    count = float(len(index)) if weights is None else float(weights[index].sum())
+    return InitialResponsibilities(index, torch.arange(n_components, device=device), None, count)
+
+
+def wide_tied(start: Mixture, filled: Tensor, weights: Tensor | None, weight: float, reg_covar: float) -> Covariance:
+    """scikit-learn's tied covariance for initialisation from single rows.
+
+    It is the scatter of all rows about zero over the weight of the chosen rows, since responsibilities do not sum
+    to one there. Single rows have no scatter; this wide covariance lets every component reach the other rows.
+    """
+    rows = filled.double()
+    weighted = rows if weights is None else rows * weights.unsqueeze(-1)
+    chosen = (start.weights * weight / start.weights.sum()).unsqueeze(-1)
+    seconds = weighted.T @ rows - (chosen * start.means).T @ start.means
+    covariance = start.covariance
+    assert isinstance(covariance, TiedCovariance)
+    if not isinstance(covariance.inner, FullCovariance):
+        return covariance
+    ridge = reg_covar * torch.eye(len(seconds), dtype=seconds.dtype, device=seconds.device)
+    return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
+
+
+class Printer:
+    """Prints what scikit-learn prints for each value of `verbose`."""
+
+    def __init__(self, verbose: int, interval: int, init: int):
+        self.verbose, self.interval = verbose, interval
+        self.start = self.last = time.perf_counter()
+        if verbose:
+            _print(f"Initialization {init}")
+
+    @property
+    def iteration(self) -> Callable[[Record], None] | None:
+        return self._iteration if self.verbose else None
+
+    def _iteration(self, record: Record) -> None:
+        if record.iteration % self.interval:
+            return
+        if self.verbose == 1:
+            _print(f"  Iteration {record.iteration}")
+            return
+        now = time.perf_counter()
+        _print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
+        self.last = now
+
+    def end(self, result: FitResult) -> None:
+        if not result.history:
+            return
+        said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
+        if self.verbose == 1:
+            _print(f"Initialization {said}.")
+        elif self.verbose > 1:
+            elapsed = time.perf_counter() - self.start
+            _print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+
+
+def _print(text: str) -> None:
+    print(text)  # noqa: T201 - verbose prints, as scikit-learn's does
