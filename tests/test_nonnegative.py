@@ -278,10 +278,9 @@ def test_soft_labels_name_the_model_that_takes_them(counts):
         quick().fit(counts[0], np.full((300, 3), 1 / 3))
 
 
-def test_batches_are_refused(counts):
-    with pytest.raises(
-        ValueError, match=r"NonnegativeMixtureClassifier does not support an X of batches\. Pass all samples"
-    ):
+def test_batches_are_refused_by_named_solvers(counts):
+    message = "solver='multiplicative' does not support an X of batches. Use solver='auto', or pass all samples"
+    with pytest.raises(ValueError, match=re.escape(message)):
         quick().fit([counts, counts])
 
 

@@ -510,6 +510,66 @@ def test_a_saved_text_model_predicts_the_same(texts, fitted, tmp_path):
     assert repr(again.search_) == repr(fitted.search_)
 
 
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+def in_batches(X, y, size=70, weights=None):
+    parts = [slice(first, first + size) for first in range(0, len(y), size)]
+    return [(X[part], y[part], *(() if weights is None else (weights[part],))) for part in parts]
+
+
+@pytest.mark.parametrize("rows", ["log", "counts", None])
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_batches_give_what_all_rows_give(texts, rows, layout):
+    X, y, X_test, _ = texts
+    X, X_test = (X.toarray(), X_test.toarray()) if layout == "dense" else (X, X_test)
+    weights = np.random.default_rng(0).uniform(0.5, 2, 600)
+    options = {"n_components": 1, "rows": rows, "prior": Normal("zero", 0.3), "temperature": 1.0, "tol": 1e-11}
+    names = np.array(["a", "b", "c"])[y]
+    whole = NonnegativeMixtureClassifier(**options).fit(X, names, sample_weight=weights)
+    parts = NonnegativeMixtureClassifier(**options).fit(in_batches(X, names, weights=weights))
+    assert parts.classes_.tolist() == ["a", "b", "c"]
+    assert_close(parts.class_prior_, whole.class_prior_)
+    assert_close(parts.predict_proba(X_test), whole.predict_proba(X_test), 1e-4)
+
+
+def test_the_default_from_batches(texts, fitted, monkeypatch):
+    X, y, X_test, y_test = texts
+    monkeypatch.setattr("mixtura.estimators.text_batches.SELECTION_SAMPLES", 300)
+    model = NonnegativeMixtureClassifier(random_state=0).fit(in_batches(X, y))
+    assert log_loss(model, X_test, y_test) < log_loss(fitted, X_test, y_test) + 0.03
+    again = np.concatenate(list(model.predict_proba([part for part, _ in in_batches(X_test, y_test)])))
+    assert_close(again, model.predict_proba(X_test), 1e-12)
+
+
+def test_unlabeled_rows_of_batches(texts):
+    X, y, X_test, y_test = texts
+    partly = np.where(np.arange(600) % 20, np.nan, y)
+    options = {"rows": "counts", "n_components": 1, "prior": Normal("start", math.inf), "unlabeled": np.nan}
+    whole = NonnegativeMixtureClassifier(random_state=0, **options).fit(X, partly)
+    parts = NonnegativeMixtureClassifier(random_state=0, **options).fit(in_batches(X, partly))
+    assert abs(parts.score(X_test, y_test) - whole.score(X_test, y_test)) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "message"),
+    [
+        (
+            lambda X, y: [(X, None)],
+            {},
+            "NonnegativeMixtureClassifier needs batches of (X, y) or (X, y, sample_weight).",
+        ),
+        (lambda X, y: [(X, np.eye(3)[y])], {}, "y of a batch must hold one label per row; pass soft labels with all"),
+        (lambda X, y: [(X, y), (-X, y)], {}, "features must be at least 0"),
+        (lambda X, y: iter([(X, y)]), {}, "can be iterated only once"),
+        (lambda X, y: [(X, y)], {"cv": [(np.arange(300), np.arange(300, 600))]}, "cv must be a number of folds for an"),
+    ],
+)
+def test_bad_batches(texts, batches, options, message):
+    with pytest.raises((ValueError, OSError), match=re.escape(message)):
+        NonnegativeMixtureClassifier(**options).fit(batches(*texts[:2]))
+
+
 # ---- explanations ----------------------------------------------------------------------------------------------------
 
 

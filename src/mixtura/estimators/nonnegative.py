@@ -23,6 +23,7 @@ from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import atomic_fit, check_fitted
 from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
 from mixtura.estimators.progress import recorded, trial_watcher
+from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
 from mixtura.inspection.graphs import ConditionalGraph
 from mixtura.inspection.summaries import feature_names as known_names
@@ -39,8 +40,16 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finished
-from mixtura.selection.log_linear import COMPONENTS, TextSamples, TextSearch, TextSettings, some_of
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
+from mixtura.selection.log_linear import (
+    COMPONENTS,
+    RowsUnder,
+    TextSamples,
+    TextSearch,
+    TextSettings,
+    rows_in_memory,
+    some_of,
+)
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import checked_cv, hold_outs, renumbered
 from mixtura.selection.task import is_auto
@@ -245,7 +254,9 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Parameters
         ----------
         X : array-like, tensor or sparse matrix of shape (n_samples, n_features)
-            Non-negative samples; sparse matrices stay sparse.
+            Non-negative samples; sparse matrices stay sparse. Or an iterable of batches `(X, y)` or
+            `(X, y, sample_weight)` that can be iterated repeatedly; then `y` is None. Memory is bounded by a batch,
+            the model, and 10,000 samples for the selection.
         y : array-like of shape (n_samples,) or (n_samples, n_classes)
             Labels, or soft labels whose rows sum to 1; a row of NaN is unlabeled.
         sample_weight : array-like of shape (n_samples,), optional
@@ -257,6 +268,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         """
         with atomic_fit(self):
             self._check_arguments()
+            if is_batches(X):
+                return self._fit_batches(X, y, sample_weight)
             features, rows = self._read(X, reset=True)
             weights = checks.sample_weight(sample_weight, len(rows))
             automatic = is_auto(self.solver)
@@ -322,7 +335,17 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _fit_automatically(self, samples: TextSamples, present: Tensor) -> Outcome:
         """Compare candidates on some of the samples, then fit the chosen one to all of them."""
-        name, (splitter, _) = type(self).__name__, self._generators()
+        samples = samples.to(samples.features.device)
+        weights = without_empty_rows(samples.features, samples.weights, samples.class_totals)
+        samples = replace(samples, weights=weights, step=self._chunk_size(self._most_components(), samples))
+        cv, (splitter, _) = renumbered(checked_cv(self.cv), present), self._generators()
+        return self._fit_candidates(some_of(samples, cv, splitter), rows_in_memory(samples), cv, splitter)
+
+    def _most_components(self) -> int:
+        return max(COMPONENTS) if is_auto(self.n_components) else self.n_components
+
+    def _fit_candidates(self, few: TextSamples, every: RowsUnder, cv: Any, generator: torch.Generator) -> Outcome:
+        """Compare candidates on the samples `few`, then fit the chosen one to all rows."""
         settings = TextSettings(
             rows=self.rows,
             n_components=self.n_components,
@@ -330,24 +353,38 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             temperature=self.temperature,
             sparsity=0.0 if is_auto(self.sparsity) else float(self.sparsity),
             shared=bool(self.shared),
-            cv=renumbered(checked_cv(self.cv), present),
+            cv=cv,
             time_budget=self.time_budget,
         )
-        device, most = samples.features.device, max(COMPONENTS) if is_auto(self.n_components) else self.n_components
-        samples = replace(samples, step=self._chunk_size(most, samples)).to(device)
-        weights = without_empty_rows(samples.features, samples.weights, samples.class_totals)
-        samples = replace(samples, weights=weights)
-        few = some_of(samples, settings.cv, splitter)
-        with trial_watcher(self.verbose, name) as watch:
-            search = TextSearch(few, settings, splitter, watch)
+        with trial_watcher(self.verbose, type(self).__name__) as watch:
+            search = TextSearch(few, settings, generator, watch)
             choice = search.run()
-        result, view = search.final(choice, samples, self.max_iter, self.tol)
-        penalty = Accelerated(SparseShares(settings.sparsity))
-        mixture = result.mixture
-        if settings.sparsity and result.outcome is not Outcome.INTERRUPTED:
-            mixture = finished(penalty, mixture, len(result.history), view.samples.labeled(samples.known))
+        result = search.final(choice, every, self.max_iter, self.tol)
+        view = search.view(choice.candidate.rows)
         self.search_, self.temperature_, self.sparsity_ = choice.table, choice.temperature, settings.sparsity
-        return self._keep(result, view.in_units_of_rows(mixture), view.transform)
+        return self._keep(result, view.in_units_of_rows(result.mixture), view.transform)
+
+    def _fit_batches(self, X: Any, y: Any, sample_weight: Any) -> NonnegativeMixtureClassifier:
+        """Fit to batches: candidates are compared on some of the rows, and every pass reads the batches again."""
+        checks.alone_with_batches(y=y, sample_weight=sample_weight)
+        if not is_auto(self.solver):
+            raise ValueError(
+                f"solver={self.solver!r} does not support an X of batches. Use solver='auto', or pass all samples at "
+                "once, as a sparse matrix if they are many."
+            )
+        cv = checked_cv(self.cv)
+        if not isinstance(cv, int):
+            raise ValueError(f"cv must be a number of folds for an X of batches; got {self.cv!r}.")
+        generator, _ = self._generators()
+        batches = TextBatches(self, X)
+        classes, few, totals = batches.scan(generator)
+        few = replace(few, step=self._chunk_size(self._most_components(), few))
+        source = TensorSource(few.features, few.labels, few.shares, few.weights)
+        with computing(), recorded(self, training=source):
+            self.classes_, self.class_prior_ = classes, (totals / totals.sum()).numpy()
+            outcome = self._fit_candidates(few, batches.rows_under(classes, few.step), cv, generator)
+        self._warn_or_raise(outcome)
+        return self
 
     # ---- fitting, by named updates ----------------------------------------------------------------------------------
 
@@ -501,15 +538,19 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
-    def _read(self, X: Any, reset: bool) -> tuple[Tensor, Rows]:
-        """Checked features, dense in double precision or CSR, and the format of the results."""
+    def _read(self, X: Any, reset: bool, training: bool = False) -> tuple[Tensor, Rows]:
+        """Checked features, dense in double precision or CSR, and the format of the results.
+
+        Negative values are refused in training: the updates cannot take them, but predictions can.
+        """
+        training = training or reset
         name = type(self).__name__
         if sparse.issparse(X):
             matrix: Any = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
             )
             checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
-            if reset:
+            if training:
                 checks.non_negative_features(matrix.data, lambda: matrix.indices, self._column_name, name)
             values = from_scipy(matrix).to(checks.device(self.device, required=reset) or "cpu")
             return values, Rows(values, values.device, torch.float64, as_tensor=False)
@@ -523,7 +564,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
         values = values.to(rows.device, torch.float64)
         checks.finite_features(values, None, self._column_name, name)
-        if reset:  # needed for the updates, not for predictions
+        if training:
             checks.non_negative_features(values, None, self._column_name, name)
         return values, rows
 

@@ -22,7 +22,7 @@ from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal
 from mixtura.nonnegative.problem import column_units, random_start
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.nonnegative.updates import Accelerated
+from mixtura.nonnegative.updates import Accelerated, finished
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import Split, draw_rows, hold_outs
@@ -48,6 +48,21 @@ LEAST_HELD_OUT = 5
 
 
 @dataclass(frozen=True)
+class RowFacts:
+    """Statistics of all rows, from which their transforms are made."""
+
+    document_counts: Tensor  # (D,), the weight of the rows with each feature
+    weight: float
+    units: tuple[Tensor, Tensor]  # shifts and scales of dense columns
+
+
+def row_facts(features: Tensor, weights: Tensor) -> RowFacts:
+    """The statistics of rows in memory."""
+    counts = document_counts(features, weights)
+    return RowFacts(counts, float(weights.sum()), column_units(features, weights))
+
+
+@dataclass(frozen=True)
 class TextSamples:
     """Training samples: rows (n, D) as they are, class numbers (-1 unlabeled) or soft labels, and weights."""
 
@@ -57,6 +72,7 @@ class TextSamples:
     weights: Tensor  # (n,)
     n_classes: int
     step: int = 2**31  # rows of a chunk
+    facts: RowFacts | None = None  # of all samples, where these are some of them
 
     @cached_property
     def known(self) -> Tensor:
@@ -160,6 +176,13 @@ class TransformedSamples:
     units: tuple[Tensor, Tensor] | None  # shifts and scales of dense columns
     folds: tuple[tuple[LabeledRows, TextSamples], ...]  # training rows and held-out samples
 
+    def transformed(self, features: Tensor) -> Tensor:
+        """Other rows under the same transform."""
+        if self.transform is not None:
+            return self.transform.forward(features)
+        assert self.units is not None
+        return scaled_columns(features.double(), *self.units)
+
     def in_units_of_rows(self, mixture: LogLinearMixture) -> LogLinearMixture:
         """A mixture of these rows as one of the rows that the transform gives."""
         if self.units is None:
@@ -171,13 +194,13 @@ class TransformedSamples:
 def view_samples(samples: TextSamples, name: str | None, folds: list[Split]) -> TransformedSamples:
     """Transform the rows: by a transform of rows, or dense columns to unit variance."""
     transform = units = None
+    facts = row_facts(samples.features, samples.weights) if samples.facts is None else samples.facts
     if name is not None:
-        counts = document_counts(samples.features, samples.weights)
-        transform = make_row_transform(name, counts, float(samples.weights.sum()))
+        transform = make_row_transform(name, facts.document_counts, facts.weight)
         rows = transform.forward(samples.features)
     else:
-        units = column_units(samples.features, samples.weights)
-        rows = scaled_columns(samples.features, *units)
+        units = facts.units
+        rows = scaled_columns(samples.features.double(), *units)
     moved = replace(samples, features=rows)
     parts = tuple((moved.labeled(fold.kept), moved.part(fold.held_out)) for fold in folds)
     return TransformedSamples(moved, transform, units, parts)
@@ -202,6 +225,20 @@ class TextChoice:
     start: LogLinearMixture | None
     table: Any = field(repr=False, default=None)
     interrupted: bool = False
+
+
+# All rows, labeled and unlabeled, under the transform of a view.
+RowsUnder = Callable[[TransformedSamples], tuple[LabeledRows, LabeledRows | None]]
+
+
+def rows_in_memory(samples: TextSamples) -> RowsUnder:
+    """The rows of samples under the transform of a view."""
+
+    def rows_under(view: TransformedSamples) -> tuple[LabeledRows, LabeledRows | None]:
+        moved = replace(samples, features=view.transformed(samples.features))
+        return moved.labeled(samples.known), moved.unlabeled()
+
+    return rows_under
 
 
 class TextSearch:
@@ -360,11 +397,12 @@ class TextSearch:
         start: LogLinearMixture | None,
         tol: float,
         max_iter: int,
+        unlabeled: LabeledRows | None = None,
     ) -> FitResult:
-        """Fit a candidate to rows."""
+        """Fit a candidate to rows; `unlabeled` are other rows than those of the search."""
         prior, first = candidate.prior, start
         if start is None or candidate.from_start:
-            first = self._start(candidate, rows, view)
+            first = self._start(candidate, rows, view, unlabeled)
         assert first is not None
         if candidate.from_start and not math.isfinite(prior.strength):
             return FitResult(first, Outcome.CONVERGED, ())
@@ -374,19 +412,23 @@ class TextSearch:
         penalty = SparseShares(self.settings.sparsity)
         return run(Accelerated(penalty, prior=bound, n_plain=0), rows, first, max_iter, tol)
 
-    def final(
-        self, choice: TextChoice, samples: TextSamples, max_iter: int, tol: float
-    ) -> tuple[FitResult, TransformedSamples]:
+    def final(self, choice: TextChoice, rows_under: RowsUnder, max_iter: int, tol: float) -> FitResult:
         """Fit the chosen candidate to all samples; an interrupted search gives the fit to its first fold."""
         candidate = choice.candidate
         if choice.interrupted and choice.start is not None:
-            return FitResult(choice.start, Outcome.INTERRUPTED, ()), self.view(candidate.rows)
-        view = view_samples(samples, candidate.rows, [])
-        rows = view.samples.labeled(samples.known)
+            return FitResult(choice.start, Outcome.INTERRUPTED, ())
+        view = self.view(candidate.rows)
+        rows, unlabeled = rows_under(view)
         start = None if candidate.from_start else choice.start
-        return self.fit(candidate, rows, view, start, tol, max_iter), view
+        result = self.fit(candidate, rows, view, start, tol, max_iter, unlabeled)
+        if not self.settings.sparsity or result.outcome is Outcome.INTERRUPTED:
+            return result
+        solver = Accelerated(SparseShares(self.settings.sparsity))
+        return replace(result, mixture=finished(solver, result.mixture, len(result.history), rows))
 
-    def _start(self, candidate: TextCandidate, rows: LabeledRows, view: TransformedSamples) -> LogLinearMixture:
+    def _start(
+        self, candidate: TextCandidate, rows: LabeledRows, view: TransformedSamples, unlabeled: LabeledRows | None
+    ) -> LogLinearMixture:
         n_classes, count = self.samples.n_classes, candidate.n_components
         generator = torch.Generator().manual_seed(self.seed)
         if self.settings.shared:
@@ -395,7 +437,10 @@ class TextSearch:
         if candidate.pseudo_count is None and count == 1:
             log_weights = class_weights(rows, n_classes).log()
             return one_basis_per_class(log_weights, torch.zeros(n_classes, rows.n_features, dtype=torch.float64))
-        unlabeled = view.samples.unlabeled() if self.unlabeled and candidate.from_start else None
+        if not candidate.from_start:
+            unlabeled = None
+        elif unlabeled is None and self.unlabeled:
+            unlabeled = view.samples.unlabeled()
         pseudo = candidate.pseudo_count or PSEUDO_COUNTS[0]
         start = fit_multinomials(rows, count, n_classes, pseudo, generator, unlabeled)
         if not candidate.from_start:
@@ -410,6 +455,7 @@ def some_of(samples: TextSamples, cv: Any, generator: torch.Generator) -> TextSa
     if n_rows <= SELECTION_SAMPLES or not isinstance(cv, int):
         return samples
     few = samples.part(draw_rows(n_rows, SELECTION_SAMPLES, generator).to(samples.weights.device))
+    few = replace(few, facts=row_facts(samples.features, samples.weights))
     return few if bool((few.class_totals(few.weights) > 0).all()) else samples
 
 

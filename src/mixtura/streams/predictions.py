@@ -35,7 +35,8 @@ class BatchedPredictions:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in named_batches(self._batches):
-            if not len(batch.X):
+            # Sparse matrices have a shape, but no length.
+            if not (len(batch.X) if isinstance(batch.X, list | tuple) else batch.X.shape[0]):
                 continue
             try:
                 yield self._predict(batch.X)

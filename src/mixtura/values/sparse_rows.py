@@ -63,6 +63,15 @@ def pick(rows: Tensor, index: Tensor) -> Tensor:
         return rows.to_sparse_coo().coalesce().index_select(0, index).coalesce().to_sparse_csr()
 
 
+def stacked_rows(parts: list[Tensor]) -> Tensor:
+    """Rows of several tensors, all dense or all CSR, in one."""
+    if is_dense(parts[0]):
+        return torch.cat(parts)
+    ends = torch.cat([part.crow_indices().diff() for part in parts]).cumsum(0)
+    columns, values = torch.cat([part.col_indices() for part in parts]), torch.cat([part.values() for part in parts])
+    return csr(torch.cat((ends.new_zeros(1), ends)), columns, values, (len(ends), parts[0].shape[1]))
+
+
 def transposed(rows: Tensor) -> Tensor:
     """Transpose (n, D) -> (D, n); a sparse result is sorted by features."""
     if is_dense(rows):
