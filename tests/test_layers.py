@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -230,6 +231,17 @@ def test_searches_share_their_table_and_their_hold_out():
     assert {path for path in callers_of("randperm") if path.startswith("selection")} == {"selection/splits.py"}
     splitters = ("StratifiedKFold", "StratifiedShuffleSplit", "train_test_split")
     assert all(path.startswith("cli") for name in splitters for path in callers_of(name))
+
+
+def test_the_page_of_the_architecture_draws_these_rooms():
+    page = (PACKAGE.parent.parent / "docs" / "architecture.md").read_text("utf-8")
+    drawing = page.split("```text\n")[1].split("```")[0]
+    rooms = {path.parts[0] for path in source_files() if len(path.parts) > 1}
+    first = [line.split()[0] for line in drawing.splitlines()]
+    assert set(re.findall(r"\w+", drawing)) >= rooms
+    assert rooms.issuperset(first)
+    levels = [level_of(room) for room in first]
+    assert levels == sorted(levels)  # in the order of the imports
 
 
 def test_few_files_lie_at_the_door():
