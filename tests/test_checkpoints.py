@@ -78,7 +78,7 @@ def answers(model):
 
 
 @every_model
-def test_a_fit_that_is_killed_repeatedly_ends_with_the_same_bits(name, tmp_path, monkeypatch):
+def test_a_fit_that_is_killed_repeatedly_ends_with_the_same_model(name, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "LARGEST_SHARE", 1e9)  # every state is written
     whole, (left, flush) = fitted(name, tmp_path / "whole"), ([0], checkpoints.CheckpointFile.flush)
 
@@ -96,10 +96,11 @@ def test_a_fit_that_is_killed_repeatedly_ends_with_the_same_bits(name, tmp_path,
             model = fitted(name, tmp_path / "killed")
         except Killed:
             n_killed += 1
-    assert np.array_equal(answers(model), answers(whole))
+    np.testing.assert_allclose(answers(model), answers(whole), rtol=0, atol=1e-9)
     assert n_killed > 0
-    assert [record.objective for record in model.history_] == [record.objective for record in whole.history_]
-    np.testing.assert_allclose(answers(whole), answers(fitted(name)), atol=1e-6)
+    objectives, expected = ([record.objective for record in part.history_] for part in (model, whole))
+    np.testing.assert_allclose(objectives, expected, rtol=1e-9)
+    assert np.array_equal(answers(whole), answers(fitted(name)))  # the file does not change a fit
 
 
 @every_model
@@ -141,7 +142,7 @@ def test_kill_9_at_any_moment(name, tmp_path, request):
             process.wait()
         if (tmp_path / "answer.npy").exists():
             break
-    assert np.array_equal(np.load(tmp_path / "answer.npy"), np.load(tmp_path / "whole.npy"))
+    np.testing.assert_allclose(np.load(tmp_path / "answer.npy"), np.load(tmp_path / "whole.npy"), rtol=0, atol=1e-9)
 
 
 # ---- files of another fit --------------------------------------------------------------------------------------------

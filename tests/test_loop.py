@@ -38,12 +38,6 @@ class Scripted:
     def result(self, state):
         return state
 
-    def saved(self, state):
-        return state
-
-    def restored(self, problem, saved):
-        return saved
-
 
 def test_a_small_change_converges():
     result = run(Scripted(-3.0, -2.0, -1.5, -1.45, 0.0), None, "start", max_iter=10, tol=0.1)

@@ -52,12 +52,6 @@ class StochasticEM:
     def result(self, state):
         return state[0]
 
-    def saved(self, state):
-        return state
-
-    def restored(self, problem, saved):
-        return saved
-
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_registered_solver_runs(by_name, ripley):

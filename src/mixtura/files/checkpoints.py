@@ -24,7 +24,7 @@ from mixtura.files.codec import Decoder, Encoder
 from mixtura.files.tensor_files import read_tensors, write_tensors
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # Largest fraction of the time that is spent on writing.
 LARGEST_SHARE = 0.05
 ADVICE = "choose another file for `checkpoint`, or remove this one to start again."

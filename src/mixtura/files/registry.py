@@ -91,9 +91,31 @@ def on_device(value: Any, device: torch.device) -> Any:
     """Return a copy of a storable value with all of its tensors on a device."""
     if isinstance(value, Tensor):
         return value.to(device)
+    if isinstance(value, dict):
+        return {name: on_device(part, device) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(on_device(part, device) for part in value)
+    if isinstance(value, Structured):
+        return value.structure.from_tensors({name: part.to(device) for name, part in value.tensors().items()})
     if type(value) not in NAMES or not is_dataclass(value):
         return value
     return type(value)(**{name: on_device(getattr(value, name), device) for name in stored_fields(type(value))})
+
+
+def device_of(value: Any) -> torch.device:
+    """The device of the first tensor of a storable value; the CPU if there is none."""
+    pending = [value]
+    while pending:
+        part = pending.pop(0)
+        if isinstance(part, Tensor):
+            return part.device
+        if isinstance(part, Structured):
+            pending += part.tensors().values()
+        elif isinstance(part, list | tuple):
+            pending += part
+        elif type(part) in NAMES and is_dataclass(part):
+            pending += [getattr(part, name) for name in stored_fields(type(part))]
+    return torch.device("cpu")
 
 
 def stored_fields(cls: type) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.nonnegative.mixture import (
     Counts,
     LabeledRows,
@@ -37,6 +38,7 @@ SUFFICIENT = 1e-4  # sufficient increase, relative to the slope (Armijo conditio
 N_HALVINGS = 25
 
 
+@storable("update_state")
 @dataclass(frozen=True)
 class UpdateState:
     """A mixture, and the memory of the solver."""
@@ -64,12 +66,6 @@ class _Updates:
 
     def result(self, state: UpdateState) -> LogLinearMixture:
         return state.mixture
-
-    def saved(self, state: UpdateState) -> dict[str, Any]:
-        return {field.name: getattr(state, field.name) for field in fields(state)}
-
-    def restored(self, problem: LabeledRows, saved: dict[str, Any]) -> UpdateState:
-        return UpdateState(**saved)
 
 
 @dataclass(frozen=True)

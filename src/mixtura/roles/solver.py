@@ -34,7 +34,9 @@ class Info:
 class Solver(Protocol):
     """Improves a model in steps; solvers/loop.py checks convergence, limits and non-finite values for every solver.
 
-    States are immutable: a step returns a new one, and `result` of the old one is the model before the step.
+    States are immutable: a step returns a new one, and `result` of the old one is the model before the step. They are
+    storable values (numbers, tensors, registered dataclasses, and tuples or dicts of them), for checkpoints; fields
+    that begin with an underscore are caches, which a file does not hold and `step` computes again.
     """
 
     name: str
@@ -46,14 +48,6 @@ class Solver(Protocol):
     def step(self, problem: Any, state: Any) -> tuple[Any, Info]: ...
     def result(self, state: Any) -> Any:
         """Return the model of a state."""
-        ...
-
-    def saved(self, state: Any) -> Any:
-        """Return the contents of a checkpoint: numbers, tensors and storable values."""
-        ...
-
-    def restored(self, problem: Any, saved: Any) -> Any:
-        """Return the state from the output of `saved`."""
         ...
 
 
@@ -84,8 +78,4 @@ class MemberSolver(Protocol):
 
     def without(self, state: Any, positions: list[int]) -> Any:
         """Return the state of the other members."""
-        ...
-
-    def restored(self, first: Any, members: Any) -> Any:
-        """Return the state of some members from pairs of number and model, for checkpoints."""
         ...

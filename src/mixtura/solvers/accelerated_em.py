@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +18,7 @@ PLAIN = EM()
 FIRST_REACH, GROWTH = 4.0, 2.0
 
 
+@storable("accelerated_state")
 @dataclass(frozen=True)
 class AcceleratedState:
     """The result of the last EM step, and what the next extrapolation needs.
@@ -94,16 +94,6 @@ class AcceleratedEM:
 
     def result(self, state: AcceleratedState) -> Mixture:
         return state.mixture
-
-    def saved(self, state: AcceleratedState) -> dict[str, Any]:
-        return dict(vars(state))
-
-    def restored(self, problem: Problem, saved: dict[str, Any]) -> AcceleratedState:
-        state, device = AcceleratedState(**saved), problem.source.device
-        previous, candidate = (
-            None if mixture is None else mixture.to(device) for mixture in (state.previous, state.candidate)
-        )
-        return replace(state, mixture=state.mixture.to(device), previous=previous, candidate=candidate)
 
 
 def extrapolated(first: Mixture, second: Mixture, third: Mixture, longest: float) -> Mixture | None:

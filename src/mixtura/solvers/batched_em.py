@@ -6,7 +6,7 @@ a fold or a subset is a column of counts of the rows; each mixture may have its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -256,11 +256,6 @@ class BatchedEM:
     def without(self, state: JointMembers, positions: list[int]) -> JointMembers:
         return state.without(positions)
 
-    def restored(self, first: JointMembers, members: Sequence[tuple[int, Mixture]]) -> JointMembers:
-        device = first.stack.member_of.device
-        tasks = [replace(first.tasks[number], start=mixture.to(device)) for number, mixture in members]
-        return JointMembers.of(first.stack.structure, tasks, first.problem.source)
-
 
 def run_together(
     structure: Structure, tasks: Sequence[MemberFit], rows: Source, max_iter: int, tol: float, solver: EM | None = None
@@ -288,5 +283,9 @@ def run_together(
     -------
     results : list of FitResult
     """
-    state = JointMembers.of(structure, tasks, rows)
-    return run_members(BatchedEM(solver or EM()), None, state, len(tasks), max_iter, tol)
+
+    def begin(models: Mapping[int, Mixture]) -> JointMembers:
+        return JointMembers.of(structure, [replace(tasks[b], start=model) for b, model in models.items()], rows)
+
+    starts = dict(enumerate(task.start for task in tasks))
+    return run_members(BatchedEM(solver or EM()), None, begin, starts, max_iter, tol)

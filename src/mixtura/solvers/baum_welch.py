@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,16 +31,22 @@ SMALLEST_COUNT = 1e-12  # per row; a component without rows then keeps its param
 N_NEWTON = 100
 
 
+@storable("baum_welch_state")
 @dataclass(frozen=True)
 class BaumWelchState:
     """A mixture, the summary of its pass, and the first factor E of the next step."""
 
     mixture: Mixture
-    summary: Summary
     value: float  # objective plus log prior, per unit of weight
     factor: float = FIRST_FACTOR
     previous: Mixture | None = None  # mixture before the last step
     n_steps: int = 0  # accepted steps since the last rejected one
+    _summary: Summary | None = None
+
+    @property
+    def summary(self) -> Summary:
+        assert self._summary is not None
+        return self._summary
 
 
 @storable("baum_welch")
@@ -69,13 +74,16 @@ class BaumWelch:
             start, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
         )
         summary = summary.about(start.means)
-        return BaumWelchState(start, summary, (summary.value + problem.log_prior(start)) / summary.weight)
+        value = (summary.value + problem.log_prior(start)) / summary.weight
+        return BaumWelchState(start, value, _summary=summary)
 
     def step(self, problem: Problem, state: BaumWelchState) -> tuple[BaumWelchState, Info]:
         """Shorten the step until it does not lower the objective.
 
         The first retry omits momentum, the next ones increase E.
         """
+        if state._summary is None:  # the state is from a file
+            state = replace(state, _summary=self.init(problem, state.mixture).summary)
         factor, n_steps, problem = state.factor, state.n_steps, problem.beside(state.mixture)
         for _ in range(MOST_REJECTIONS):
             candidate = self.updated(problem, state, factor, n_steps)
@@ -92,24 +100,6 @@ class BaumWelch:
 
     def result(self, state: BaumWelchState) -> Mixture:
         return state.mixture
-
-    def saved(self, state: BaumWelchState) -> dict[str, Any]:
-        """Omit the summary: a pass recomputes it exactly."""
-        return {
-            "mixture": state.mixture,
-            "factor": state.factor,
-            "previous": state.previous,
-            "n_steps": state.n_steps,
-        }
-
-    def restored(self, problem: Problem, saved: dict[str, Any]) -> BaumWelchState:
-        previous = saved["previous"]
-        return replace(
-            self.init(problem, saved["mixture"]),
-            factor=saved["factor"],
-            previous=None if previous is None else problem.move_for_updates(previous),
-            n_steps=saved["n_steps"],
-        )
 
     def updated(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
         """Return the mixture estimated from the net moments plus D times its own moments, with momentum."""

@@ -69,12 +69,6 @@ class EM:
     def result(self, state: Mixture) -> Mixture:
         return state
 
-    def saved(self, state: Mixture) -> Mixture:
-        return state
-
-    def restored(self, problem: Problem, saved: Mixture) -> Mixture:
-        return problem.move_for_updates(saved)
-
     def maximised(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
         """Return the mixture that maximises the expected log-likelihood (em-update).
 

@@ -36,13 +36,15 @@ MOST_FOR_LBFGS = 5000
 LBFGS_STEPS = 10  # inner iterations that count as an epoch
 
 
+@storable("gradient_state")
 @dataclass(frozen=True)
 class GradientState:
-    """The state of a fit after some epochs: the training object, and copies of everything that changes in it."""
+    """The state of a fit after some epochs: copies of everything that changes in a training object."""
 
-    training: Training
+    start: Mixture
     epoch: int
-    copies: Copies
+    copies: dict[str, Any]
+    _training: Training | None = None
 
 
 @storable("gradient")
@@ -84,11 +86,11 @@ class Gradient:
 
     def init(self, problem: Problem, start: Mixture) -> GradientState:
         training = Training(self, problem, start)
-        return GradientState(training, 0, training.copies())
+        return GradientState(start, 0, training.copies(), training)
 
     def step(self, problem: Problem, state: GradientState) -> tuple[GradientState, Info]:
         """Run one epoch; the value is the mean objective per unit of weight during the epoch."""
-        training = state.training
+        training = state._training or Training(self, problem, state.start)  # a state from a file has none
         if training.epoch != state.epoch:  # after an interrupted epoch, or for another state of the same training
             training.load(state.copies, state.epoch)
         training.epoch = -1  # until the epoch is complete
@@ -96,22 +98,12 @@ class Gradient:
             value = training.run_epoch(state.epoch)
         if not math.isfinite(value):
             raise _diverged(state.epoch + 1, f"the objective is {value}")
-        return GradientState(training, state.epoch + 1, training.copies()), Info(value)
+        return GradientState(state.start, state.epoch + 1, training.copies(), training), Info(value)
 
     def result(self, state: GradientState) -> Mixture:
+        assert state._training is not None
         with _divergence(state.epoch):
-            return state.training.mixture_of(state.copies)
-
-    def saved(self, state: GradientState) -> dict[str, Any]:
-        start = state.training.start
-        return {"epoch": state.epoch, "copies": state.copies, "start": start}
-
-    def restored(self, problem: Problem, saved: dict[str, Any]) -> GradientState:
-        device = problem.source.device
-        training = Training(self, problem, saved["start"].to(device))
-        copies = {name: _moved(part, device) for name, part in saved["copies"].items()}
-        training.load(copies, saved["epoch"])
-        return GradientState(training, saved["epoch"], copies)
+            return state._training.mixture_of(state.copies)
 
 
 def _diverged(epoch: int, how: str) -> NumericalError:
@@ -133,15 +125,6 @@ def _divergence(epoch: int) -> Iterator[None]:
 
 # By names: leaves, averages, the state of the random generator, and the state of the optimiser.
 Copies = dict[str, Any]
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Return nested lists and dicts of tensors on a device."""
-    if isinstance(value, Tensor):
-        return value if value.dtype == torch.uint8 else value.to(device)  # the state of a generator stays
-    if isinstance(value, dict):
-        return {name: _moved(part, device) for name, part in value.items()}
-    return [_moved(part, device) for part in value] if isinstance(value, list) else value
 
 
 class Training:
@@ -318,7 +301,7 @@ class Training:
         self.free.restore(copies["leaves"])
         for name, average in self.averages.items():
             average.copy_(copies["averages"][name])
-        self.order.set_state(copies["order"])
+        self.order.set_state(copies["order"].cpu())
         places = list(self.free.leaves.values())
         for place, leaf in enumerate(places):
             live, saved = self.optimiser.state[leaf], copies["optimiser"].get(place, {})

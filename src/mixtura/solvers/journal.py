@@ -41,18 +41,15 @@ class LoopJournal:
     def __init__(self, journal: Journal, number: int, name: str, n_rows: int | None):
         self._journal, self._number, self._name, self._n_rows = journal, number, name, n_rows
 
-    @property
-    def keeps(self) -> bool:
-        """Whether progress is written to a file."""
-        return self._journal.file is not None
-
     def read(self, kind: type) -> Any:
         """Return the progress of this loop at the interruption of the fit, or None."""
         return None if self._journal.file is None else self._journal.file.read(self._number, kind)
 
-    def write(self, progress: Any) -> None:
-        assert self._journal.file is not None
-        self._journal.file.write(self._number, progress)
+    def write(self, progress: Callable[[], Any], ended: bool) -> None:
+        """Store the progress of this loop if it has ended, or if it is time to; without a file nothing."""
+        file = self._journal.file
+        if file is not None and (ended or file.is_due):
+            file.write(self._number, progress())
 
     def show(self, objective: float, change: float) -> None:
         if self._journal.show is not None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from mixtura.checks import SourceError
-from mixtura.files.registry import as_loaded, storable
+from mixtura.files.registry import device_of, on_device, storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
-from mixtura.solvers.journal import LoopJournal, next_loop
+from mixtura.solvers.journal import next_loop
 from mixtura.solvers.problem import Problem
-
-# Steps between two states that a checkpoint may store. At these steps a fit continues from the restored state, whether
-# or not the file is written, so that an interrupted and resumed fit gives the same result to the last bit.
-KEPT_INTERVAL = 5
 
 
 class Outcome(Enum):
@@ -76,12 +73,14 @@ class EarlyStopping:
 @storable("progress")
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run, as stored in a checkpoint.
+    """The progress of a run, or of one member of several, as stored in a checkpoint.
 
     Attributes
     ----------
     state : object
-        `Solver.saved` of the last state.
+        The last state; None for a member.
+    model : object
+        The model of the last state.
     history : tuple of Record
     repairs : tuple of str
     best : object
@@ -93,34 +92,12 @@ class Progress:
     """
 
     state: Any
+    model: Any
     history: tuple[Record, ...] = ()
     repairs: tuple[str, ...] = ()
     best: Any = None
     scores: tuple[tuple[int, Any], ...] = ()
     outcome: str = "LIMIT"
-
-
-@storable("members_progress")
-@dataclass(frozen=True)
-class MembersProgress:
-    """The progress of a run of several members, as stored in a checkpoint.
-
-    Attributes
-    ----------
-    live : tuple of (int, mixture)
-        Members in training.
-    converged : tuple of (int, mixture)
-        Members that have converged.
-    histories : tuple of tuple of Record
-        Of every member.
-    repairs : tuple of tuple of str
-        Of every member.
-    """
-
-    live: tuple[tuple[int, Any], ...]
-    converged: tuple[tuple[int, Any], ...]
-    histories: tuple[tuple[Record, ...], ...]
-    repairs: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -269,7 +246,7 @@ def run(
     """
     records, judge = _RunRecords(solver.name, previous), None if held_out is None else _Scores(held_out)
     n_rows = problem.source.n_rows if isinstance(problem, Problem) else None
-    outcome, state, cause, journal = Outcome.LIMIT, None, None, next_loop(solver.name, n_rows)
+    outcome, state, model, cause, journal = Outcome.LIMIT, None, None, None, next_loop(solver.name, n_rows)
     try:
         progress = journal.read(Progress)
         if progress is None:
@@ -277,24 +254,23 @@ def run(
             if judge is not None:
                 judge.see(0, start)
         else:
-            state, outcome = solver.restored(problem, progress.state), Outcome[progress.outcome]
+            device, outcome = device_of(start), Outcome[progress.outcome]
+            state, model = on_device(progress.state, device), on_device(progress.model, device)
             records.resume(progress.history, progress.repairs)
             if judge is not None:
-                judge.best, judge.scores = progress.best, progress.scores
+                judge.best, judge.scores = on_device(progress.best, device), progress.scores
         while len(records.history) < max_iter and outcome is Outcome.LIMIT:
             state, outcome = _iterate(solver, problem, state, records, judge, max_iter, tol, start)
+            model = None
             record = records.history[-1]
             journal.show(record.objective, record.change)
             if watch is not None:
                 watch(record)
             ended = outcome is not Outcome.LIMIT or record.iteration == max_iter
-            if journal.keeps and (ended or record.iteration % KEPT_INTERVAL == 0):
-                progress = _progress(solver, state, records, judge, outcome)
-                journal.write(progress)
-                state = solver.restored(problem, progress.state)
+            journal.write(partial(_progress, solver, state, start, records, judge, outcome), ended)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
-    mixture = start if state is None else _result(solver, state, start)
+    mixture = start if state is None else _result(solver, state, start) if model is None else model
     if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
         judge.see(len(records.history), mixture)
     result = replace(records.result(mixture, outcome), state=state, cause=cause)
@@ -332,34 +308,40 @@ def _result(solver: Solver, state: Any, start: Any) -> Any:
     return model.to(start.means.device) if isinstance(model, Mixture) and isinstance(start, Mixture) else model
 
 
-def _progress(solver: Solver, state: Any, records: _RunRecords, judge: _Scores | None, outcome: Outcome) -> Progress:
-    best, scores = None, ()
-    if judge is not None:
-        judge.best = best = as_loaded(judge.best)
-        scores = judge.scores
-    saved = as_loaded(solver.saved(state))
-    return Progress(saved, tuple(records.history), tuple(records.repairs), best, scores, outcome.name)
+def _progress(
+    solver: Solver, state: Any, start: Any, records: _RunRecords, judge: _Scores | None, outcome: Outcome
+) -> Progress:
+    best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
+    model = _result(solver, state, start)
+    return Progress(state, model, tuple(records.history), tuple(records.repairs), best, scores, outcome.name)
 
 
 def run_members(
-    solver: MemberSolver, problem: Any, state: Any, n_members: int, max_iter: int, tol: float
+    solver: MemberSolver,
+    problem: Any,
+    begin: Callable[[Mapping[int, Any]], Any],
+    models: Mapping[int, Any],
+    max_iter: int,
+    tol: float,
 ) -> list[FitResult]:
     """Train several models together; the results equal those of separate calls of `run`, up to rounding.
 
-    Converged members are not updated any more, so later steps are cheaper.
+    `begin` returns the state of some of the members from their models. Converged members are not updated any more, so
+    later steps are cheaper.
     """
-    all_records = [_RunRecords(solver.name, -float("inf")) for _ in range(n_members)]
-    results: list[FitResult | None] = [None] * n_members
-    members, first, journal = list(range(n_members)), state, next_loop(solver.name)
-    outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(MembersProgress)
+    all_records = [_RunRecords(solver.name, -float("inf")) for _ in models]
+    results: list[FitResult | None] = [None] * len(models)
+    members, journal = list(models), next_loop(solver.name)
+    outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(tuple)
     if progress is not None:
-        for records, history, repairs in zip(all_records, progress.histories, progress.repairs, strict=True):
-            records.resume(history, repairs)
-        for number, mixture in progress.converged:
-            results[number] = all_records[number].result(mixture, Outcome.CONVERGED)
-        members = [number for number, _ in progress.live]
+        for number, part in enumerate(progress):
+            all_records[number].resume(part.history, part.repairs)
+            models = {**models, number: on_device(part.model, device_of(models[number]))}
+            if part.outcome == Outcome.CONVERGED.name:
+                results[number] = all_records[number].result(models[number], Outcome.CONVERGED)
+        members = [number for number in members if results[number] is None]
         n_steps = len(all_records[members[0]].history) if members else max_iter
-        state = solver.restored(first, progress.live) if members else state
+    state = begin({number: models[number] for number in members or models})
     try:
         for iteration in range(n_steps + 1, max_iter + 1):
             state, info = solver.step(problem, state)
@@ -376,35 +358,31 @@ def run_members(
             )
             left = [number for number in members if results[number] is None]
             state, members = solver.without(state, done) if done and left else state, left
-            if journal.keeps and (not left or iteration % KEPT_INTERVAL == 0 or iteration == max_iter):
-                live = _keep_members(solver, state, members, all_records, results, journal)
-                state = solver.restored(first, live) if live else state
+            ended = not left or iteration == max_iter
+            journal.write(partial(_progress_of_members, solver, state, members, all_records, results), ended)
             if not left:
                 break
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     for position, number in enumerate(members):
-        results[number] = results[number] or all_records[number].result(solver.member(state, position), outcome)
+        results[number] = all_records[number].result(solver.member(state, position), outcome)
     return [result for result in results if result is not None]
 
 
-def _keep_members(
+def _progress_of_members(
     solver: MemberSolver,
     state: Any,
     members: list[int],
     all_records: list[_RunRecords],
     results: list[FitResult | None],
-    journal: LoopJournal,
-) -> tuple[tuple[int, Any], ...]:
-    """Store the progress of members in a checkpoint; return the members in training as restored from it."""
-    live = tuple((number, as_loaded(solver.member(state, position))) for position, number in enumerate(members))
-    for number, result in enumerate(results):
-        if result is not None:
-            results[number] = replace(result, mixture=as_loaded(result.mixture))
-    converged = tuple((number, result.mixture) for number, result in enumerate(results) if result is not None)
-    histories = tuple(tuple(records.history) for records in all_records)
-    journal.write(MembersProgress(live, converged, histories, tuple(tuple(records.repairs) for records in all_records)))
-    return live
+) -> tuple[Progress, ...]:
+    """The progress of all members, those in training and those that have converged."""
+    in_training = {number: solver.member(state, position) for position, number in enumerate(members)}
+    parts = []
+    for number, (records, result) in enumerate(zip(all_records, results, strict=True)):
+        model, outcome = (in_training[number], Outcome.LIMIT) if result is None else (result.mixture, result.outcome)
+        parts.append(Progress(None, model, tuple(records.history), tuple(records.repairs), outcome=outcome.name))
+    return tuple(parts)
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from mixtura.files.registry import storable
 from mixtura.roles import Info
 from mixtura.sparse.curvature import MANY_PAIRS, Curvature, DirectCurvature, Factored, FeatureCurvature, Share
 from mixtura.sparse.mixture import SparseMixture
@@ -53,6 +53,7 @@ class Evidence:
         return self.features[index] if self.maps is None else self.maps[:, index].T @ self.features
 
 
+@storable("newton_state")
 @dataclass(frozen=True)
 class State:
     """A mixture, the responsibilities (K, N) of the components of each row's own class, and steps so far."""
@@ -61,7 +62,7 @@ class State:
     responsibilities: Tensor
     n_components_at_start: int
     n_steps: int = 0
-    curvature: Curvature | None = None  # of the last step; valid while the pairs are the same
+    _curvature: Curvature | None = None  # of the last step; valid while the pairs are the same
 
 
 @dataclass(frozen=True)
@@ -107,23 +108,11 @@ class SparseNewton:
     def result(self, state: State) -> State:
         return state
 
-    def saved(self, state: State) -> dict[str, Any]:
-        """Omit the curvature, which follows from the pairs."""
-        return {
-            "mixture": state.mixture,
-            "responsibilities": state.responsibilities,
-            "n_components_at_start": state.n_components_at_start,
-            "n_steps": state.n_steps,
-        }
-
-    def restored(self, problem: Evidence, saved: dict[str, Any]) -> State:
-        return State(**saved)
-
     def step(self, problem: Evidence, state: State) -> tuple[State, Info]:
         evidence = problem
         if state.mixture.n_pairs == 0:
             return state, Info(self._log_likelihood_without_pairs(state, evidence), converged=True)
-        curvature = state.curvature
+        curvature = state._curvature
         if curvature is None or curvature.components is not state.mixture.components:
             curvature = _curvature(state.mixture, evidence)
         before = state.mixture

@@ -6,12 +6,12 @@ Memory is rows x columns in use, never rows x rows (working-set).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from mixtura.files.registry import storable
 from mixtura.roles import Info
 from mixtura.sparse.curvature import DirectCurvature, Share
 from mixtura.sparse.kernels import Basis
@@ -58,6 +58,7 @@ class Candidates:
         return self.basis.select(index).evaluate(self.rows).T.contiguous()
 
 
+@storable("working_state")
 @dataclass(frozen=True)
 class WorkingState:
     """A state over the columns in use: `columns` numbers them among all, `features` holds their values, (H', N)."""
@@ -97,13 +98,6 @@ class WorkingSet:
 
     def result(self, state: WorkingState) -> WorkingState:
         return state
-
-    def saved(self, state: WorkingState) -> dict[str, Any]:
-        fields = {name: getattr(state, name) for name in ("columns", "features", "order", "n_seen")}
-        return {"state": self.inner.saved(state.state), **fields}
-
-    def restored(self, problem: Evidence, saved: dict[str, Any]) -> WorkingState:
-        return WorkingState(**{**saved, "state": self.inner.restored(problem, saved["state"])})
 
     def step(self, problem: Evidence, state: WorkingState) -> tuple[WorkingState, Info]:
         """Update the precisions; every few updates, and after convergence, search for new columns."""
