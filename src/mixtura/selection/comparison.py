@@ -1,0 +1,283 @@
+"""Candidates of the automatic selection, compared on the same held-out samples (automatic).
+
+All folds of a candidate are trained together. Each candidate is calibrated with its own temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.engine.passes import map_rows
+from mixtura.engine.sources import TensorSource
+from mixtura.init.description import Description, describe
+from mixtura.init.johnson import fit_warp
+from mixtura.init.starts import Clusters, cluster_classes, mixture_of
+from mixtura.model.mixture import Mixture
+from mixtura.model.warp import Warp
+from mixtura.objectives import Joint
+from mixtura.roles import Structure
+from mixtura.selection.closed_forms import ShrinkagePath
+from mixtura.selection.scores import mean_and_error
+from mixtura.selection.search import Trial
+from mixtura.selection.splits import Split, hold_outs, sample_of, strata_of
+from mixtura.selection.task import Task, make_prior
+from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
+from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
+
+COARSE = 4  # strengths are compared at every fourth temperature
+SAMPLES_PER_COMPONENT = 5  # at least; at least as many as features if every component has its own covariance matrix
+# From this number of samples on a fifth of them, held out once, decides between wide Gaussians, if every class keeps
+# this many for training and `cv` has its default.
+DEFAULT_FOLDS = 5
+ENOUGH_SAMPLES, ENOUGH_KEPT = 1000, 20
+SELECTION_SAMPLES = 10_000
+TOL, MAX_ITER = 1e-3, 40  # candidates need not be fully converged to be compared
+MOST_WORK, MOST_NUMBERS = 2e10, 6e7  # multiplications of one comparison, and numbers in its covariances
+LARGEST_DENSE = 300  # number of features above which no full covariance matrices are compared
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings to compare."""
+
+    name: str
+    structure: Structure
+    n_components: tuple[int, ...]
+    prior: Any
+    transformed: bool = False
+
+    @property
+    def what(self) -> dict[str, Any]:
+        counts = set(self.n_components)
+        return {
+            "covariance_type": self.name,
+            "n_components": counts.pop() if len(counts) == 1 else self.n_components,
+            "prior": self.prior,
+            "warp": "johnson" if self.transformed else None,
+        }
+
+
+@dataclass(frozen=True)
+class CandidateFit:
+    """A candidate: losses of the held-out samples at its temperature, and its fit to the first fold."""
+
+    candidate: Candidate
+    losses: Tensor  # (n,)
+    temperature: float
+    n_parameters: int
+    mixture: Mixture | None  # None: a closed form
+    warp: Warp | None
+
+
+@dataclass(frozen=True)
+class _View:
+    """The samples as they are, or transformed, and their descriptions."""
+
+    rows: Tensor  # (n, D)
+    warp: Warp | None
+    every: Description  # of all samples
+    folds: list[Description]  # of the training samples of each fold
+
+
+class Comparison:
+    """The samples on which candidates are compared, and their folds."""
+
+    def __init__(self, task: Task, once: bool = False):
+        most = SELECTION_SAMPLES if isinstance(task.cv, int) else None
+        self.rows, self.labels, self.shares, weights = sample_of(task.source, task.generator, most)
+        self.task, self.n_classes = task, task.n_classes
+        self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
+        strata = strata_of(self.labels, self.shares, self.weights)
+        assert strata is not None
+        cv = 0.2 if once and _suffices_once(strata, self.n_classes) else task.cv
+        folds = hold_outs(cv, self.labels, task.generator, shares=self.shares, weights=self.weights)
+        self.strata = strata.to(self.rows.device)
+        folds = [fold for fold in folds if self._has_all_classes(fold.kept)]
+        self.n_folds = len(folds)
+        nothing = self.strata.new_zeros(len(self.strata), 0, dtype=torch.bool)
+        self.kept, self.held_out = (
+            torch.stack(masks, 1) if folds else nothing  # (n, F)
+            for masks in ([fold.kept for fold in folds], [fold.held_out for fold in folds])
+        )
+        self.observed = (~self.rows.isnan()).double().mean(1)
+        self.n_numeric = task.n_numeric
+        self.missing = bool((self.observed < 1).any())
+        self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
+
+    @property
+    def has_closed_forms(self) -> bool:
+        """Whether one Gaussian per class has a closed form: all values are observed numbers, all samples labeled."""
+        is_labeled = bool(((self.strata >= 0) | (self.weights <= 0)).all())
+        return not self.missing and is_labeled and self.n_numeric == self.rows.shape[1]
+
+    def _has_all_classes(self, kept: Tensor) -> bool:
+        return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
+
+    @cached_property
+    def plain(self) -> _View:
+        """The samples as they are."""
+        return self._view(self.rows, None)
+
+    @cached_property
+    def transformed(self) -> _View:
+        """The samples under one transform for all folds, which the labels of held-out samples hardly influence."""
+        warp = fit_warp(self.plain.every)
+        return self._view(warp.forward(self.rows), warp)
+
+    @property
+    def transforms_any(self) -> bool:
+        """Whether any feature is transformed."""
+        warp = self.transformed.warp
+        return warp is not None and bool(warp.transformed.any())
+
+    def _view(self, rows: Tensor, warp: Warp | None) -> _View:
+        every, *folds = (
+            describe(self.source(rows, kept), self.n_classes, self.task.generator) for kept in (None, *self.kept.T)
+        )
+        return _View(rows, warp, every, folds)
+
+    def source(self, rows: Tensor, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
+        """The samples, or some of them."""
+        known = (self.labels, self.shares, self.weights)
+        labels, shares, weights = (p if p is None or kept is None else p[kept] for p in known)
+        return TensorSource(rows if kept is None else rows[kept], labels, shares, weights, counts)
+
+    @property
+    def scored(self) -> Tensor:
+        """Samples that are held out in some fold, (n,)."""
+        return self.held_out.any(1)
+
+    @property
+    def known_shares(self) -> Tensor:
+        """Labels of the scored samples as shares of the classes, (n, C)."""
+        if self.shares is not None:
+            return self.shares[self.scored].double()
+        return torch.nn.functional.one_hot(self.strata[self.scored], self.n_classes).double()
+
+    @cached_property
+    def noise(self) -> float:
+        """The share of random labels (label-noise): one more error than was seen, of one more sample."""
+        return 1 / (1 + float(self.weights[self.scored].sum()))
+
+    @cached_property
+    def smallest_weights(self) -> Tensor:
+        """Smallest weight of each class over the folds, (C,)."""
+        return torch.stack([fold.class_weights for fold in self.plain.folds]).amin(0)
+
+    def components(self, level: int, structure: Structure) -> tuple[int, ...]:
+        """Number of components of each class: `level`, or fewer in classes with few samples."""
+        needed = max(SAMPLES_PER_COMPONENT, self.n_numeric if has_own_matrices(structure) else 0)
+        most = (self.smallest_weights / needed).floor().clamp_min(1)
+        return tuple(min(level, int(count)) for count in most)
+
+    def affordable(self, candidate: Candidate) -> bool:
+        """Whether a comparison stays within the limits of computing time and memory."""
+        size, members = self.n_numeric, self.n_folds
+        dense = candidate.structure.is_unrestricted
+        largest, total = max(candidate.n_components), sum(candidate.n_components)
+        numbers = members * total * size * (size if dense else 1)
+        features = size * size / 2 if dense else 2 * size
+        if self.missing and dense:
+            features = float(size) ** 3  # one factorisation for every sample
+        work = len(self.rows) * largest * features * 2 * members * (MAX_ITER if total > self.n_classes else 2)
+        return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
+
+    def difference(self, trial: Trial[CandidateFit], other: Trial[CandidateFit]) -> tuple[float, float]:
+        """The mean difference of the losses of two trials, and its standard error."""
+        return mean_and_error(trial.fit.losses - other.fit.losses, self.weights[self.scored])
+
+    def evaluate(self, candidate: Candidate) -> Trial[CandidateFit]:
+        """Train a candidate on all folds and score the held-out samples."""
+        view = self.transformed if candidate.transformed else self.plain
+        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
+        fits = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
+        scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
+        return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
+
+    def judge(
+        self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
+    ) -> Trial[CandidateFit]:
+        """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
+        warp = self.transformed.warp if candidate.transformed else None
+        losses, temperature = self.tempered(scores)
+        what = {**candidate.what, "temperature": round(temperature, 3)}
+        n_parameters += 0 if warp is None else warp.n_parameters
+        fit = CandidateFit(candidate, losses, temperature, n_parameters, mixture, warp)
+        return Trial(what, *mean_and_error(losses, self.weights[self.scored]), fit)
+
+    def tempered(self, scores: Tensor, every: int = 1) -> tuple[Tensor, float]:
+        """Losses (n,) at the best temperature, and that temperature; of every fourth one if `every` is 4."""
+        known, weights = self.known_shares, self.weights[self.scored]
+        prior = weights @ known / weights.sum()
+        at_all = tempered_losses(scores, known, self.observed[self.scored], every, self.noise, prior)
+        best = estimate_temperature(at_all, weights, every)
+        return at_all[best], float(grid(at_all, every)[best])
+
+    def path(self, target: str, transformed: bool) -> ShrinkagePath:
+        """The closed forms on all folds."""
+        view = self.transformed if transformed else self.plain
+        splits = [Split(*masks) for masks in zip(self.kept.T, self.held_out.T, strict=True)]
+        described = list(zip(view.folds, splits, strict=True))
+        every = torch.nn.functional.one_hot(self.strata.clamp_min(0), self.n_classes)
+        shares = every if self.shares is None else self.shares
+        return ShrinkagePath(view.rows, shares, self.weights, described, target)
+
+    def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
+        """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
+        combined = [self._combined(each[self.scored]) for each in scores]
+        weights = self.weights[self.scored]
+        losses = [float(self.tempered(each, COARSE)[0] @ weights / weights.sum()) for each in combined]
+        best = min(range(len(losses)), key=losses.__getitem__)
+        return best, combined[best], losses[best]
+
+    def _member(self, candidate: Candidate, view: _View, number: int) -> MemberFit:
+        """The fit of one fold. Its clusters serve all structures and priors."""
+        fold, counts = view.folds[number], candidate.n_components
+        key = (candidate.transformed, number, counts)
+        if key not in self._clusters:
+            self._clusters[key] = cluster_classes(fold, counts, "bisection", self.task.generator)
+        clusters, prior = self._clusters[key], make_prior(candidate.prior, fold, counts)
+        problem = replace(self.task, description=view.every, prior=prior, objective=Joint(), class_prior=None).problem
+        rough = mixture_of(clusters, candidate.structure, fold)
+        return MemberFit(problem, first_update(rough, clusters.assigned, problem), fold.weight, number)
+
+    def _scores(self, candidate: Candidate, fits: list[Mixture], rows: Tensor) -> Tensor:
+        """log p(x, c) by every fit, (n, F, C)."""
+        stack = Stack.of(candidate.structure, fits)
+        slices, n_members = stack.mixture.class_slices, len(fits)
+
+        def compute(log_joint: Tensor) -> Tensor:
+            return torch.stack(
+                [log_joint[part].unflatten(0, (n_members, -1)).logsumexp(1) for part in slices], -1
+            ).transpose(0, 1)
+
+        return map_rows(stack.mixture, TensorSource(rows), compute, self.task.memory_limit).double()
+
+    def _combined(self, scores: Tensor) -> Tensor:
+        """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""
+        unseen = self.held_out[self.scored].unsqueeze(-1)  # (n, F, 1)
+        return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
+
+
+def _train(structure: Structure, members: list[MemberFit], source: TensorSource) -> list[Mixture]:
+    results = run_together(structure, members, source, MAX_ITER, TOL)
+    if any(result.outcome is Outcome.INTERRUPTED for result in results):
+        raise KeyboardInterrupt
+    return [result.mixture for result in results]
+
+
+def has_own_matrices(structure: Structure) -> bool:
+    """Whether every component has its own covariance matrix."""
+    return structure.is_unrestricted and not structure.shares_across_classes
+
+
+def _suffices_once(strata: Tensor, n_classes: int) -> bool:
+    """Whether there are so many samples that one split decides, and enough of every class are left for training."""
+    counts = torch.bincount(strata[strata >= 0], minlength=n_classes)
+    kept = counts - (counts * 0.2).floor()
+    return int(counts.sum()) >= ENOUGH_SAMPLES and int(kept.min()) >= ENOUGH_KEPT
