@@ -218,7 +218,7 @@ def test_no_constructor_has_more_than_24_arguments(kind):
 def test_presets_are_constructors(preset):
     """A preset is its constructor, its settings and its search; all else is that of every classifier with a density."""
     own = {name for name, part in vars(preset).items() if inspect.isfunction(part)}
-    assert own <= {"__init__", "fit", "_settings", "_search", "_objective"}
+    assert own <= {"__init__", "fit", "_settings", "_search", "_objective", "_selected_settings"}
     assert preset.__base__ is MixtureClassifier.__base__
     assert not {"objective", "solver"} & set(preset().get_params())  # what they are follows from the other arguments
     assert vars(preset()).keys() == preset().get_params().keys()  # and nothing else is set

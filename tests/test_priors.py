@@ -234,7 +234,10 @@ REFUSED = [
     (lambda: Conjugate.penalty(0.0, 2), "beta must be a number above 0; got 0.0."),
     (lambda: Shrinkage(strength=0), "strength must be a number above 0; got 0."),
     (lambda: Shrinkage(scale=-1.0), "scale must be a number above 0; got -1.0."),
-    (lambda: Shrinkage(variances="wide"), "variances must be one of 'expected', 'pooled', 'covariance'; got 'wide'."),
+    (
+        lambda: Shrinkage(variances="wide"),
+        "variances must be one of 'expected', 'pooled', 'covariance', 'identity'; got 'wide'.",
+    ),
     (
         lambda: GaussianMixture(prior=Conjugate(1.0, [1.0])).fit(np.eye(3)),
         "The prior has 1 features, but X has 3. Pass a prior with 3.",

@@ -235,7 +235,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
     except TypeError as error:
         is_sparse: bool = sparse.issparse(X)
-        if is_sparse and is_classifier(estimator) and X.min() >= 0:
+        if is_sparse and is_classifier(estimator) and (X.tocoo().data >= 0).all():
             raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise

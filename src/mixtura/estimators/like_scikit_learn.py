@@ -1,4 +1,4 @@
-"""What GaussianMixture does as scikit-learn's class: initialisation from the same random numbers, and its output."""
+"""GaussianMixture as scikit-learn's class: initialisation from the same random numbers, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained: samples, their description, a model and how to train it; the values between the steps of a fit."""
+"""The task of a training: samples, their description, a model, how to train it; the values between the steps of a fit."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def _kind(covariance: Covariance) -> tuple[Structure, int]:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a search selected.
+    """The result of a search.
 
     Parameters
     ----------

@@ -1,8 +1,13 @@
 """The former place of `mixtura.files.registry`, for one more release."""
 
 import warnings
+from typing import Any
 
-from mixtura.files.registry import storable
+from mixtura.files import registry
 
-__all__ = ["storable"]
-warnings.warn("mixtura.values.storable has moved to mixtura.files.registry.", DeprecationWarning, stacklevel=2)
+
+def __getattr__(name: str) -> Any:
+    if name != "storable":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("mixtura.values.storable has moved to mixtura.files.registry.", DeprecationWarning, stacklevel=2)
+    return registry.storable
