@@ -187,6 +187,69 @@ def test_imputed_and_drawn_samples_have_categories():
         assert_allclose(shares[observed.index], observed, atol=0.03)
 
 
+def categories_alone(n_samples=400, missing=0.1, seed=0):
+    """Six categorical features that tell the classes apart only together: which latent class goes with them."""
+    rng = np.random.default_rng(seed)
+    labels, hidden = rng.integers(2, size=(2, n_samples))
+    kinds = np.stack([hidden, hidden ^ labels] * 3, 1)
+    values = np.where(rng.random(kinds.shape) < 0.8, kinds, rng.integers(3, size=kinds.shape))
+    frame = pd.DataFrame(np.array(["low", "mid", "top"], dtype=object)[values], columns=list("abcdef"))
+    return frame.mask(rng.random(frame.shape) < missing), labels
+
+
+def test_a_table_of_categories_alone_is_a_mixture_of_frequencies(tmp_path):
+    X, y = categories_alone()
+    model = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y)
+    expected = np.array([slow_log_joint(model, row) for _, row in X[:25].iterrows()])
+    assert_allclose(model.score_samples(X[:25]), np.logaddexp.reduce(expected, axis=1), atol=1e-8)
+    shares = np.exp(expected - np.logaddexp.reduce(expected, axis=1, keepdims=True))
+    assert_allclose(model.responsibilities(X[:25]), shares, atol=1e-8)
+    assert np.diff([record.objective for record in model.history_]).min() > -1e-9
+    assert model.n_parameters_ == 3 + 4 * 6 * 2
+    every = pd.DataFrame(list(itertools.product(("low", "mid", "top"), repeat=6)), columns=list("abcdef"))
+    assert_allclose(np.exp(model.score_samples(every)).sum(), 1)
+    model.save(tmp_path / "model")
+    assert_allclose(load(tmp_path / "model").predict_proba(X), model.predict_proba(X), atol=1e-12)
+    assert not model.impute(X).isna().any(axis=None)
+    assert set(model.sample(100)[0]["a"]) == {"low", "mid", "top"}
+    explanation = model.explain(X[:5])
+    assert_allclose(explanation.base_values + explanation.values.sum(1), explanation.log_odds, atol=1e-10)
+    assert "low" in str(model.summary(X, y))
+    assert model.calibrate_outliers(X, y).is_outlier(X, 0.1).mean() < 0.2
+
+
+def test_one_component_of_categories_is_naive_bayes():
+    X, y = categories_alone(missing=0.0)
+    codes = np.stack([pd.Categorical(X[name]).codes for name in X], 1)
+    expected = CategoricalNB(alpha=1e-9).fit(codes, y).predict_proba(codes)
+    assert_allclose(MixtureClassifier(1).fit(X, y).predict_proba(X), expected, atol=0.01)  # smoothing differs
+
+
+def test_the_search_finds_latent_classes():
+    X, y = categories_alone()
+    test, labels = categories_alone(2000, seed=1)
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    assert model.n_components_.min() >= 2
+    assert model.score(test, labels) > 0.85
+    assert MixtureClassifier(1).fit(X, y).score(test, labels) < 0.6
+    assert {candidate.what["covariance_type"] for candidate in model.search_} == {"diag"}
+
+
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_weights_soft_labels_and_unlabeled_samples_of_categories_alone(covariance_type):
+    X, y = categories_alone(200)
+    options = {"n_components": 2, "covariance_type": covariance_type, "random_state": 0, "init": "kmeans"}
+    model = MixtureClassifier(**options).fit(X, y)
+    soft = MixtureClassifier(**options).fit(X, np.eye(2)[y])
+    assert_allclose(soft.predict_proba(X), model.predict_proba(X), atol=1e-9)
+    weights = np.where(np.arange(200) < 150, 1.0, 0.0)
+    part = MixtureClassifier(**options).fit(X[:150], y[:150])
+    weighted = MixtureClassifier(**options).fit(X, y, sample_weight=weights)
+    assert_allclose(weighted.predict_proba(X), part.predict_proba(X), atol=1e-9)
+    some = MixtureClassifier(**options, unlabeled=-1).fit(X, np.where(np.arange(200) < 150, y, -1))
+    assert some.score(X, y) > 0.8
+
+
 def test_averages_and_searches_take_categories():
     X, y = mixed_samples(n_samples=300)
     test, labels = mixed_samples(n_samples=1000, seed=1)
@@ -208,7 +271,6 @@ def test_averages_and_searches_take_categories():
         ({"categorical_features": ["sex", "town", "x"]}, "categorical_features names 'x', which is not a feature of X"),
         ({"categorical_features": [True]}, r"categorical_features is a mask of shape \(1,\), but X has 4 features"),
         ({"categorical_features": "all"}, "categorical_features must be one of 'from_dtype', None, a mask"),
-        ({"categorical_features": [0, 1, 2, 3]}, "At least one feature must be numeric"),
         ({"categorical_features": None}, "X has columns that are not numeric"),
         ({"categorical_features": ["sex"]}, "Name the feature in categorical_features, or leave it out"),
     ],

@@ -18,7 +18,7 @@ from mixtura import (
 )
 from mixtura.covariances import Diagonal, Tied
 from mixtura.datasets import make_ripley
-from mixtura.estimators.table_classifier import TableClassifier, TableColumn
+from mixtura.estimators.table_classifier import CONSTANT, TableClassifier, TableColumn
 from mixtura.selection.splits import hold_outs
 
 ROWS, LABELS = make_ripley(30, random_state=0)
@@ -142,6 +142,16 @@ def test_tables_are_kept_and_refused_in_words(tmp_path):
         TableClassifier(ONE, ["a"]).fit(FRAME, LABELS)
     with pytest.raises(TypeError, match="estimator must be a classifier of mixtura; got int"):
         TableClassifier(5, COLUMNS).fit(FRAME, LABELS)
+
+
+def test_tables_of_categories_alone_have_no_other_column(tmp_path):
+    model = TableClassifier(ONE, COLUMNS[1:]).fit(FRAME, LABELS)
+    assert model.estimator_.n_features_in_ == 1
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(FRAME), model.predict_proba(FRAME))
+    model.estimator_ = MixtureClassifier(1).fit(FRAME[["kind"]].assign(**{CONSTANT: 0.0}), LABELS)  # as version 0.1 did
+    model.save(tmp_path / "old")
+    assert load(tmp_path / "old").predict_proba(FRAME).shape == (len(FRAME), 2)
 
 
 def test_a_category_may_be_named_twice():

@@ -257,7 +257,8 @@ class ProductCovariance(Covariance):
 
     def check(self) -> None:
         """Raise a ValueError unless the covariances are valid and frequencies sum to one."""
-        self.inner.check()
+        if self.n_numeric:
+            self.inner.check()
         shapes = {part.shape for part in (self.log_frequencies, self.centres, self.targets)}
         if shapes != {(self.inner.n_components, sum(self.kind.sizes))}:
             raise ValueError("frequencies of categories and components have inconsistent shapes")

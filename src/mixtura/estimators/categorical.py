@@ -153,10 +153,6 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
         positions = chosen_positions(wanted, names, n_features)
     if not positions:
         return None
-    if len(positions) == n_features:
-        raise ValueError(
-            "At least one feature must be numeric; all of them are categorical. Use sklearn.naive_bayes.CategoricalNB."
-        )
     columns = columns_of(X)
     return Encoding(n_features, tuple(positions), tuple(categories_of(columns[j], j) for j in positions))
 

@@ -18,7 +18,7 @@ from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.files.registry import storable
 from mixtura.inspection.tables import data_frame
 
-CONSTANT = "(constant)"  # a numeric column for tables of categories alone
+CONSTANT = "(constant)"  # a numeric column that models of version 0.1 add to tables of categories alone
 
 
 def check_column(column: TableColumn) -> None:
@@ -97,7 +97,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     Attributes
     ----------
     estimator_ : classifier
-        The model of the columns; a table without numeric columns gets a constant one.
+        The model of the columns.
     classes_ : ndarray of shape (n_classes,)
     about_ : dict
         Facts about the training, such as the name of the target.
@@ -137,7 +137,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(X.columns)}.")
         table: Any = X
         values = {column.name: column.read(table[column.name]) for column in self.columns}
-        if all(column.categories is not None for column in self.columns):
+        if "estimator_" in vars(self) and self.estimator_.n_features_in_ > len(self.columns):
             values[CONSTANT] = np.zeros(len(table))
         return data_frame(values, table.index)
 
@@ -197,5 +197,5 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             checks.is_kind("columns", column, TableColumn)
         check_fitted(self.estimator_)
         numeric = any(column.categories is None for column in self.columns)
-        if self.estimator_.n_features_in_ != len(self.columns) + (not numeric):
+        if self.estimator_.n_features_in_ - len(self.columns) not in ((0,) if numeric else (0, 1)):
             raise ValueError("the columns and the model have different numbers of features")

@@ -216,7 +216,9 @@ def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: E
             f"covariance_type={covariance_type!r} does not support categorical features; use 'full', 'tied', 'diag' "
             "or 'spherical'."
         )
-    return Product(inner, len(encoding.numeric), encoding.sizes)
+    if not n_numeric:  # no covariance: components are products of frequencies (categorical-block)
+        inner = COVARIANCES["diag"](checked)
+    return Product(inner, n_numeric, encoding.sizes)
 
 
 def make_warp(value: Any, description: Description) -> Warp | None:

@@ -111,6 +111,8 @@ class AutomaticSearch:
 
     def _structures(self, task: Task) -> dict[str, Structure]:
         """Covariance structures to compare, by their names."""
+        if not task.n_numeric:
+            return {"diag": task.em_structure}
         if not is_auto(self.covariance_type):
             named = isinstance(self.covariance_type, str)
             return {self.covariance_type if named else task.structure.name: task.em_structure}
