@@ -1,4 +1,4 @@
-"""The task of a training: samples, their description, a model, how to train it; the values between the steps of a fit."""
+"""The task of a training: samples, description, model and how to train it; the values between the steps of a fit."""
 
 from __future__ import annotations
 
