@@ -8,12 +8,14 @@ import torch
 
 import mixtura
 from mixtura import MixtureClassifier
+from mixtura.covariances import Full
 from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.files.registry import storable
-from mixtura.objectives import OBJECTIVES, Joint, Marginal
+from mixtura.objectives import OBJECTIVES, Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import PRIORS
-from mixtura.solvers import EM, SOLVERS
+from mixtura.roles import is_smooth
+from mixtura.solvers import EM, SOLVERS, BaumWelch
 from mixtura.values.targets import Evaluation
 
 pytestmark = pytest.mark.usefixtures("registries", "one_thread")
@@ -122,3 +124,35 @@ def test_a_registered_objective_runs(by_name, ripley):
     np.testing.assert_allclose(model.predict_proba(ripley[0]), same.predict_proba(ripley[0]), atol=1e-9)
     usual = MixtureClassifier(2, random_state=0).fit(*ripley)
     assert not np.allclose(model.predict_proba(ripley[0]), usual.predict_proba(ripley[0]), atol=1e-3)
+
+
+@dataclass(frozen=True)
+class Kinked(Blend):
+    """A blend that says it is not differentiable everywhere."""
+
+    is_smooth = False
+
+
+@pytest.mark.parametrize(
+    ("objective", "smooth"),
+    [
+        (Blend(), True),
+        (Kinked(), False),
+        (Margin(), False),
+        (Conditional(), True),
+        (Hybrid(0.5), False),
+        (Hybrid(1.0), True),
+        (Hybrid(0.5, Conditional()), True),
+        (Hybrid(0.5, Kinked()), False),
+    ],
+)
+def test_baum_welch_takes_smooth_objectives_alone(objective, smooth):
+    assert is_smooth(objective) == smooth
+    assert (BaumWelch().refusal(objective, None, Full()) is None) == smooth
+
+
+def test_a_hybrid_has_the_log_sums_of_its_parts():
+    assert Hybrid(0.1, Conditional()).log_sums == (1.0, 0.1 - 1.0)
+    assert Hybrid(0.25, Hybrid(0.5, Conditional())).log_sums == (1.0, 0.75 * -0.5)
+    assert Hybrid(0.5, Margin()).log_sums is None
+    assert Hybrid(0.5, Conditional(), unlabeled_weight=2.0).log_sums is None

@@ -27,6 +27,7 @@ class Diagonal(Structure):
     """One variance per feature and component."""
 
     name = "diag"
+    takes_categories = True
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(variances)
@@ -41,6 +42,7 @@ class Spherical(Structure):
     """One variance per component."""
 
     name = "spherical"
+    takes_categories = True
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(_averaged(variances), spherical=True)

@@ -21,6 +21,7 @@ class Full(Structure):
     """Any positive definite matrix for each component."""
 
     name = "full"
+    takes_categories = True
 
     @property
     def is_unrestricted(self) -> bool:

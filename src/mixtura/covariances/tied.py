@@ -33,6 +33,7 @@ class Tied(Structure):
     inner: Structure
     per_class: bool = False
     name = "tied"
+    takes_categories = True
 
     @property
     def has_update(self) -> bool:

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from mixtura import checks
+from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
@@ -31,7 +32,7 @@ from mixtura.files.registry import as_loaded
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
-from mixtura.objectives import Joint
+from mixtura.objectives import OBJECTIVES
 from mixtura.roles import Objective
 from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, Problem, Record
@@ -52,8 +53,11 @@ FIRST_STARTS = 4
 
 def learns_online(estimator: Any) -> bool:
     """Whether `partial_fit` supports these covariances; raises an AttributeError with the reason otherwise."""
-    if isinstance(estimator.covariance_type, str) and estimator.covariance_type.startswith("low_rank"):
-        raise AttributeError(checks.not_over_time(estimator.covariance_type))
+    named = estimator.covariance_type
+    if isinstance(named, str) and named in COVARIANCES:
+        one, none = torch.ones(1, 1), torch.zeros(0, dtype=torch.int64)
+        if not adds_over_time(COVARIANCES[named](None).start(one, one[:0], none, torch.zeros(1, dtype=torch.int64))):
+            raise AttributeError(checks.not_over_time(named))
     return True
 
 
@@ -61,7 +65,9 @@ def classifies_online(estimator: Any) -> bool:
     """The same for classifiers, which need the joint likelihood. Presets with another objective are not supported."""
     arguments = estimator.get_params(deep=False)
     objective, class_weight = arguments.get("objective"), arguments.get("class_weight")
-    if not isinstance(objective, Joint) and objective != "joint":
+    if isinstance(objective, str):
+        objective = OBJECTIVES.get(objective)
+    if not isinstance(objective, Objective) or not objective.own_class_only:
         raise AttributeError(
             "partial_fit supports only the joint likelihood; use MixtureClassifier with objective='joint'"
         )
@@ -125,7 +131,7 @@ def begin(self: Any, fit: Callable[[], None]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
         fit()
-    if not adds_over_time(self.mixture_):
+    if not adds_over_time(self.mixture_.covariance):
         raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
 
 

@@ -37,7 +37,7 @@ from mixtura.init.description import describe as describe_samples
 from mixtura.init.johnson import fit_warp
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
-from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure
+from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, best_of
@@ -211,7 +211,7 @@ def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: E
         )
     if encoding is None:
         return inner
-    if inner.name not in ("full", "tied", "diag", "spherical"):
+    if not inner.takes_categories:
         raise ValueError(
             f"covariance_type={covariance_type!r} does not support categorical features; use 'full', 'tied', 'diag' "
             "or 'spherical'."
@@ -305,7 +305,8 @@ def keep(
     warn_of_repairs((*result.repairs, *task.collapsed(result.mixture)))
     warn_of_prior(estimator.prior, task.prior, result.mixture, task.description)
     raise_interruption(result)
-    if task.prior is None and task.objective.name == "conditional" and result.objective > SEPARATED:
+    discriminative = is_smooth(task.objective) and not task.objective.has_density
+    if task.prior is None and discriminative and result.objective > SEPARATED:
         checks.warn(
             "The classes are perfectly separable, so the conditional likelihood has no maximum; the fit was "
             f"stopped after {estimator.n_iter_} iterations. Use prior='default'.",

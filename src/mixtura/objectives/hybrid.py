@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from mixtura.files.registry import storable
-from mixtura.objectives.likelihood import Conditional, Joint
+from mixtura.objectives.likelihood import Joint
 from mixtura.objectives.margin import Margin
-from mixtura.roles import Objective
+from mixtura.roles import LogSumObjective, Objective, is_smooth
 from mixtura.values.targets import Evaluation, Targets
 
 
@@ -65,10 +65,16 @@ class Hybrid:
         return self.tradeoff > 0
 
     @property
+    def is_smooth(self) -> bool:
+        return self.tradeoff == 1 or is_smooth(self.discriminative)
+
+    @property
     def log_sums(self) -> tuple[float, float] | None:
-        if self.unlabeled_weight != 1 or not isinstance(self.discriminative, Conditional):
+        sums = self.discriminative.log_sums if isinstance(self.discriminative, LogSumObjective) else None
+        if self.unlabeled_weight != 1 or sums is None:
             return None
-        return 1.0, self.tradeoff - 1.0
+        own, everything = sums
+        return 1 + (1 - self.tradeoff) * (own - 1), (1 - self.tradeoff) * everything
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         if self.tradeoff == 0:

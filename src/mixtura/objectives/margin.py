@@ -40,6 +40,7 @@ class Margin:
     own_class_only = False
     needs_denominator = True
     has_density = False
+    is_smooth = False
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
         scores, within = class_posteriors(log_joint, targets)  # (C, n), (K, n)

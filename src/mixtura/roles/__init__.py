@@ -12,8 +12,8 @@ Work inside a pass is component-major, (K, n), because reductions over component
 from __future__ import annotations
 
 from mixtura.roles.covariance import Conditioned, Covariance, Marginals, Quadratic, Structure
-from mixtura.roles.objective import LogSumObjective, Objective
-from mixtura.roles.prior import ConjugatePrior, DataScales, Parameters, Prior
+from mixtura.roles.objective import KinkedObjective, LogSumObjective, Objective, is_smooth
+from mixtura.roles.prior import ConjugatePrior, DataScales, MovablePrior, Parameters, Prior
 from mixtura.roles.solver import Info, MemberSolver, MixtureSolver, Solver
 
 __all__ = [
@@ -22,14 +22,17 @@ __all__ = [
     "Covariance",
     "DataScales",
     "Info",
+    "KinkedObjective",
     "LogSumObjective",
     "Marginals",
     "MemberSolver",
     "MixtureSolver",
+    "MovablePrior",
     "Objective",
     "Parameters",
     "Prior",
     "Quadratic",
     "Solver",
     "Structure",
+    "is_smooth",
 ]

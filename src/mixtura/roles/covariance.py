@@ -76,6 +76,8 @@ class Structure(ABC):
     """
 
     name: ClassVar[str]
+    # Whether the numeric features of a model with categorical ones can have this structure.
+    takes_categories: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:

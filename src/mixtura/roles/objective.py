@@ -31,6 +31,21 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class KinkedObjective(Objective, Protocol):
+    """An objective that may have kinks: points where it is not differentiable in the log joints."""
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the parameters exclude kinks."""
+        ...
+
+
+def is_smooth(objective: Objective) -> bool:
+    """Whether an objective is differentiable in the log joints."""
+    return objective.is_smooth if isinstance(objective, KinkedObjective) else True
+
+
+@runtime_checkable
 class LogSumObjective(Objective, Protocol):
     """An objective that is a weighted sum of log p(x, c) and log p(x), which the fused kernel supports."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from mixtura.values.pseudo_moments import PseudoMoments
@@ -62,6 +63,13 @@ class Prior(Protocol):
     def log_density(self, parameters: Parameters) -> Tensor:
         """The log density up to a constant: a differentiable scalar."""
         ...
+
+
+@runtime_checkable
+class MovablePrior(Prior, Protocol):
+    """A prior with tensors, which can be copied to a device."""
+
+    def to(self, device: torch.device | str) -> Prior: ...
 
 
 @runtime_checkable

@@ -129,7 +129,7 @@ class AutomaticSearch:
 
         That is the fit to the first fold; the first update of a closed form is the maximum, and training ends with it.
         """
-        choice, is_joint = fit.candidate, task.objective.name == "joint"
+        choice, is_joint = fit.candidate, task.objective.own_class_only
         start = _first_update(task, fit) if fit.mixture is None else fit.mixture
         if fit.mixture is None and is_joint:
             task = replace(task, tol=math.inf)

@@ -17,8 +17,8 @@ from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
-from mixtura.priors import PRIORS, Conjugate, Shrinkage
-from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, Objective, Prior, Structure
+from mixtura.priors import PRIORS, Shrinkage
+from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure
 from mixtura.selection.search import Trial
 from mixtura.selection.table import SearchTable
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, first_update, run
@@ -318,7 +318,7 @@ def make_prior(value: Any, description: Description, n_components: Sequence[int]
         named = isinstance(value, Shrinkage)
         make = value.prior if named else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
         value = make(description.scales_for(n_components))
-    elif isinstance(value, Conjugate):
+    elif isinstance(value, MovablePrior):
         value = value.to(description.within.device)
     if isinstance(value, ConjugatePrior):
         checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))

@@ -16,8 +16,7 @@ from mixtura.engine.passes import summarise
 from mixtura.engine.threads import threads_for
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
-from mixtura.objectives import Hybrid, Margin
-from mixtura.roles import Info, Objective, Prior, Structure
+from mixtura.roles import Info, Objective, Prior, Structure, is_smooth
 from mixtura.solvers.em import repairs_of, updated_means
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
@@ -58,7 +57,7 @@ class BaumWelch:
     needs_fit = True
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
-        if _has_kinks(objective):
+        if not is_smooth(objective):
             return f'it needs a differentiable objective, and the margin in objective "{objective.name}" has kinks'
         if not structure.is_gaussian:
             return "only EM supports categorical features"
@@ -133,12 +132,6 @@ class BaumWelch:
                 break
             halves = torch.where(sound, halves, 2 * halves)
         return 2 * halves
-
-
-def _has_kinks(objective: Objective) -> bool:
-    if isinstance(objective, Hybrid):
-        return objective.tradeoff < 1 and _has_kinks(objective.discriminative)
-    return isinstance(objective, Margin)
 
 
 def _log_weights(problem: Problem, mixture: Mixture, summary: Summary) -> Tensor:

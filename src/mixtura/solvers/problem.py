@@ -14,8 +14,7 @@ from mixtura.engine.sources import Source, TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
-from mixtura.priors import Conjugate
-from mixtura.roles import ConjugatePrior, Objective, Prior
+from mixtura.roles import ConjugatePrior, MovablePrior, Objective, Prior
 from mixtura.values.extents import Frame
 from mixtura.values.pseudo_moments import PseudoMoments
 
@@ -97,7 +96,7 @@ class Problem:
 
     def move_for_updates(self, mixture: Mixture) -> Mixture:
         """Return a mixture on the device where its updates are computed: the host, for few parameters."""
-        movable = self.prior is None or isinstance(self.prior, Conjugate)
+        movable = self.prior is None or isinstance(self.prior, MovablePrior)
         return move_for_passes(mixture, self.source) if movable else mixture.to(self.source.device)
 
     def beside(self, mixture: Mixture) -> Problem:
@@ -110,7 +109,7 @@ class Problem:
             self,
             frame=self.frame.to("cpu"),
             floor=self.floor.cpu(),
-            prior=self.prior.to("cpu") if isinstance(self.prior, Conjugate) else self.prior,
+            prior=self.prior.to("cpu") if isinstance(self.prior, MovablePrior) else self.prior,
             class_prior=None if self.class_prior is None else self.class_prior.cpu(),
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
+from mixtura.roles import Covariance
 from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments
 
 # gamma_t = (t + 1)^-DECAY: any exponent between 0.5 and 1 converges (Cappé and Moulines 2009); small ones forget the
@@ -76,9 +77,9 @@ class RunningMoments:
         return self.moments.about(mixture.means).scaled(1 - self.forgotten(step)) + moments.about(mixture.means)
 
 
-def adds_over_time(mixture: Mixture) -> bool:
-    """Return whether moments of different iterations can be added, given this mixture's covariance structure."""
-    return isinstance(mixture.covariance.form, DenseForm | DiagonalForm)
+def adds_over_time(covariance: Covariance) -> bool:
+    """Return whether moments of different iterations can be added in the form of this covariance."""
+    return isinstance(covariance.form, DenseForm | DiagonalForm)
 
 
 def kept(moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior: Tensor | None) -> RunningMoments:
