@@ -1,6 +1,8 @@
 # Every target makes the environment it needs in .venv; only the first call takes a minute or two.
 #   make test                      lint, then the tests without the slow ones
-#   make test OPTIONS='-m slow'    any option of pytest, here the slow part alone
+#   make test OPTIONS='-k fuzz'    any option of pytest
+#   make slow                      the tests that make test leaves out
+#   make mutants                   mistakes that the tests must notice, one at a time
 #   make test WORKERS=             in one process with all threads; otherwise one process per core
 #   make fuzz MINUTES=5            random fits, and the laws that they obey
 
@@ -19,7 +21,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test lint format docs bench fuzz oldest newest sdist package clean
+.PHONY: demo test slow mutants lint format docs bench fuzz oldest newest sdist package clean
 .NOTPARALLEL:
 
 demo: .venv/installed-cli,plot
@@ -27,6 +29,14 @@ demo: .venv/installed-cli,plot
 
 test: lint
 	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS)
+
+# All that `make test` leaves out.
+slow: .venv/installed-slow
+	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS) -m slow
+
+# Each mistake of tests/mutants.toml is made in a copy, and must be noticed by the tests named for it.
+mutants: .venv/installed-dev
+	$(BIN)/python tests/mutants.py $(if $(WORKERS),--workers $(WORKERS))
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

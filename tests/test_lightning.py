@@ -1,4 +1,4 @@
-"""Heads inside a LightningModule: trained, written to a checkpoint and read again. Skipped without Lightning."""
+"""Heads in a LightningModule: trained, written to a checkpoint and read again. Without Lightning they are skipped."""
 
 import warnings
 
@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lightning = pytest.importorskip("lightning")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # its own deprecations and advice
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # its own deprecations and advice
 
 HEADS = {
     "mixture": lambda: MixtureHead(8, 10, 2),

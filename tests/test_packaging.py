@@ -48,7 +48,7 @@ def test_the_page_of_versions_names_the_oldest():
 
 def test_every_extra_has_code():
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    for name in set(EXTRAS) - {"dev", "docs", "bench"}:
+    for name in set(EXTRAS) - {"dev", "docs", "bench", "slow"}:
         packages = "|".join(Requirement(text).name for text in EXTRAS[name])
         assert re.search(rf"^\s*(import|from) ({packages})\b", sources, re.MULTILINE), name
 
