@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from mixtura.files.registry import storable
 from mixtura.inspection.graphs import ConditionalGraph
 from mixtura.inspection.summaries import feature_names as known_names
 from mixtura.inspection.tables import Table
+from mixtura.inspection.words import ScoredWords, word_contributions
 from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
@@ -35,31 +34,22 @@ from mixtura.nonnegative.mixture import (
     LogLinearMixture,
     labeled_rows,
     rows_per_chunk,
-    smoothed_likelihood,
 )
 from mixtura.nonnegative.priors import Normal, PseudoCounts
-from mixtura.nonnegative.problem import NonnegativeProblem, column_units, random_start, without_empty_rows
+from mixtura.nonnegative.problem import NonnegativeProblem, column_units, without_empty_rows
 from mixtura.nonnegative.share_penalty import SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, finished
-from mixtura.selection.log_linear import (
-    COMPONENTS,
-    RowsUnder,
-    TextSamples,
-    TextSearch,
-    TextSettings,
-    rows_in_memory,
-    some_of,
-)
-from mixtura.selection.search import Search, Trial
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
+from mixtura.selection.log_linear import COMPONENTS, TextSearch, TextSettings, some_of
 from mixtura.selection.splits import checked_cv, hold_outs, renumbered
 from mixtura.selection.task import is_auto
-from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
+from mixtura.selection.text_samples import RowsUnder, TextSamples, rows_in_memory
+from mixtura.selection.update_search import UpdateSearch
+from mixtura.solvers import FitResult, Outcome
 from mixtura.values.features import weigh
-from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, row_slice, scaled_columns
+from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, scaled_columns
 
 # Early stopping needs at least this many held-out rows.
 SMALLEST_HELD_OUT = 20
-SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 AUTO = (0.0, 1.0)  # candidates of sparsity="auto"
 PLAIN_COMPONENTS = 4  # n_components="auto" of a named solver
 
@@ -397,22 +387,21 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             transform = make_row_transform(self.rows, counts, float(samples.weights.sum()))
             samples = replace(samples, features=transform.forward(samples.features))
         problem = self._problem(samples, transform is None)
-        solver, best = self._best(solvers, problem)
-        if problem.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
-            best = with_all_rows(self._bound(solver, problem.rows, best.start), best, problem.rows)
-        solver = self._bound(solver, problem.rows, best.start)
-        mixture = finished(solver, best.result.mixture, best.result.best_iteration, problem.rows)
-        self.sparsity_ = solver.penalty.strength
-        self.temperature_ = 1.0 if is_auto(self.temperature) else float(self.temperature)
-        return self._keep(best.result, mixture.rescaled(problem.scales, problem.shifts), transform)
-
-    def _bound(self, solver: Any, rows: LabeledRows, start: LogLinearMixture) -> Any:
-        """The solver with the prior in the units of the rows."""
-        return (
-            solver
-            if is_auto(self.prior) or self.prior is None
-            else replace(solver, prior=self.prior.bound(rows, start))
+        search = UpdateSearch(
+            problem,
+            solvers,
+            None if is_auto(self.prior) else self.prior,
+            self._n_components(),
+            bool(self.shared),
+            self.n_init,
+            self.max_iter,
+            self.tol,
         )
+        with trial_watcher(self.verbose and search.n_candidates > 1, type(self).__name__) as watch:
+            best, self.search_ = search.run(watch)
+        self.sparsity_ = best.solver.penalty.strength
+        self.temperature_ = 1.0 if is_auto(self.temperature) else float(self.temperature)
+        return self._keep(best.result, best.result.mixture.rescaled(problem.scales, problem.shifts), transform)
 
     def _solvers(self) -> list[Any]:
         """The solver for each candidate of the penalty, the one to use without held-out rows last."""
@@ -453,58 +442,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         if early_stopping:
             parts = hold_outs(float(fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT)
         return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
-
-    def _best(self, solvers: list[Any], problem: NonnegativeProblem) -> tuple[Any, Fitted]:
-        """The best fit and its solver; all solvers start from the same initialisations."""
-        n_starts = self.n_init
-        starts = [
-            random_start(
-                self._n_components(),
-                bool(self.shared),
-                problem.rows,
-                problem.log_prior,
-                problem.generator,
-                problem.has_units,
-            )
-            for _ in range(n_starts)
-        ]
-        compared = list(product(solvers if problem.held_out is not None else solvers[-1:], enumerate(starts)))
-
-        def fit_all() -> None:
-            for solver, (number, start) in compared:
-                trial = search.tried(lambda s=solver, n=number, m=start: self._trial(s, n, m, problem))
-                if trial.fit[1].result.outcome is Outcome.INTERRUPTED:
-                    raise KeyboardInterrupt
-
-        with trial_watcher(self.verbose and len(compared) > 1, type(self).__name__) as watch:
-            criterion = "objective" if problem.held_out is None else "log_loss"
-            search: Search[tuple[Any, Fitted]] = Search(criterion, watch)
-            search.run(fit_all)
-        solver, best = search.best.fit
-        self.search_ = search.table(search.best) if len(compared) > 1 else None
-        if search.interrupted:
-            best = replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-        return solver, best
-
-    def _trial(
-        self, solver: Any, number: int, start: LogLinearMixture, problem: NonnegativeProblem
-    ) -> Trial[tuple[Any, Fitted]]:
-        fit = self._fit_once(solver, start, problem)
-        what = {"sparsity": solver.penalty.strength, "start": number}
-        return Trial(what, -fit.score, math.nan, (solver, fit))
-
-    def _fit_once(self, solver: Any, start: LogLinearMixture, problem: NonnegativeProblem) -> Fitted:
-        max_iter, tol = self.max_iter, self.tol
-        held_out = problem.held_out
-        if held_out is None:
-            return Fitted(start, run(self._bound(solver, problem.rows, start), problem.rows, start, max_iter, tol))
-
-        def score(mixture: LogLinearMixture) -> float:
-            return smoothed_likelihood(mixture, held_out) / held_out.weight
-
-        judge = EarlyStopping(score, interval=SCORING_INTERVAL)
-        bound = self._bound(solver, problem.kept, start)
-        return Fitted(start, run(bound, problem.kept, start, max_iter, tol, held_out=judge))
 
     # ---- the result -------------------------------------------------------------------------------------------------
 
@@ -659,39 +596,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         check_is_fitted(self)
         names = np.asarray(known_names(self) if feature_names is None else feature_names, dtype=object)
         checks.as_many_names(names, self.n_features_in_)
-        raw = self._read(X, reset=False)[0].to("cpu")
-        scores = self._finished(X, lambda scores: scores.T)
-        columns: dict[str, list[Any]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
-        for number, score in enumerate(torch.as_tensor(scores).double()):
-            used, values, parts, log_odds, c = self._contributions(row_slice(raw, slice(number, number + 1)), score)
-            order = np.argsort(-np.abs(parts), kind="stable")
-            columns["sample"] += [number] * (len(used) + 1)
-            columns["class"] += [self.classes_[c]] * (len(used) + 1)
-            columns["feature"] += [*names[used[order]].tolist(), "(constant)"]
-            columns["value"] += [*values[order].tolist(), math.nan]
-            columns["contribution"] += [*parts[order].tolist(), log_odds - float(parts.sum())]
-        return Table(columns)
-
-    def _contributions(self, raw: Tensor, score: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, int]:
-        """Columns of a row (1, D) that are not zero, their values and contributions, the log-odds, and the class."""
-        mixture = self.mixture_.to("cpu")
-        row = raw.double() if self.rows_ is None else self.rows_.to("cpu").forward(raw)
-        dense, plain = (part if is_dense(part) else part.to_dense() for part in (row, raw.double()))
-        used = plain[0].nonzero()[:, 0]
-        log_joint = mixture.log_joint(row)[:, 0]
-        theta = mixture.coefficients[:, used][mixture.basis_of]  # (K, m)
-        by_class = torch.stack(
-            [log_joint[mixture.class_of == c].softmax(0) @ theta[mixture.class_of == c] for c in range(len(score))]
-        )  # (C, m)
-        c = int(score.argmax())
-        others = score.clone()
-        others[c] = -torch.inf
-        difference = by_class[c] - others.softmax(0) @ by_class
-        parts = difference * dense[0, used] / self.temperature_
-        if not bool(dense.any()):
-            parts = torch.zeros_like(parts)
-        log_odds = float(score[c] - others.logsumexp(0))
-        return used.numpy(), plain[0, used].numpy(), parts.numpy(), log_odds, c
+        model = ScoredWords(
+            self.mixture_.to("cpu"), None if self.rows_ is None else self.rows_.to("cpu"), self.temperature_
+        )
+        scores = torch.as_tensor(self._finished(X, lambda scores: scores.T)).double()
+        return word_contributions(model, self._read(X, reset=False)[0].to("cpu"), scores, self.classes_, names)
 
     @property
     def weights_(self) -> np.ndarray:
@@ -727,24 +636,3 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         return tags
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One fit: its start and its result."""
-
-    start: LogLinearMixture
-    result: FitResult
-
-    @property
-    def score(self) -> float:
-        """The score of a fit: the best score of the held-out samples; without them the objective."""
-        return max((score for _, score in self.result.scores), default=self.result.objective)
-
-
-def with_all_rows(solver: Any, best: Fitted, rows: LabeledRows) -> Fitted:
-    """Refit all rows with the number of iterations that was best for the held-out rows."""
-    again = run(solver, rows, best.start, best.result.best_iteration, 0.0)
-    if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
-        return replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-    return replace(best, result=replace(again, outcome=best.result.outcome, scores=best.result.scores))

@@ -16,7 +16,8 @@ from mixtura.estimators.streamed import number_labels
 from mixtura.model.rows import document_counts
 from mixtura.nonnegative.mixture import ClassChunk, LabeledRows, chunk_of, parts_of, with_totals
 from mixtura.nonnegative.problem import column_units
-from mixtura.selection.log_linear import SELECTION_SAMPLES, RowFacts, RowsUnder, TextSamples, TransformedSamples
+from mixtura.selection.log_linear import SELECTION_SAMPLES
+from mixtura.selection.text_samples import RowFacts, RowsUnder, TextSamples, TransformedSamples
 from mixtura.streams.batches import named_batches
 from mixtura.values.sparse_rows import empty_rows, pick, stacked_rows
 
