@@ -88,8 +88,8 @@ class AveragedBase(DensityEstimator):
                 f"{type(self).__name__} does not support an X of batches, since it resamples. Pass an array, a tensor "
                 "or a memory map."
             )
-        base: Any = clone(self._base).set_params(random_state=0)  # generators are made for the members
-        return base
+        base: Any = clone(self._base)
+        return base.set_params(random_state=0)  # generators are made for the members
 
     def _selected_settings(self) -> dict[str, Any]:
         if self.search_ is None:

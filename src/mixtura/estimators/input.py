@@ -234,8 +234,8 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
     except OverflowError as error:  # integers of Python
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
     except TypeError as error:
-        is_sparse: bool = sparse.issparse(X)
-        if is_sparse and is_classifier(estimator) and (X.tocoo().data >= 0).all():
+        values: Any = sparse.coo_array(X).data if sparse.issparse(X) else None
+        if values is not None and is_classifier(estimator) and (values >= 0).all():
             raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
