@@ -2,10 +2,13 @@
 
 import importlib
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
-from mixtura import cli
+from mixtura import GaussianMixture, cli
 
 MOVED = {
     "mixtura.tune": "examples/search_with_optuna.py of a source checkout",
@@ -38,3 +41,21 @@ def test_the_command_line_says_where_the_demo_is(capsys):
     assert cli.main(["demo", "--output", "demo.png"]) == 2
     text = "mixtura: The demo has left the package; run examples/demo.py of a source checkout, or make demo.\n"
     assert capsys.readouterr().err == text
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_package_is_imported_without_torch_and_still_shows_its_names():
+    code = "import sys, mixtura; assert 'torch' not in sys.modules; assert set(mixtura.__all__) <= set(dir(mixtura))"
+    code += "; from mixtura import *; print(MixtureClassifier.__name__, mixtura.nn.MixtureHead.__name__)"
+    result = run_python(code)
+    assert (result.stdout, result.stderr) == ("MixtureClassifier MixtureHead\n", "")
+
+
+def test_a_model_file_is_read_where_nothing_else_was_imported(tmp_path):
+    model = GaussianMixture(2, random_state=0).fit(np.arange(20.0).reshape(10, 2))
+    model.save(tmp_path / "model.mixtura")
+    result = run_python(f"import mixtura; print(mixtura.load({str(tmp_path / 'model.mixtura')!r}).n_components)")
+    assert (result.stdout, result.stderr) == ("2\n", "")

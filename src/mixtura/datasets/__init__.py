@@ -4,7 +4,6 @@ All return `(X, y)`. Generators return samples in random order and draw all rand
 training and a test set from one distribution, draw once and split.
 """
 
-from mixtura.checks.moved import look_up_moved
 from mixtura.datasets.generators import (
     make_anisotropic,
     make_checkerboard,
@@ -14,6 +13,7 @@ from mixtura.datasets.generators import (
     remove_values,
 )
 from mixtura.datasets.tables import load_penguins
+from mixtura.files.moved import look_up_moved
 
 __all__ = [
     "load_penguins",
