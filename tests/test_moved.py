@@ -1,13 +1,16 @@
 """Names that have left the package are importable for one release, and say where they are."""
 
 import importlib
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mixtura
 from mixtura import GaussianMixture, cli
 
 MOVED = {
@@ -44,7 +47,8 @@ def test_the_command_line_says_where_the_demo_is(capsys):
 
 
 def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    known = {**os.environ, "PYTHONPATH": str(Path(mixtura.__file__).parent.parent)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=known)
 
 
 def test_the_package_is_imported_without_torch_and_still_shows_its_names():
