@@ -19,14 +19,13 @@ from mixtura import (
 )
 from mixtura.checks import SourceError
 from mixtura.datasets import make_ripley, remove_values
+from mixtura.engine import distributed
 
 pd = pytest.importorskip("pandas")
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
-dask_source = pytest.importorskip("mixtura.engine.dask_source")
 key_split = pytest.importorskip("dask.utils").key_split
-DaskPartitions = dask_source.DaskPartitions
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +98,11 @@ def test_chunks_of_columns_labels_in_memory_and_other_cuts(data):
 
 @pytest.mark.parametrize("warp", [None, "johnson"])
 def test_tasks_have_names_on_the_dashboard(warp, data, monkeypatch):
-    names, computed = set(), dask_source._computed
+    names, compute = set(), distributed.compute_delayed
     monkeypatch.setattr(
-        dask_source, "_computed", lambda value: names.update(map(key_split, value.__dask_graph__())) or computed(value)
+        distributed,
+        "compute_delayed",
+        lambda value: names.update(map(key_split, value.__dask_graph__())) or compute(value),
     )
     MixtureClassifier(1, warp=warp, random_state=0).fit(*arrays(data))
     expected = {"mixtura_scan", "mixtura_describe", "mixtura_transformed" if warp else "mixtura_summarise"}
@@ -345,15 +346,15 @@ def scheduler(tmp_path):
 @pytest.mark.slow
 def test_a_scheduler_that_is_killed_is_named_and_the_last_model_is_kept(scheduler, data, monkeypatch):
     X, y, _ = data
-    n_passes, total = [0], DaskPartitions.total
+    n_passes, add = [0], distributed.add_partitions
 
-    def killing(self, compute, name):
+    def killing(partitions, compute, name):
         n_passes[0] += name == "summarise"
         if n_passes[0] == 4:
             scheduler.kill()
-        return total(self, compute, name)
+        return add(partitions, compute, name)
 
-    monkeypatch.setattr(DaskPartitions, "total", killing)
+    monkeypatch.setattr(distributed, "add_partitions", killing)
     model = MixtureClassifier(2, tol=0, max_iter=30, random_state=0)
     with pytest.raises(SourceError, match=r"^The Dask scheduler or its workers were lost during a pass"):
         model.fit(*arrays((X, y)))

@@ -1,7 +1,7 @@
 """Sources of rows: tensors, arrays, memory maps, re-iterables of batches. All of them yield blocks.
 
 Sums over all rows are computed by `Source.total`, which adds the results of all places where rows are stored. Rows in
-one process are one place; engine/dask_source.py and engine/process_source.py have several.
+one process are one place; those of engine/distributed.py are in several.
 """
 
 from __future__ import annotations

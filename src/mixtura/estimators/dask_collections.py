@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
+from dask.base import is_dask_collection
+from dask.delayed import delayed
 
 from mixtura import checks
 from mixtura.estimators.input import PandasLike
@@ -47,11 +48,11 @@ def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any
     if values is None:
         return [None] * n_partitions
     known = _is_array(X) and not np.isnan(X.chunks[0]).any()
-    if known and not dask.is_dask_collection(values):  # pyright: ignore[reportPrivateImportUsage]
+    if known and not is_dask_collection(values):
         checks.as_many_labels(np.asarray(values), sum(X.chunks[0]))
         cut: Any = (X.chunks[0],)
         values = da.from_array(np.asarray(values), chunks=cut)
-    if not dask.is_dask_collection(values):  # pyright: ignore[reportPrivateImportUsage]
+    if not is_dask_collection(values):
         raise ValueError(
             f"{name} must be a Dask collection, divided at the same rows as X; got {type(values).__name__}."
         )
@@ -68,8 +69,8 @@ def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any
 def lazily(predict: Callable[[Any], Any], X: Any) -> Any:
     """predict(rows) -> (n, ...) of every partition, as one lazy array, or as a lazy frame if it returns frames."""
     example = predict(example_of(X))
-    task, lengths = dask.delayed(predict, traverse=False), _lengths(X)  # pyright: ignore[reportPrivateImportUsage]
-    work, is_frame = dask.delayed(_predicted), isinstance(example, PandasLike)  # pyright: ignore[reportPrivateImportUsage]
+    task, lengths = delayed(predict, traverse=False), _lengths(X)
+    work, is_frame = delayed(_predicted), isinstance(example, PandasLike)
     nothing = example.iloc[:0] if is_frame else np.asarray(example)[:0]
     parts = [work(task, number, part, nothing) for number, part in enumerate(_delayed(X))]
     if is_frame:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.process_source import Processes, ProcessSource
+from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
 from mixtura.estimators.input import Rows, as_labels, is_batches, is_dask, labeled_rows, read_rows
 from mixtura.streams.batches import Batch, named_batches
@@ -234,14 +234,13 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
 
 
 def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Streamed:
-    from mixtura.engine.dask_source import DaskPartitions, DaskSource
     from mixtura.estimators.dask_collections import example_of, partitions_of
 
     if labeled:
         checks.given_labels(y, type(estimator).__name__)
     reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
-    partitions = DaskPartitions(partitions_of(X, y, sample_weight))
-    first_pass = partitions.total(partial(_scan_part, reader), "scan")
+    partitions = partitions_of(X, y, sample_weight)
+    first_pass = add_partitions(partitions, partial(_scan_part, reader), "scan")
     reader, classes = _with_classes(reader, first_pass)
     source = DaskSource(
         partitions,
