@@ -23,7 +23,7 @@ from mixtura.engine.evaluator import move_for_passes
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import FEW_VALUES
-from mixtura.estimators.input import FEW_LABELS, read_labels
+from mixtura.estimators.labels import FEW_LABELS, read_labels
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.solvers import Gradient

@@ -17,7 +17,7 @@ from mixtura import (
     checks,
 )
 from mixtura.datasets import make_ripley, remove_values
-from mixtura.estimators.input import number_integers, read_integers, read_labels, unlabeled_integers
+from mixtura.estimators.labels import number_integers, read_integers, read_labels, unlabeled_integers
 from mixtura.solvers.stepwise import DECAY
 
 

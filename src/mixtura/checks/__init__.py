@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mixtura.checks.arguments import *  # noqa: F403
-from mixtura.checks.constraints import *  # noqa: F403
 from mixtura.checks.heads import *  # noqa: F403
 from mixtura.checks.kernels import *  # noqa: F403
 from mixtura.checks.labels import *  # noqa: F403

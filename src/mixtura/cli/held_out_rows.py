@@ -15,8 +15,8 @@ from mixtura.cli.columns import read_problem
 from mixtura.cli.files import read_table
 from mixtura.cli.html import percent
 from mixtura.cli.scores import sampled
-from mixtura.estimators.input import as_array
 from mixtura.estimators.refits import held_out, probabilities_of, refit
+from mixtura.estimators.rows import as_array
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.inspection.outliers import find_suspicious, threshold_of
 from mixtura.inspection.summaries import separating_features

@@ -10,9 +10,8 @@ from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier
 from mixtura.estimators.nonnegative_pipeline import make_nonnegative_pipeline
 from mixtura.estimators.reject_option import RejectOption
-from mixtura.estimators.relevance_vectors import RelevanceVectorClassifier
 from mixtura.estimators.scoring import LabeledScorer
-from mixtura.estimators.sparse import SparseMixtureClassifier
+from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 
 __all__ = [

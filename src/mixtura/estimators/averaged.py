@@ -20,7 +20,7 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted, fitting
+from mixtura.estimators.estimator import check_fitted, fitting, recorded
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
     make_search,
@@ -28,8 +28,7 @@ from mixtura.estimators.gaussian_mixture import (
     make_start,
     read_density,
 )
-from mixtura.estimators.input import Rows, adopt_features, is_batches, is_dask
-from mixtura.estimators.progress import recorded
+from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.training import Data, bring_home, describe, keep_unobserved, select, warn_of_repairs
 from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe as describe_samples

@@ -18,10 +18,9 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
 from mixtura.estimators.classifiers import DensityClassifier
-from mixtura.estimators.estimator import check_fitted, fitting
-from mixtura.estimators.input import Rows, adopt_features
+from mixtura.estimators.estimator import check_fitted, fitting, recorded
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings
-from mixtura.estimators.progress import recorded
+from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.estimators.training import (
     bring_home,
     describe,

@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import FrameLike, PandasLike, Rows, is_missing, read_rows
+from mixtura.estimators.rows import FrameLike, PandasLike, Rows, is_missing, read_rows
 from mixtura.files.registry import storable
 
 # Types of the columns of a frame that hold categories.

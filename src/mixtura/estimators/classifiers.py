@@ -19,13 +19,13 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.explained import DRAWS, is_frame, log_odds
 from mixtura.estimators.facts import fit_facts, label_facts
-from mixtura.estimators.input import as_array, is_batches, is_dask
+from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out, probabilities_of
+from mixtura.estimators.rows import as_array, is_batches, is_dask
 from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, shapley_values

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import DiagonalCovariance, FullCovariance, TiedCovariance
-from mixtura.estimators.input import adopt_features
+from mixtura.estimators.rows import adopt_features
 from mixtura.model.mixture import Mixture
 
 SHAPES = ("full", "tied", "diag", "spherical")

@@ -11,7 +11,7 @@ from dask.base import is_dask_collection
 from dask.delayed import delayed
 
 from mixtura import checks
-from mixtura.estimators.input import PandasLike
+from mixtura.estimators.rows import PandasLike
 
 
 def _is_array(X: Any) -> bool:

@@ -17,12 +17,12 @@ from mixtura.engine.conditionals import draw_missing, map_distances
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.categorical import Encoding, frame_of, read_samples
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
-from mixtura.estimators.input import Rows, as_array, framed_like
+from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
+from mixtura.estimators.rows import Rows, as_array, framed_like
 from mixtura.inspection.graphs import DensityGraph, GaussianScores
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
 from mixtura.inspection.summaries import component_entropies, component_table, feature_names

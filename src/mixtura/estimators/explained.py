@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.estimators.input import PandasLike
+from mixtura.estimators.rows import PandasLike
 
 # Draws of a missing value to estimate its effect on the log-odds.
 DRAWS = 16

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixtura import checks
-from mixtura.estimators.input import as_array
+from mixtura.estimators.rows import as_array
 
 
 def fit_facts(model: Any) -> dict[str, Any]:

@@ -22,11 +22,9 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import atomic_fit, check_fitted
-from mixtura.estimators.input import read_rows
+from mixtura.estimators.estimator import atomic_fit, check_fitted, recorded
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
     FIRST_STARTS,
@@ -38,8 +36,8 @@ from mixtura.estimators.online import (
     remember_first,
     resume,
 )
-from mixtura.estimators.progress import recorded
-from mixtura.estimators.streamed import is_streamed, read_stream
+from mixtura.estimators.parts import by_parts, is_streamed, read_stream
+from mixtura.estimators.rows import read_rows
 from mixtura.estimators.training import (
     Data,
     Settings,

@@ -17,8 +17,8 @@ from mixtura.estimators.classifiers import DensityClassifier as ExplainedClassif
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
-from mixtura.estimators.input import adopt_features, as_array, read_array, with_nan
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.rows import adopt_features, as_array, read_array, with_nan
 from mixtura.files.registry import storable
 from mixtura.inspection.importances import forward_selection
 

@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.covariances.diagonal import DiagonalCovariance
 from mixtura.engine.sources import TensorSource
-from mixtura.estimators.input import Rows
+from mixtura.estimators.rows import Rows
 from mixtura.init.description import SAMPLED_ROWS
 from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture

@@ -18,9 +18,9 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import atomic_fit, check_fitted
-from mixtura.estimators.input import Rows, is_batches, read_labels, read_rows
-from mixtura.estimators.progress import recorded, trial_watcher
+from mixtura.estimators.estimator import atomic_fit, check_fitted, recorded, trial_watcher
+from mixtura.estimators.labels import read_labels
+from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
 from mixtura.inspection.graphs import ConditionalGraph

@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from mixtura import checks
-from mixtura.estimators.input import ArrayLike, FrameLike
 from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier
+from mixtura.estimators.rows import ArrayLike, FrameLike
 
 
 def make_nonnegative_pipeline(

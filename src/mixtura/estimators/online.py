@@ -18,15 +18,9 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
-from mixtura.estimators.input import (
-    as_labels,
-    integers_on_gpu,
-    labeled_rows,
-    number_integers,
-    read_rows,
-    unlabeled_integers,
-)
-from mixtura.estimators.streamed import is_streamed, number_labels
+from mixtura.estimators.labels import as_labels, integers_on_gpu, labeled_rows, number_integers, unlabeled_integers
+from mixtura.estimators.parts import is_streamed, number_labels
+from mixtura.estimators.rows import read_rows
 from mixtura.estimators.training import Settings, check_described, make_generator
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import describe

@@ -13,7 +13,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from mixtura import checks
-from mixtura.estimators.input import ArrayLike, FrameLike, as_array, read_labels
+from mixtura.estimators.labels import read_labels
+from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.selection.splits import checked_cv, hold_outs
 
 

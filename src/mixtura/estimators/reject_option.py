@@ -12,12 +12,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.by_parts import by_parts
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
-from mixtura.estimators.input import adopt_features, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.parts import by_parts
+from mixtura.estimators.rows import adopt_features, as_array
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
 

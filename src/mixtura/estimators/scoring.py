@@ -11,7 +11,8 @@ from sklearn.utils import _safe_indexing  # pyright: ignore[reportPrivateUsage]
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import as_labels, is_dask, labeled_samples
+from mixtura.estimators.labels import as_labels, labeled_samples
+from mixtura.estimators.rows import is_dask
 from mixtura.streams.batches import named_batches
 
 

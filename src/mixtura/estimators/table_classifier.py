@@ -13,8 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
-from mixtura.estimators.input import PandasLike, as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.rows import PandasLike, as_array
 from mixtura.files.registry import storable
 from mixtura.inspection.tables import data_frame
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.input import as_labels, labeled_rows
-from mixtura.estimators.streamed import number_labels
+from mixtura.estimators.labels import as_labels, labeled_rows
+from mixtura.estimators.parts import number_labels
 from mixtura.model.rows import document_counts
 from mixtura.nonnegative.mixture import ClassChunk, LabeledRows, chunk_of, parts_of, with_totals
 from mixtura.nonnegative.problem import column_units

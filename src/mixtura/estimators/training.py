@@ -24,13 +24,12 @@ from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.sources import Source, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
-from mixtura.estimators.class_weights import weigh_classes
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import atomic_fit
-from mixtura.estimators.input import Labels, Rows, is_batches, is_dask, read_labels
-from mixtura.estimators.progress import recorded, trial_watcher
-from mixtura.estimators.streamed import read_stream
+from mixtura.estimators.estimator import atomic_fit, recorded, trial_watcher
+from mixtura.estimators.labels import Labels, read_labels, weigh_classes
+from mixtura.estimators.parts import read_stream
+from mixtura.estimators.rows import Rows, is_batches, is_dask
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples

@@ -1,22 +1,25 @@
-"""Conversion of rows in parts (batches, Dask collections, rows of several processes) to sources."""
+"""Rows in parts (batches, Dask collections, rows of several processes): sources of them, and predictions for them."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
-from mixtura.estimators.input import Rows, as_labels, is_batches, is_dask, labeled_rows, read_rows
+from mixtura.estimators.labels import as_labels, labeled_rows
+from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, named_batches
+from mixtura.streams.predictions import BatchedPredictions
 from mixtura.streams.sharded import Sharded
 
 
@@ -259,3 +262,45 @@ def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:
 
 def _read_part(reader: Reader, number: int, *part: Any) -> Block:
     return moved(reader(Batch(*part, origin=f"Partition {number}")), reader.device)
+
+
+def by_parts(columns: str = "") -> Callable[[Any], Any]:
+    """A decorator for methods whose result for a row does not depend on other rows.
+
+    Parameters
+    ----------
+    columns : str, default=""
+        Meaning of the columns of the result: "class", "component" or "feature".
+    """
+
+    def decorate(method: Any) -> Any:
+        name = method.__name__
+
+        @wraps(method)
+        def over_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
+            if is_dask(X) or is_batches(X):
+                check_is_fitted(self)
+                predict = partial(_predicted, getattr(self, name), arguments, options)
+                if is_batches(X):
+                    return BatchedPredictions(predict, X, name, _labels(self, columns))
+                from mixtura.estimators.dask_collections import lazily
+
+                return lazily(predict, X)
+            return method(self, X, *arguments, **options)
+
+        return over_parts
+
+    return decorate
+
+
+def _predicted(predict: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], X: Any) -> Any:
+    return predict(X, *arguments, **options)
+
+
+def _labels(estimator: Any, columns: str) -> list[Any]:
+    if columns == "class":
+        return estimator.classes_.tolist()
+    if columns == "component":
+        return list(range(estimator.mixture_.n_components))
+    named = columns == "feature" and "feature_names_in_" in vars(estimator)
+    return list(estimator.feature_names_in_ if named else range(estimator.n_features_in_))

@@ -1,0 +1,189 @@
+"""Labels of users become class numbers; weights of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+
+from mixtura import checks
+from mixtura.estimators.rows import FrameLike, is_missing, missing_objects
+
+FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Checked labels: class numbers (-1 unlabeled) or soft labels, and the classes."""
+
+    classes: np.ndarray
+    numbers: Tensor | None
+    shares: Tensor | None
+
+    @property
+    def unlabeled(self) -> Tensor:
+        if self.shares is not None:
+            return self.shares[:, 0].isnan()
+        assert self.numbers is not None
+        return self.numbers < 0
+
+
+def read_labels(
+    y: Any, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any = None, takes_unlabeled: bool = False
+) -> Labels:
+    """Check y: one label per row, or a matrix of shares. Rows of weight zero count as absent."""
+    if y is None:
+        raise ValueError(
+            f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."
+        )
+    if integers_on_gpu(y) and n_rows > FEW_LABELS:
+        return read_integers(y, n_rows, weights, name, unlabeled)
+    values, missing = as_labels(y)
+    checks.as_many_labels(values, n_rows)
+    if values.ndim == 2 and values.shape[1] > 1:
+        return _read_shares(
+            np.where(missing, np.nan, values) if missing.any() else values,
+            y.columns if isinstance(y, FrameLike) else range(values.shape[1]),
+            name,
+        )
+    values, missing = column_or_1d(values, warn=True), missing.ravel()
+    known, labeled = labeled_rows(values, missing, weights, unlabeled, takes_unlabeled)
+    classes = checks.distinct(known)
+    check_classification_targets(known)
+    n_present = n_rows if weights is None else int((weights > 0).sum())
+    checks.enough_classes(classes, n_present - len(known), name, n_rows - n_present)
+    numbers = np.full(len(values), -1)
+    numbers[labeled] = np.searchsorted(classes, known)
+    return Labels(classes, torch.from_numpy(numbers), None)
+
+
+def integers_on_gpu(y: Any) -> bool:
+    """Whether labels are integers on a GPU: the host would take longer to number a million than twenty passes take."""
+    return isinstance(y, Tensor) and y.is_cuda and y.ndim == 1 and y.dtype in INTEGERS
+
+
+def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any) -> Labels:
+    """Check integer labels on their device, like `read_labels`."""
+    checks.as_many_labels(y, n_rows)
+    free = unlabeled_integers(y, unlabeled)
+    absent = torch.zeros_like(free) if weights is None else weights.to(y.device) <= 0
+    classes = y[~(free | absent)].unique()
+    known, n_absent = classes.cpu().numpy(), int(absent.sum())
+    checks.enough_classes(known, int((free & ~absent).sum()), name, n_absent)
+    return Labels(known, number_integers(y, known, free | absent), None)
+
+
+def number_integers(
+    y: Tensor, classes: np.ndarray, free: Tensor, refuse: Callable[[Any, np.ndarray], ValueError] | None = None
+) -> Tensor:
+    """The class numbers of integer labels, -1 where they are `free`, on their device; unknown labels raise an error."""
+    y = y.long()
+    known = torch.from_numpy(classes).to(y)
+    places = torch.searchsorted(known, y.contiguous()).clamp_max(len(known) - 1)
+    if refuse is not None:
+        strangers = (known[places] != y) & ~free
+        if bool(strangers.any()):
+            raise refuse(int(y[strangers][0]), classes)
+    return torch.where(free, -1, places)
+
+
+def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:
+    """Which integer labels mean unlabeled, (n,)."""
+    checks.one_label(unlabeled)
+    if isinstance(unlabeled, int | float | np.integer | np.floating) and not is_missing(unlabeled):
+        return y.eq(float(unlabeled))
+    return torch.zeros_like(y, dtype=torch.bool)
+
+
+def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The labels, and a mask of missing ones: NaN, None, pd.NA, NaT, or masked."""
+    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    missing = np.array(np.ma.getmaskarray(y)) if isinstance(y, np.ma.MaskedArray) else np.zeros(values.shape, bool)
+    if values.dtype.kind == "f":
+        missing |= np.isnan(values)
+    elif values.dtype.kind == "O":
+        missing |= missing_objects(values)
+    return values, missing
+
+
+def _of_one_kind(values: np.ndarray) -> np.ndarray:
+    """Convert numeric labels of dtype object, caused by missing labels, to numbers."""
+    if values.dtype.kind != "O" or not all(isinstance(value, Real) for value in values):
+        return values
+    return np.array(values.tolist())
+
+
+def labeled_rows(
+    values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: Any, takes_unlabeled: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of the labeled rows, and their mask; rows of weight zero are excluded."""
+    labeled = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
+    values, missing = values[labeled], missing[labeled]
+    free = _unlabeled_rows(values, missing, unlabeled, takes_unlabeled)
+    labeled[labeled] = ~free
+    return _of_one_kind(values[~free]), labeled
+
+
+def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, takes_unlabeled: bool) -> np.ndarray:
+    """Which rows have no label, by the argument `unlabeled`."""
+    checks.one_label(unlabeled)
+    if unlabeled is not None and is_missing(unlabeled):
+        checks.finite_labels(values[~missing])
+        return missing
+    checks.no_missing_labels(int(missing.sum()), takes_unlabeled)
+    checks.finite_labels(values)
+    nowhere = np.zeros(len(values), bool)
+    return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
+
+
+def labeled_samples(y: Any, unlabeled: Any) -> np.ndarray:
+    """Which samples have a label, (n,), by the argument `unlabeled` of an estimator."""
+    values, missing = as_labels(y)
+    if unlabeled is None or values.ndim != 1:
+        return np.ones(len(values), bool)
+    return ~_unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
+
+
+def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
+    shares = checks.soft_labels(values)
+    classes = np.array(list(columns))
+    if np.isnan(shares).all():
+        checks.enough_classes([], len(shares), name)
+    checks.shared_classes(shares, classes)
+    return Labels(classes, None, torch.from_numpy(shares))
+
+
+def weigh_classes(class_weight: Any, labels: Labels, weights: Tensor | None) -> Tensor | None:
+    """Multiply sample weights by the weights of the classes."""
+    if class_weight is None:
+        return weights
+    if labels.numbers is None:
+        raise ValueError(
+            "class_weight needs one label per sample; got soft labels. Set class_weight=None and multiply "
+            "sample_weight by the weights of the classes."
+        )
+    numbers = labels.numbers.cpu()
+    known = numbers >= 0
+    table = _factors_of(class_weight, labels.classes, numbers[known], None if weights is None else weights.cpu()[known])
+    factors = torch.where(known, table[numbers.clamp_min(0)], 1.0)
+    products = factors if weights is None else weights * factors.to(weights.device)
+    checks.total_weight(float(products.sum()))
+    return products
+
+
+def _factors_of(class_weight: Any, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
+    """The factor of each class; "balanced" gives all classes the same total weight."""
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        totals = torch.zeros(len(classes), dtype=torch.float64)
+        totals.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.float64) if weights is None else weights)
+        return totals.sum() / (len(classes) * totals)
+    return torch.from_numpy(compute_class_weight(class_weight, classes=classes, y=classes[numbers]).astype(float))
