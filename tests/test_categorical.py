@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -12,6 +13,9 @@ from sklearn.metrics import log_loss
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
 from mixtura import AveragedMixtureClassifier, MixtureClassifier, RejectOption, load
+from mixtura.covariances import Diagonal, Product
+from mixtura.covariances.product import STRENGTHS, estimate_strength
+from mixtura.priors import Shrinkage
 
 COVARIANCES = ["full", "tied", "diag", "spherical"]
 two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
@@ -279,6 +283,39 @@ def test_what_is_not_there_is_refused_in_words(options, message):
     X, y = mixed_samples()
     with pytest.raises(ValueError, match=message):
         MixtureClassifier(1, **options).fit(X, y)
+
+
+def slow_log_evidence(counts, strength):
+    """The probability of one sample after the other, each class with a Dirichlet prior of its own."""
+    pooled = counts.sum(0) + 1 / counts.shape[1]
+    total = 0.0
+    for row in counts:
+        seen = np.zeros(len(row))
+        for v in np.repeat(np.arange(len(row)), row.astype(int)):
+            total += np.log((seen[v] + strength * pooled[v] / pooled.sum()) / (seen.sum() + strength))
+            seen[v] += 1
+    return total
+
+
+@pytest.mark.parametrize("differing", [0.0, 0.3, 1.0])
+def test_the_strength_of_many_categories_is_the_most_likely_one(differing):
+    rng = np.random.default_rng(2)
+    common = rng.dirichlet(np.ones(15))
+    shares = (1 - differing) * common + differing * rng.dirichlet(np.ones(15) * 0.3, size=3)
+    counts = np.stack([rng.multinomial(80, share) for share in shares]).astype(float)
+    values = [slow_log_evidence(counts, strength) for strength in STRENGTHS]
+    assert estimate_strength(torch.from_numpy(counts)) == STRENGTHS[int(np.argmax(values))]
+    structure = Product(Diagonal(), 0, (15, 3)).of_classes(torch.from_numpy(np.hstack((counts, counts[:, :3]))))
+    assert structure.strength == (STRENGTHS[int(np.argmax(values))], 2.0)
+
+
+def test_a_column_of_hundreds_of_random_categories_is_harmless():
+    """540 samples with 282 categories, most of which a class never has."""
+    X, y = mixed_samples(n_samples=540, missing=0.0)
+    names = np.random.default_rng(3).integers(362, size=540)
+    wide = X.assign(name=[f"n{number}" for number in names])
+    with_names, without = (MixtureClassifier(1, prior=Shrinkage(2.0)).fit(samples, y) for samples in (wide, X))
+    assert_allclose(with_names.predict_proba(wide), without.predict_proba(X), atol=0.02)
 
 
 def test_models_with_categories_are_not_exported():

@@ -23,8 +23,24 @@ from mixtura.values.pseudo_moments import PseudoMoments
 
 # Added to the frequencies that are derived from means, so that none is zero.
 SMALLEST_FREQUENCY = 1e-3
+# Pseudo-samples of the overall frequencies, and those that are compared for features of many categories. Log-loss of
+# the default, mean of two folds: churn with its 51 states .311 with 2 pseudo-samples, .286 with the most likely number;
+# a column of 282 random categories among 540 samples .81 and .69. Few categories distinguish the components of a class,
+# which the counts of whole classes do not show: chosen for them too, tic-tac-toe has .55 instead of .04.
+USUAL_STRENGTH, MANY_CATEGORIES = 2.0, 10
+STRENGTHS = tuple(2.0**power for power in range(1, 15))
 LOG_TWO_PI = math.log(2 * math.pi)
 EM_ALONE = "categorical features need solver='em' and objective='joint'"
+
+
+def estimate_strength(counts: Tensor) -> float:
+    """The most likely Dirichlet strength for counts of categories in the classes, (C, L) -> s (category-strength)."""
+    pooled = counts.sum(0) + 1 / counts.shape[1]
+    strengths = torch.tensor(STRENGTHS, dtype=torch.float64, device=counts.device)
+    priors = strengths[:, None, None] * pooled / pooled.sum()  # (S, 1, L)
+    own = (torch.lgamma(counts + priors) - torch.lgamma(priors)).sum(-1)  # (S, C)
+    whole = torch.lgamma(strengths).unsqueeze(-1) - torch.lgamma(counts.sum(1) + strengths.unsqueeze(-1))
+    return float(strengths[(own + whole).sum(1).argmax()])
 
 
 @dataclass(frozen=True)
@@ -78,14 +94,15 @@ class Product(Structure):
         Number of numeric features.
     sizes : tuple of int
         Number of categories of each categorical feature.
-    strength : float, default=2.0
-        Number of pseudo-samples per component with the overall frequencies (Dirichlet prior).
+    strength : float or tuple of float, default=2.0
+        Number of pseudo-samples per component with the overall frequencies (Dirichlet prior), of all categorical
+        features or of each.
     """
 
     inner: Any
     n_numeric: int
     sizes: tuple[int, ...]
-    strength: float = 2.0
+    strength: Any = 2.0
 
     name = "product"
 
@@ -100,6 +117,21 @@ class Product(Structure):
         own = ("log_frequencies", "centres", "targets")
         inner = self.inner.from_tensors({name: part for name, part in tensors.items() if name not in own})
         return ProductCovariance(inner, tensors[own[0]], tensors[own[1]], tensors[own[2]], self)
+
+    def of_classes(self, counts: Tensor) -> Product:
+        """Choose the strengths by the marginal likelihood of the counts (C, V) in the classes (category-strength)."""
+        strengths = [
+            estimate_strength(part) if part.shape[1] >= MANY_CATEGORIES else USUAL_STRENGTH
+            for part in counts.split(list(self.sizes), 1)
+        ]
+        return replace(self, strength=tuple(strengths))
+
+    @property
+    def strengths(self) -> Tensor:
+        """The strength for every indicator, (V,)."""
+        sizes = torch.tensor(self.sizes)
+        strengths = torch.as_tensor(self.strength, dtype=torch.float64)
+        return strengths.expand(len(sizes)).repeat_interleave(sizes)
 
     @property
     def has_update(self) -> bool:
@@ -209,10 +241,10 @@ class ProductCovariance(Covariance):
         return self.inner.distinct_log_determinants
 
     def penalty(self, scatter: Tensor) -> Tensor:
-        """The Wishart part, and the Dirichlet part of the frequencies: -2 strength sum_v target_v log frequency_v."""
+        """The Wishart part, and the Dirichlet part of the frequencies: -2 sum_v strength target_v log frequency_v."""
         n = self.n_numeric
         wishart = self.inner.penalty(scatter[..., :n, :n] if scatter.ndim == 3 else scatter[..., :n])
-        dirichlet = -2 * self.kind.strength * (self.targets * self.log_frequencies).sum()
+        dirichlet = -2 * (self.kind.strengths.to(self.targets) * self.targets * self.log_frequencies).sum()
         return wishart + dirichlet / len(wishart)
 
     # ---- other covariances of the structure ----
@@ -348,7 +380,7 @@ class ProductCovariance(Covariance):
         centres, counts = reference[:, n:].clamp(0, 1), scatter.counts.clamp_min(0).unsqueeze(-1)
         pooled = (counts * centres).sum(0) + 1  # avoids a frequency of zero
         targets = torch.cat([part / part.sum() for part in pooled.split(list(self.kind.sizes))]).expand_as(centres)
-        strength = self.kind.strength
+        strength = self.kind.strengths.to(targets)
         frequencies = (counts * centres + strength * targets) / (counts + strength)
         frequencies = [part / part.sum(1, keepdim=True) for part in frequencies.split(list(self.kind.sizes), 1)]
         inner = self.inner.updated(numeric, own, floor[:n])

@@ -30,8 +30,10 @@ def fit_warp(description: Description) -> Warp:
     Features with few distinct values are never transformed, because every transform fits them equally well.
     """
     columns = _Columns.of(description)
+    enough = columns.n_values >= FEWEST_VALUES
+    columns = columns.select(enough)
     low, high = (columns.quantile(q) for q in SPREAD)
-    spread = torch.where(high > low, high - low, description.within.sqrt())
+    spread = torch.where(high > low, high - low, description.within[enough].sqrt())
     plain = columns.log_likelihood(torch.zeros_like(spread), torch.full_like(spread, torch.inf))
     starts = [(columns.quantile(q), scale * spread) for q in QUANTILES for scale in SCALES]
     locations, scales, best = columns.best(starts)
@@ -43,8 +45,12 @@ def fit_warp(description: Description) -> Warp:
             for up in (-1, 0, 1)
         ]
         locations, scales, best = columns.best(near)
-    better = (columns.n_values >= FEWEST_VALUES) & (best - plain > columns.weight.clamp_min(1.0).log())
-    return Warp(torch.where(better, locations, 0.0), torch.where(better, scales, torch.inf))
+    better = best - plain > columns.weight.clamp_min(1.0).log()
+    every = description.within.new_zeros(len(enough))  # locations of features that are not transformed
+    return Warp(
+        every.masked_scatter(enough, torch.where(better, locations, 0.0)),
+        (every + torch.inf).masked_scatter(enough, torch.where(better, scales, torch.inf)),
+    )
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,10 @@ class _Columns:
         every = max(1, len(rows) // FITTED_ROWS)
         rows, weights, labels = rows[::every], weights[::every], labels[::every]
         return cls(rows.nan_to_num(nan=0.0), weights.unsqueeze(-1) * ~rows.isnan(), labels, len(samples))
+
+    def select(self, features: Tensor) -> _Columns:
+        """Some features, by a mask."""
+        return _Columns(self.values[:, features], self.weights[:, features], self.labels, self.n_classes)
 
     @property
     def weight(self) -> Tensor:

@@ -186,10 +186,12 @@ def bisected(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
 def _axis(rows: Tensor, weights: Tensor) -> tuple[float, Tensor]:
     """The scatter of weighted rows along their principal axis, and the axis, (D,)."""
     deviations = (rows - weights @ rows / weights.sum()) * weights.sqrt().unsqueeze(-1)
-    _, spreads, axes = torch.linalg.svd(deviations, full_matrices=False)
     noise = 1e-12 * float(weights @ rows.square().sum(1)) + 1e-300
-    scatter = float(spreads[0]) ** 2
-    return (scatter if scatter > noise else 0.0), axes[0]
+    few = len(rows) < rows.shape[1]  # a decomposition of the products of rows then is the smaller one
+    values, axes = torch.linalg.eigh(deviations @ deviations.T if few else deviations.T @ deviations)
+    scatter, axis = float(values[-1]), axes[:, -1]
+    axis = deviations.T @ axis / max(scatter, noise) ** 0.5 if few else axis
+    return (scatter if scatter > noise else 0.0), axis
 
 
 def lloyd(rows: Tensor, weights: Tensor, centres: Tensor) -> Tensor:
