@@ -23,7 +23,7 @@ from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard, make_ripley
 
 COLOURS = ("#0072B2", "#D55E00")
-PUBLISHED = {"n_init": 1, "component_trials": False, "start_variance": None, "expected_variance": None}
+PUBLISHED = {"n_init": 1, "evidence": "published"}
 
 
 def draw(axis, model, X, y, title: str) -> None:

@@ -130,7 +130,7 @@ def four_fits(rows: Sets, n_components: int, seed: int, setting: str) -> dict:
     X, y, X_out, y_out = rows
     fits, losses = [], []
     for number, start in ((n_components, 0), (n_components, 1), (n_components, 2), (1, 0)):
-        settings = {"n_init": 1, "component_trials": False, **settings_of(setting)}
+        settings = {"n_init": 1, "evidence": {"component_trials": False, **settings_of(setting)}}
         working = X.shape[1] > 15 or "auto"
         model = TwiceJudged(number, working_set=working, random_state=3 * seed + start, **settings).fit(X, y)
         fits.append({**judged(model, X_out, y_out), "components": model.n_components_.tolist()})

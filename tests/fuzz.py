@@ -314,7 +314,7 @@ def sparse_options(rng):
         "kernel": [None, "polynomial", "rbf"][rng.integers(3)],
         "degree": int(rng.integers(1, 3)),
         "gamma": float(rng.choice([0.1, 1.0, 10.0])),
-        "hessian": str(rng.choice(["complete", "exact"])),
+        "evidence": {"hessian": str(rng.choice(["complete", "exact"]))},
         "max_iter": int(rng.choice([1, 5, 20])),
         "working_set": ["auto", True, False][rng.integers(3)],
         "scaling": bool(rng.random() < 0.8),

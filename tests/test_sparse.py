@@ -52,15 +52,15 @@ FIRST_ROWS = "a start draws rows: a row of weight 2 and two rows give other draw
 
 def expected_failures(estimator) -> dict[str, str]:
     """The trial of one component per class, which draws no rows, wins on the rows of that check."""
-    one = estimator.component_trials
-    return {} if one else {"check_sample_weight_equivalence_on_dense_data": FIRST_ROWS}
+    one = estimator.evidence
+    return {} if isinstance(one, str) else {"check_sample_weight_equivalence_on_dense_data": FIRST_ROWS}
 
 
 @parametrize_with_checks(
     [
         RelevanceVectorClassifier(max_iter=5),
         SparseMixtureClassifier(2, n_init=1, max_iter=10),
-        SparseMixtureClassifier(2, n_init=1, max_iter=10, kernel=None, component_trials=False),
+        SparseMixtureClassifier(2, n_init=1, max_iter=10, kernel=None, evidence={"component_trials": False}),
     ],
     expected_failed_checks=expected_failures,
 )
@@ -106,7 +106,7 @@ class TestModel:
         assert len(machine.history_) == machine.n_iter_
 
     def test_the_evidence_chooses_the_start(self, ripley):
-        brief = QUICK | {"max_iter": 20, "component_trials": False}
+        brief = QUICK | {"max_iter": 20, "evidence": {"component_trials": False}}
         best = quietly(SparseMixtureClassifier(**brief | {"n_init": 4}).fit, *ripley)
         one = quietly(SparseMixtureClassifier(**brief).fit, *ripley)
         assert best.history_[-1].objective > one.history_[-1].objective
@@ -267,11 +267,9 @@ class TestHardData:
         X, y = np.concatenate([rng.normal(0, 1, (60, 2)), rng.normal([2, 1], scales, (60, 2))]), np.repeat([0, 1], 60)
         model = SparseMixtureClassifier(10, n_init=1, random_state=0).fit(X, y)
         assert model.n_components_.tolist() == [1, 1]
-        published = (
-            clone(model).set_params(component_trials=False, start_variance=None, expected_variance=None).fit(X, y)
-        )
+        published = clone(model).set_params(evidence="published").fit(X, y)
         assert published.n_components_.sum() > 2
-        several = clone(model).set_params(component_trials=False).fit(X, y)
+        several = clone(model).set_params(evidence={"component_trials": False}).fit(X, y)
         assert several.log_evidence_ <= model.log_evidence_ + LOG_ODDS
 
     def test_components_that_are_needed_stay(self, rng):
@@ -323,15 +321,17 @@ BAD = [
     ({"gamma": 0.0}, "gamma must be a number above 0; got 0.0."),
     ({"degree": 0}, "degree must be an integer of at least 1; got 0."),
     ({"coef0": -1.0}, "coef0 must be a number of at least 0; got -1.0."),
-    ({"hessian": "full"}, "hessian must be one of 'complete', 'exact'; got 'full'."),
+    ({"evidence": "strong"}, "evidence must be one of 'default', 'published' or a dict of settings; got 'strong'."),
+    ({"evidence": {"odds": 2}}, "a setting of evidence must be one of 'hessian', 'component_trials', 'start_variance'"),
+    ({"evidence": {"hessian": "full"}}, "evidence['hessian'] must be one of 'complete', 'exact'; got 'full'."),
     ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
     ({"n_init": 0}, "n_init must be an integer of at least 1; got 0."),
     ({"max_iter": 0}, "max_iter must be an integer of at least 1; got 0."),
     ({"tol": -1}, "tol must be a number of at least 0; got -1."),
     ({"scaling": "yes"}, "scaling must be True or False; got 'yes'."),
-    ({"component_trials": 2}, "component_trials must be True or False; got 2."),
-    ({"start_variance": 0}, "start_variance must be a number above 0 or None; got 0."),
-    ({"expected_variance": 0}, "expected_variance must be a number above 0 or None; got 0."),
+    ({"evidence": {"component_trials": 2}}, "evidence['component_trials'] must be True or False; got 2."),
+    ({"evidence": {"start_variance": 0}}, "evidence['start_variance'] must be a number above 0 or None; got 0."),
+    ({"evidence": {"expected_variance": 0}}, "evidence['expected_variance'] must be a number above 0 or None; got 0."),
     ({"working_set": "never"}, "working_set must be one of 'auto', True or False; got 'never'."),
 ]
 
@@ -341,6 +341,25 @@ class TestBadInput:
     def test_arguments(self, arguments, message, ripley):
         with pytest.raises(ValueError, match=re.escape(message)):
             SparseMixtureClassifier(**arguments).fit(*ripley)
+
+    @pytest.mark.parametrize(
+        ("kind", "former", "evidence"),
+        [
+            (SparseMixtureClassifier, {"component_trials": False}, {"component_trials": False}),
+            (
+                SparseMixtureClassifier,
+                {"component_trials": False, "start_variance": None, "expected_variance": None},
+                "published",
+            ),
+            (SparseMixtureClassifier, {"hessian": "exact"}, {"hessian": "exact"}),
+            (RelevanceVectorClassifier, {"hessian": "complete"}, "published"),
+        ],
+    )
+    def test_former_arguments_are_settings_of_the_evidence(self, kind, former, evidence):
+        with pytest.warns(FutureWarning, match=re.escape(f"use evidence={evidence!r}.")):
+            model = kind(**former)
+        assert model.evidence == evidence
+        assert not set(former) & set(model.get_params())
 
     def test_missing_values(self, ripley, fitted):
         X, y = ripley[0].copy(), ripley[1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import torch
@@ -48,15 +50,73 @@ from mixtura.sparse.working_set import WorkingSet
 from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 
+Init = TypeVar("Init", bound=Callable[..., None])
+
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
 # (studies/results/sparse_simulations.md).
 LOG_ODDS = math.log(10)
-START_VARIANCE = 30.0
-EXPECTED_VARIANCE = 100.0
+EVIDENCE: dict[str, dict[str, Any]] = {
+    "default": {"hessian": "complete", "component_trials": True, "start_variance": 30.0, "expected_variance": 100.0},
+    "published": {
+        "hessian": "complete", "component_trials": False, "start_variance": None, "expected_variance": None,
+    },
+}  # fmt: skip
+EVIDENCE_RULES = {
+    "hessian": checks.among(("complete", "exact")),
+    "component_trials": checks.SWITCH,
+    "start_variance": checks.POSITIVE | checks.NONE,
+    "expected_variance": checks.POSITIVE | checks.NONE,
+}
 
 
-@storable("SparseMixtureClassifier", check=check_fitted)
+def check_evidence(evidence: Any) -> None:
+    """Raise an error unless it is a name, or a dict of settings."""
+    if not isinstance(evidence, dict):
+        checks.require("evidence", evidence, checks.among(EVIDENCE, " or a dict of settings"))
+        return
+    for name, value in evidence.items():
+        checks.require("a setting of evidence", name, checks.among(EVIDENCE_RULES))
+        checks.require(f"evidence[{name!r}]", value, EVIDENCE_RULES[name])
+
+
+def evidence_settings(evidence: Any) -> dict[str, Any]:
+    """All settings of a name, or of a dict."""
+    return EVIDENCE["default"] | evidence if isinstance(evidence, dict) else EVIDENCE[evidence]
+
+
+def with_evidence(arguments: dict[str, Any], evidence: str = "default") -> dict[str, Any]:
+    """Arguments of version 0.1, where each setting of `evidence` was an argument, as those of today."""
+    former = {name: value for name, value in arguments.items() if name in EVIDENCE_RULES}
+    settings, default = EVIDENCE[evidence] | former, EVIDENCE["default"]
+    same = [name for name in EVIDENCE if EVIDENCE[name] == settings]
+    different = {name: value for name, value in settings.items() if value != default[name]}
+    rest = {name: value for name, value in arguments.items() if name not in former}
+    return {"evidence": same[0] if same else different} | rest
+
+
+def accept_former(evidence: str) -> Callable[[Init], Init]:
+    """Let a constructor take the arguments of version 0.1 too, with a warning; `evidence` is its default."""
+
+    def accept(init: Init) -> Init:
+        @functools.wraps(init)
+        def construct(self: Any, *arguments: Any, **named: Any) -> None:
+            former = [name for name in named if name in EVIDENCE_RULES]
+            if former:
+                named = with_evidence(named, evidence)
+                checks.warn(
+                    f"{', '.join(former)} of {type(self).__name__} became settings of one argument and will leave in "
+                    f"version 0.3; use evidence={named['evidence']!r}.",
+                    FutureWarning,
+                )
+            init(self, *arguments, **named)
+
+        return cast(Init, construct)
+
+    return accept
+
+
+@storable("SparseMixtureClassifier", check=check_fitted, upgrade=with_evidence)
 class SparseMixtureClassifier(ConditionalClassifier):
     """Classifier with a sparse discriminative mixture per class, fitted by sparse Bayesian learning [1]_.
 
@@ -79,18 +139,18 @@ class SparseMixtureClassifier(ConditionalClassifier):
         Constant of the polynomial kernel.
     scaling : bool, default=True
         Whether to standardise the features internally, to z-scores divided by sqrt(n_features).
-    hessian : {"complete", "exact"}, default="complete"
-        Hessian of the Laplace approximation. "complete" is that of [1]_, with fixed responsibilities; it prunes
-        slightly more and is always positive definite. See (exact-hessian) in docs/theory.md.
-    component_trials : bool, default=True
-        Whether to compare with one component per class, which is selected unless the odds for more are above ten to
-        one.
-    start_variance : float or None, default=30.0
-        Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
-    expected_variance : float or None, default=100.0
-        Mean of the hyperprior on the prior variances; smaller values give smoother boundaries. None means a flat
-        hyperprior. The published algorithm is `component_trials=False`, `start_variance=None`,
-        `expected_variance=None`.
+    evidence : {"default", "published"} or dict, default="default"
+        The evidence that weights and components need. "published" is the algorithm of [1]_. A dict holds the settings
+        that differ from the default:
+
+        - "expected_variance", 100: mean of the hyperprior on the prior variances; smaller values give smoother
+          boundaries, None means a flat hyperprior, as published.
+        - "component_trials", True: whether to compare with one component per class, which is selected unless the odds
+          for more are above ten to one; False as published.
+        - "start_variance", 30: upper limit of the sum of the initial prior variances of the weights of a component;
+          None starts each at one, as published.
+        - "hessian", "complete": Hessian of the Laplace approximation; that of [1]_, with fixed responsibilities, prunes
+          slightly more than "exact" and is always positive definite. See (exact-hessian) in docs/theory.md.
     n_init : int, default=3
         Number of initialisations, of which the one with the largest evidence is kept. One component per class needs
         only one.
@@ -169,15 +229,13 @@ class SparseMixtureClassifier(ConditionalClassifier):
         "gamma": checks.POSITIVE,
         "coef0": checks.NON_NEGATIVE,
         "scaling": checks.SWITCH,
-        "hessian": checks.among(("complete", "exact")),
-        "component_trials": checks.SWITCH,
-        "start_variance": checks.POSITIVE | checks.NONE,
-        "expected_variance": checks.POSITIVE | checks.NONE,
+        "evidence": check_evidence,
         "max_iter": checks.at_least(1),
         "working_set": checks.among(("auto",), ", True or False") | checks.Rule("", checks.SWITCH.holds),
     }
     _attributes: ClassVar = {"model_": SparseModel}
 
+    @accept_former("default")
     def __init__(
         self,
         n_components: Any = 3,
@@ -187,10 +245,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         gamma: float = 1.0,
         coef0: float = 1.0,
         scaling: bool = True,
-        hessian: str = "complete",
-        component_trials: bool = True,
-        start_variance: float | None = START_VARIANCE,
-        expected_variance: float | None = EXPECTED_VARIANCE,
+        evidence: Any = "default",
         n_init: int = 3,
         max_iter: int = 5000,
         tol: float = 1e-5,
@@ -207,10 +262,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self.gamma = gamma
         self.coef0 = coef0
         self.scaling = scaling
-        self.hessian = hessian
-        self.component_trials = component_trials
-        self.start_variance = start_variance
-        self.expected_variance = expected_variance
+        self.evidence = evidence
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -262,7 +314,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
                 n_components, self._uses_working_set(), limit,
             )  # fmt: skip
-            problem = replace(problem, start_variance=self.start_variance)
+            problem = replace(problem, start_variance=evidence_settings(self.evidence)["start_variance"])
             try:
                 self._keep(self._fit_all(problem, solver), problem, solver)
                 self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
@@ -271,8 +323,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return self
 
     def _solver(self) -> SparseNewton:
-        rate = 0.0 if self.expected_variance is None else 1 / float(self.expected_variance)
-        return SparseNewton(Relevance(rate=rate), self.hessian == "exact", float(self.tol))
+        settings = evidence_settings(self.evidence)
+        expected = settings["expected_variance"]
+        rate = 0.0 if expected is None else 1 / float(expected)
+        return SparseNewton(Relevance(rate=rate), settings["hessian"] == "exact", float(self.tol))
 
     def _primal_degree(self) -> int | None:
         return int(self.degree) if self.kernel is None else None
@@ -298,7 +352,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
         """
         several, generator = max(problem.n_components) > 1, self._generator()
         best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
-        if not (several and self.component_trials) or best.outcome is Outcome.INTERRUPTED:
+        if (
+            not (several and evidence_settings(self.evidence)["component_trials"])
+            or best.outcome is Outcome.INTERRUPTED
+        ):
             return best
         try:
             single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
@@ -498,7 +555,9 @@ def _tensor(rows: Rows) -> Tensor:
     return rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values)).to(rows.dtype)
 
 
-@storable("RelevanceVectorClassifier", check=check_fitted)
+@storable(
+    "RelevanceVectorClassifier", check=check_fitted, upgrade=functools.partial(with_evidence, evidence="published")
+)
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """Relevance vector machine [1]_ for any number of classes.
 
@@ -516,12 +575,8 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         Constant of the polynomial kernel.
     scaling : bool, default=True
         Whether to standardise the features internally.
-    hessian : {"complete", "exact"}, default="complete"
-        Hessian of the Laplace approximation.
-    start_variance : float or None, default=None
-        Upper limit of the sum of the initial prior variances of the weights of a component; None starts each at one.
-    expected_variance : float or None, default=None
-        Mean of the hyperprior on the prior variances; None means a flat hyperprior.
+    evidence : {"published", "default"} or dict, default="published"
+        The evidence that weights need, as in `SparseMixtureClassifier`. "published" is the algorithm of [1]_.
     max_iter : int, default=5000
         Maximum number of updates of the precisions.
     tol : float, default=1e-5
@@ -553,6 +608,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     True
     """
 
+    @accept_former("published")
     def __init__(
         self,
         *,
@@ -561,9 +617,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         gamma: float = 1.0,
         coef0: float = 1.0,
         scaling: bool = True,
-        hessian: str = "complete",
-        start_variance: float | None = None,
-        expected_variance: float | None = None,
+        evidence: Any = "published",
         max_iter: int = 5000,
         tol: float = 1e-5,
         working_set: Any = "auto",
@@ -574,8 +628,7 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
         checkpoint: Any = None,
     ):
         super().__init__(
-            1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, hessian=hessian, n_init=1,
-            start_variance=start_variance, expected_variance=expected_variance, max_iter=max_iter, tol=tol,
-            working_set=working_set, device=device, memory_limit=memory_limit, random_state=random_state,
-            verbose=verbose, checkpoint=checkpoint,
+            1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, evidence=evidence, n_init=1,
+            max_iter=max_iter, tol=tol, working_set=working_set, device=device, memory_limit=memory_limit,
+            random_state=random_state, verbose=verbose, checkpoint=checkpoint,
         )  # fmt: skip

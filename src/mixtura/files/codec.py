@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.files.registry import CHECKS, CLASSES, NAMES, Structured, stored_fields
+from mixtura.files.registry import CHECKS, CLASSES, NAMES, UPGRADES, Structured, stored_fields
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 TENSOR_DTYPES = {*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -278,7 +278,8 @@ class Decoder:
         cls = CLASSES[name]
         if is_dataclass(cls):
             raise ValueError(f"{name!r} is not an estimator")
-        model: Any = cls(**{key: self.decode(code) for key, code in arguments.items()})
+        known = {key: self.decode(code) for key, code in arguments.items()}
+        model: Any = cls(**UPGRADES.get(cls, dict)(known))
         for key, code in fitted.items():
             if not key.endswith("_") or key.startswith("_"):
                 raise ValueError(f"{key!r} is not a fitted attribute")

@@ -16,9 +16,14 @@ Class = TypeVar("Class", bound=type)
 CLASSES: dict[str, type] = {}
 NAMES: dict[type, str] = {}
 CHECKS: dict[type, Callable[[Any], None]] = {}
+UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 
-def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[[Class], Class]:
+def storable(
+    name: str,
+    check: Callable[[Any], None] | None = None,
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Callable[[Class], Class]:
     """Register a class for model files: a frozen dataclass, or an estimator.
 
     Fields that begin with an underscore are caches and are not stored. New fields need a default, so that older files
@@ -30,6 +35,8 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
         The name of the class in files.
     check : callable, optional
         Raises a ValueError if the fields of a value are inconsistent; called before saving and after loading.
+    upgrade : callable, optional
+        Turns the arguments of an estimator in a file of an older version into those of today.
 
     Examples
     --------
@@ -47,6 +54,8 @@ def storable(name: str, check: Callable[[Any], None] | None = None) -> Callable[
         CLASSES[name], NAMES[cls] = cls, name
         if check is not None:
             CHECKS[cls] = check
+        if upgrade is not None:
+            UPGRADES[cls] = upgrade
         return cls
 
     return register
