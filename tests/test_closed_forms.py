@@ -220,6 +220,19 @@ class TestChoice:
         assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X))
         assert_close(model.history_[0].objective, again.history_[-1].objective)
 
+    @pytest.mark.parametrize("constant", [False, True])
+    @pytest.mark.parametrize("options", [{}, {"covariance_type": "tied"}, {"class_prior": [0.2, 0.3, 0.5]}])
+    def test_the_objective_of_the_first_update_is_that_of_a_pass(self, wide, constant, options):
+        X, y = wide[0].copy(), wide[1]
+        if constant:
+            X[:, 3] = 2.0
+        weights = 1.0 + np.arange(150) % 4
+        model = MixtureClassifier(random_state=0, **options).fit(X, y, weights)
+        best = model.search_.best.what
+        given = {"prior": best["prior"], "covariance_type": best["covariance_type"], "init": model.mixture_}
+        again = MixtureClassifier(1, **(options | given)).fit(X, y, weights)
+        assert_close(model.history_[0].objective, again.history_[0].objective)
+
     @pytest.mark.parametrize(
         "options", [{"covariance_type": "full"}, {"time_budget": 1e9}, {"prior": "default"}, {"warp": "johnson"}]
     )

@@ -1,6 +1,8 @@
 """The search behind every automatic choice: order, time, and Ctrl-C in the middle of it."""
 
 import math
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from mixtura import (
     MixtureClassifier,
 )
 from mixtura.datasets import make_ripley
+from mixtura.engine.threads import TimeOverError, check_time, until
+from mixtura.estimators import training
 from mixtura.selection.search import Search, Trial
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,3 +112,46 @@ def test_candidates_that_are_trained_together_share_the_time():
     assert len({t.seconds for t in trials}) == 1
     assert search.best is trials[1]
     assert search.table(search.best).chosen == 1
+
+
+def test_a_pass_ends_with_its_limit_of_time(monkeypatch):
+    X, y = make_ripley(500, random_state=0)
+    model = MixtureClassifier(2, random_state=0).fit(X, y)
+    with until(math.inf), until(time.perf_counter() + 100):
+        expected = model.predict_proba(X)
+    for threads in (1, 2):
+        monkeypatch.setattr("mixtura.engine.passes.available_threads", lambda *device, n=threads: n)
+        monkeypatch.setattr("mixtura.engine.threads.SMALL_PASS", 0)
+        with until(0.0), pytest.raises(TimeOverError), until(math.inf):
+            model.predict_proba(X)
+    check_time()
+    assert np.array_equal(model.predict_proba(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("n_samples", "n_features", "n_classes", "missing"),
+    [(3000, 6, 3, False), (600, 120, 4, False), (1500, 40, 10, False), (800, 12, 2, True)],
+)
+def test_a_search_ends_with_its_time_budget(rng, monkeypatch, n_samples, n_features, n_classes, missing):
+    """In processor time, at most 1.3 times the budget beside the final fit."""
+    y = np.arange(n_samples) % n_classes
+    X = rng.standard_t(4, size=(n_samples, n_features)) + rng.normal(size=(n_classes, n_features))[y]
+    if missing:
+        X[rng.random(X.shape) < 0.1] = np.nan
+    spent, budget = {}, 1.0
+
+    def timed(plain, name, *args):
+        began = time.process_time()
+        result = plain(*args)
+        spent[name] = time.process_time() - began
+        return result
+
+    for step in ("select", "train"):
+        monkeypatch.setattr(training, step, partial(timed, getattr(training, step), step))
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+    began = time.process_time()
+    model = MixtureClassifier(random_state=0, time_budget=budget).fit(X, y)
+    whole = time.process_time() - began
+    assert whole - spent["train"] < 1.3 * budget + 0.1
+    assert len(model.search_) >= 1
+    assert spent["select"] > 0.3 * budget

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,10 +30,15 @@ from threadpoolctl import ThreadpoolController
 from mixtura.engine.tuning import SMALL_OPERATION, SMALL_PASS
 
 
+class TimeOverError(Exception):
+    """A limit of time is over."""
+
+
 class _OuterSettings(threading.local):
-    """The settings of the calling thread before it was limited."""
+    """The settings of the calling thread before it was limited, and when its passes are given up."""
 
     n_threads: int | None = None
+    latest: float = math.inf
 
 
 _outside = _OuterSettings()
@@ -116,6 +123,25 @@ class computing(one_thread):  # noqa: N801 - a context, like those of torch
         super().__exit__(*exception)
 
 
+class until:  # noqa: N801 - a context, like those of torch
+    """A context in which passes raise TimeOverError once `time.perf_counter()` exceeds `latest`."""
+
+    def __init__(self, latest: float):
+        self._latest = latest
+
+    def __enter__(self) -> None:
+        self._before, _outside.latest = _outside.latest, min(self._latest, _outside.latest)
+
+    def __exit__(self, *exception: object) -> None:
+        _outside.latest = self._before
+
+
+def check_time(latest: float | None = None) -> None:
+    """Raise TimeOverError if the limit of `until` is over, or that of another thread."""
+    if time.perf_counter() > (_outside.latest if latest is None else latest):
+        raise TimeOverError
+
+
 def available_threads(device: torch.device | None = None) -> int:
     """Number of threads for rows on a device: on a CPU the number of the caller outside `one_thread`."""
     if device is not None and device.type != "cpu":
@@ -147,15 +173,17 @@ def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_thr
     if n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
         with one_thread():
             for task in tasks:
+                check_time()
                 work(task, 0)
         return
-    left, stopped = deque(tasks), threading.Event()
+    left, stopped, latest = deque(tasks), threading.Event(), _outside.latest
 
     def share(thread: int) -> None:
         with OwnThreads(1), torch.no_grad():
             for task in tasks[thread::n_threads] if in_order else iter(lambda: _next(left), None):
                 if stopped.is_set():
                     return
+                check_time(latest)
                 work(task, thread)
 
     with ThreadPoolExecutor(n_threads) as pool:

@@ -60,8 +60,8 @@ class MixtureClassifier(DensityClassifier):
     cv : int or splits, default=5
         Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays.
     time_budget : float or None, default=None
-        Seconds of the selection: no candidate is tried that would end later if it took as long as the last one.
-        Results then depend on the speed of the machine.
+        Seconds of the selection: no candidate is tried that would end later if it took as long as the last one, and
+        one that takes longer is given up; the first is completed. Results then depend on the speed of the machine.
     class_prior : "empirical", "uniform" or array of shape (n_classes,), default="empirical"
         Class probabilities; "empirical" learns them.
     class_weight : None, "balanced" or dict of class to float, default=None

@@ -101,8 +101,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays. Of a number
         of folds only as many are used as hold out 800 samples. The selection uses at most 10,000 samples.
     time_budget : float or None, default=None
-        Seconds of the selection: no candidate is tried that would end later if it took as long as the last one.
-        Results then depend on the speed of the machine.
+        Seconds of the selection: no candidate is tried that would end later if it took as long as the last one, and
+        one that takes longer is given up; the first is completed. Results then depend on the speed of the machine.
     unlabeled : object, default=None
         The label of unlabeled samples, such as -1; np.nan means every missing label (NaN, None, pd.NA or masked); None
         means that every label is a class. In soft labels a row of NaN is unlabeled. Unlabeled samples have an effect on

@@ -17,12 +17,12 @@ from mixtura.init.starts import cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Shrinkage
-from mixtura.roles import Prior, Structure
+from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, CandidateFit, Comparison
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
-from mixtura.solvers import first_update
+from mixtura.solvers import FitResult, Outcome, Record, first_update
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
 # their log-loss; with each set left out in turn, 37 of 41 times the same ones were best. Mean test error and log-loss,
@@ -44,13 +44,32 @@ from mixtura.solvers import first_update
 STANDARD_ERRORS = 1.0
 
 
-def _first_update(task: Task, chosen: CandidateFit) -> Mixture:
-    """One Gaussian per class, from all samples."""
-    task, candidate = task.with_warp(chosen.warp), chosen.candidate
-    prior = make_prior(candidate.prior, task.description, candidate.n_components)
-    clusters = cluster_classes(task.description, candidate.n_components, "kmeans", task.generator)
-    problem = replace(task, prior=prior, objective=Joint(), class_prior=None).problem
-    return first_update(mixture_of(clusters, candidate.structure, task.description), clusters.assigned, problem)
+def _first_update(task: Task, structure: Structure) -> Mixture:
+    """One Gaussian per class, from the samples of the description."""
+    clusters = cluster_classes(task.description, task.n_components, "kmeans", task.generator)
+    problem = replace(task, objective=Joint(), class_prior=None).problem
+    return first_update(mixture_of(clusters, structure, task.description), clusters.assigned, problem)
+
+
+def _fit_of(task: Task) -> tuple[FitResult, ...]:
+    """The fit that ends with the first update, if that update saw all samples and needed no repair.
+
+    There the trace of (S + nu P) / Sigma is n + nu per feature, and nu of a constant one, whose variance is that of P:
+    the objective needs no pass (closed-forms).
+    """
+    known, mixture, prior = task.description, task.start, task.prior
+    assert mixture is not None
+    seen = sum(len(rows) for rows, _ in known.samples[: task.n_classes])
+    repaired = bool(mixture.covariance.repaired.any())
+    if seen != known.n_rows or repaired or not isinstance(prior, ConjugatePrior):
+        return ()
+    counts, determinants, size = known.class_weights, mixture.distinct_log_determinants, mixture.n_features
+    totals = counts if len(determinants) == len(counts) else counts.sum()
+    pseudo, n_constant = prior.pseudo_moments(size).covariance_count, int((~known.varies).sum())
+    value = counts @ mixture.log_weights - 0.5 * counts.sum() * size * math.log(2 * math.pi)
+    value -= 0.5 * ((totals + pseudo) * (determinants + size) - totals * n_constant).sum()
+    record = Record(1, float(value) / known.weight, math.inf, 0.0)
+    return (FitResult(task.convert(mixture), Outcome.CONVERGED, (record,)),)
 
 
 def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Trial[CandidateFit]:
@@ -95,8 +114,9 @@ class AutomaticSearch:
         if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
             checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)
         structures = self._structures(task)
-        wide = task.n_numeric >= WIDE and is_auto(self.covariance_type) and self.time_budget is None
-        comparison = Comparison(task, once=wide and isinstance(task.cv, int) and task.cv == DEFAULT_FOLDS)
+        once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
+        wide = once and self.time_budget is None
+        comparison = Comparison(task, once=once and isinstance(task.cv, int) and task.cv == DEFAULT_FOLDS)
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
             prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)
@@ -107,6 +127,8 @@ class AutomaticSearch:
         chosen = _simplest(search, comparison)
         chosen_task, start = self._with_choice(task, chosen.fit, comparison.noise)
         results = (chosen_task.interrupted(start),) if search.interrupted else ()
+        if not results and chosen.fit.mixture is None and chosen_task.tol == math.inf:
+            results = _fit_of(chosen_task)
         return Selected((chosen_task,), search.table(chosen), results)
 
     def _structures(self, task: Task) -> dict[str, Structure]:
@@ -130,13 +152,14 @@ class AutomaticSearch:
         That is the fit to the first fold; the first update of a closed form is the maximum, and training ends with it.
         """
         choice, is_joint = fit.candidate, task.objective.own_class_only
-        start = _first_update(task, fit) if fit.mixture is None else fit.mixture
         if fit.mixture is None and is_joint:
             task = replace(task, tol=math.inf)
         task = replace(task.with_warp(fit.warp), n_components=list(choice.n_components))
         prior = make_prior(choice.prior, task.description, task.n_components)
         structure = choice.structure if is_auto(self.covariance_type) else task.structure
-        task = replace(task, structure=structure, prior=prior).from_fit(start)
+        task = replace(task, structure=structure, prior=prior)
+        start = _first_update(task, choice.structure) if fit.mixture is None else fit.mixture
+        task = task.from_fit(start)
         check_start(task)
         if self.takes_temperature and is_joint:
             task = replace(task, temperature=fit.temperature, label_noise=noise)

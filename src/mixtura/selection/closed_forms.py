@@ -19,6 +19,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from mixtura.engine.threads import check_time
 from mixtura.init.description import Description
 from mixtura.priors import Shrinkage
 from mixtura.selection.splits import Split
@@ -161,6 +162,7 @@ def score_full(classes: ClassScatters, rows: Tensor, tied: float, strengths: Seq
         whiten = partial(pooled.whiten, strength=tied, count=count)
     white, means, by_class = whiten(rows), whiten(classes.means), []
     for c, mean in enumerate(means):
+        check_time()
         own = Spectrum.of(whiten(classes.deviations[classes.labels == c]))
         distances = own.distances(white, mean.unsqueeze(0), strengths)
         of_strengths = []

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from mixtura.engine.threads import TimeOverError, until
 from mixtura.selection.table import ScoredCandidate, SearchTable
 
 Fit = TypeVar("Fit")
+# A trial is given up when the search has taken this many times its budget. Only the first one is completed in any case.
+LATEST = 1.2
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,6 @@ class Trial(Generic[Fit]):
     seconds: float = 0.0
 
 
-class TimeOverError(Exception):
-    """The time budget is used up."""
-
-
 class Search(Generic[Fit]):
     """Fits candidates one after the other.
 
@@ -54,7 +54,8 @@ class Search(Generic[Fit]):
     watch : callable, optional
         Called with every trial.
     time_budget : float or None, default=None
-        Seconds; no candidate is tried that would end later if it took as long as the last one.
+        Seconds; no candidate is tried that would end later if it took as long as the last one, and one that takes
+        longer is given up.
     """
 
     def __init__(
@@ -88,9 +89,13 @@ class Search(Generic[Fit]):
         began = time.perf_counter()
         # The next candidate is expected to take as long as the last one.
         expected = began - self._began + (self.trials[-1].seconds if self.trials else 0.0)
-        if self.time_budget is not None and self.trials and expected > self.time_budget:
-            raise TimeOverError
-        trials = list(evaluate())
+        latest = math.inf
+        if self.time_budget is not None and self.trials:
+            if expected > self.time_budget:
+                raise TimeOverError
+            latest = self._began + LATEST * self.time_budget
+        with until(latest):
+            trials = list(evaluate())
         seconds = (time.perf_counter() - began) / max(1, len(trials))
         trials = [replace(trial, seconds=seconds) for trial in trials]
         self.trials += trials
