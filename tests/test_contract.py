@@ -206,7 +206,11 @@ class TestEveryEstimator:
         assert repr(estimator) == f"{type(estimator).__name__}(n_components={estimator.n_components}, random_state=0)"
 
 
-PUBLIC = [part for part in vars(mixtura).values() if isinstance(part, type) and issubclass(part, BaseEstimator)]
+PUBLIC = [
+    part
+    for name in mixtura.__all__
+    if isinstance(part := getattr(mixtura, name), type) and issubclass(part, BaseEstimator)
+]
 
 
 @pytest.mark.parametrize("kind", PUBLIC, ids=lambda kind: kind.__name__)

@@ -51,7 +51,7 @@ def at_least(smallest: int) -> Rule:
 
 def among(names: Iterable[str], also: str = "") -> Rule:
     """One of these names; `also` tells of other values, which further rules allow."""
-    options = list(names)
+    options = names if isinstance(names, Mapping) else list(names)  # a registry may grow
     words = f"one of {', '.join(map(repr, options))}{also}"
     return Rule(words, lambda value: isinstance(value, str) and value in options)
 
@@ -61,8 +61,19 @@ def of_type(types: Any, words: str = "") -> Rule:
     return Rule(words, lambda value: isinstance(value, types))
 
 
+def kind_of_estimator(kind: type, words: str) -> Callable[[object], None]:
+    """A check of the argument `estimator`: None, or one of this class."""
+
+    def check(value: object) -> None:
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"estimator must be {words}; got {type(value).__name__}.")
+
+    return check
+
+
 AUTO = Rule(' or "auto"', lambda value: isinstance(value, str) and value == "auto")
 NONE = Rule(" or None", lambda value: value is None)
+SILENT_AUTO = Rule("", AUTO.holds)  # where the words of another rule tell of "auto"
 SWITCH = Rule("True or False", lambda value: isinstance(value, bool | np.bool_))
 POSITIVE = number(0, float("inf"), "above 0")
 NON_NEGATIVE = number(0, float("inf"), "of at least 0", "low")

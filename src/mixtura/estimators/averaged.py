@@ -46,11 +46,6 @@ SCORED_ROWS = 16_384
 class AveragedBase(DensityEstimator):
     """Base of the averaged density and the averaged classifier."""
 
-    _arguments: ClassVar = {
-        "n_estimators": checks.at_least(1),
-        "resampling": checks.among(("none", "subset", "bootstrap")),
-        "fraction": checks.PART,
-    }
     _attributes: ClassVar = {"mixtures_": list[Mixture], "member_of_": Tensor}
     estimator: Any
     n_estimators: Any
@@ -74,12 +69,7 @@ class AveragedBase(DensityEstimator):
         """Limit of temporary arrays, as in the members."""
         return self._base.memory_limit
 
-    def _checked_base(self, X: Any, kind: type) -> Any:
-        if not isinstance(self._base, kind):
-            raise TypeError(
-                f"estimator must be a {kind.__name__}, or None for one with its defaults; got "
-                f"{type(self._base).__name__}."
-            )
+    def _checked_base(self, X: Any) -> Any:
         if is_dask(X) or isinstance(X, Sharded):
             raise checks.not_in_memory(type(self).__name__, f"a {type(X).__module__}.{type(X).__name__}")
         if is_batches(X):
@@ -251,6 +241,9 @@ class AveragedMixture(DensityMixin, AveragedBase):
     """
 
     _default = staticmethod(lambda: GaussianMixture(prior="default"))
+    _arguments: ClassVar = {
+        "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
+    }
 
     def __init__(
         self,
@@ -288,7 +281,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         -------
         self : AveragedMixture
         """
-        base = self._checked_base(X, GaussianMixture)
+        base = self._checked_base(X)
         settings = make_settings(base)
         data = read_density(base, X, sample_weight)
         rows, weights = data.rows, data.weights

@@ -109,7 +109,12 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
 
     _default = staticmethod(lambda: MixtureClassifier(1))
 
-    _arguments: ClassVar = {"combine": checks.among(("posterior", "density"))}
+    _arguments: ClassVar = {
+        "estimator": checks.kind_of_estimator(
+            MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"
+        ),
+        "combine": checks.among(("posterior", "density")),
+    }
 
     def __init__(
         self,
@@ -149,7 +154,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         -------
         self : AveragedMixtureClassifier
         """
-        base = self._checked_base(X, MixtureClassifier)
+        base = self._checked_base(X)
         settings, search = make_settings(base), make_search(base)
         data = read_training(base, settings, X, y, sample_weight)
         rows, labels, weights = data.rows, data.labels, data.weights

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from mixtura import checks
 from mixtura.estimators.classifiers import DensityClassifier
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
 from mixtura.selection.penalties import PenaltySearch
-from mixtura.selection.splits import checked_cv
 from mixtura.selection.task import is_auto
 
 
@@ -100,6 +99,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     prior_: Any
     tradeoff_: float
     validation_scores_: list[tuple[int, float]]
+    _arguments: ClassVar = {"tol": checks.NON_NEGATIVE | checks.AUTO}
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DiscriminativeMixtureClassifier:
         """Fit the classifier.
 
@@ -168,29 +169,23 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         return self
 
     def _settings(self) -> Settings:
-        """Check the arguments; what is to be selected begins as one component per class and the default prior."""
-        checks.switch("warm_start", self.warm_start)
-        checked_cv(self.cv)
-        checks.verbosity(self.verbose)
-        n_init, on, n_components = checks.count("n_init", self.n_init), continues(self), self.n_components
-        share = 0.0 if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
-        checks.switch("early_stopping", self.early_stopping)
-        checks.fraction("validation_fraction", self.validation_fraction)
+        """The settings; what is to be selected begins as one component per class and the default prior."""
+        on, n_components = continues(self), self.n_components
         if is_auto(n_components):
             n_components = self.n_components_.tolist() if on else 1
         return Settings(
             n_components,
             self.covariance_type,
             self.rank,
-            make_objective(share),
+            make_objective(0.0 if is_auto(self.tradeoff) else float(self.tradeoff)),
             "default" if is_auto(self.prior) else self.prior,
             make_generator(self.random_state),
             checks.memory_limit(self.memory_limit),
             init=self if on else self.init,
             continues=on,
-            n_init=1 if on else n_init,
-            max_iter=checks.count("max_iter", self.max_iter, 0),
-            tol=0.0 if is_auto(self.tol) else float(checks.non_negative("tol", self.tol)),
+            n_init=1 if on else int(self.n_init),
+            max_iter=int(self.max_iter),
+            tol=0.0 if is_auto(self.tol) else float(self.tol),
             class_prior=self.class_prior,
             class_weight=self.class_weight,
             unlabeled=self.unlabeled,

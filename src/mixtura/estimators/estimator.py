@@ -24,6 +24,7 @@ from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
 from mixtura.inspection.graphs import export
 from mixtura.inspection.summaries import feature_names
+from mixtura.selection.splits import checked_cv
 from mixtura.solvers import Record
 from mixtura.solvers.journal import Journal, Show, recording
 
@@ -41,6 +42,15 @@ ARGUMENTS: dict[str, Any] = {
     "memory_limit": checks.memory_limit,
     "random_state": check_random_state,
     "checkpoint": checks.checkpoint,
+    "cv": checked_cv,
+    "time_budget": checks.POSITIVE | checks.NONE,
+    "temperature": checks.POSITIVE | checks.AUTO,
+    "tradeoff": checks.SHARE | checks.AUTO,
+    "early_stopping": checks.SWITCH,
+    "validation_fraction": checks.FRACTION,
+    "n_estimators": checks.at_least(1),
+    "resampling": checks.among(("none", "subset", "bootstrap")),
+    "fraction": checks.PART,
 }
 # Fitted attributes of every estimator that is trained in iterations.
 TRAINED: dict[str, Any] = {
@@ -217,10 +227,8 @@ def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iter
     **samples : Source
         The training samples as `training`, and others by their name in messages.
     """
-    checks.verbosity(estimator.verbose)
     file = None
     if estimator.checkpoint is not None:
-        checks.checkpoint(estimator.checkpoint)
         checks.repeatable(estimator.random_state)
         file = CheckpointFile(estimator.checkpoint, _settings(estimator, samples))
     shown = bool(estimator.verbose) and bar

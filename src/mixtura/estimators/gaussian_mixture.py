@@ -6,14 +6,14 @@ import itertools
 import math
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import DensityMixin, clone
+from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions, validate_parameter_constraints
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -24,7 +24,7 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import atomic_fit, check_fitted, recorded
+from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, recorded
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
     FIRST_STARTS,
@@ -57,10 +57,28 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Marginal
 from mixtura.roles import Structure
-from mixtura.selection.clusters import ComponentSearch, wanted_criterion
+from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
 from mixtura.selection.task import Selected, Task, is_auto
 from mixtura.solvers import EM, FitResult, run
 from mixtura.solvers.stepwise import RunningMoments
+
+# Rules of scikit-learn's class for its arguments, with `n_components` other than "auto".
+LIKE_SCIKIT_LEARN = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "covariance_type": [StrOptions(COVARIANCES.keys()), Structure],  # keys are a view: also those added later
+    "tol": [Interval(Real, 0.0, None, closed="left")],
+    "reg_covar": [Interval(Real, 0.0, None, closed="left")],
+    "max_iter": [Interval(Integral, 0, None, closed="left")],
+    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "init_params": [StrOptions({"kmeans", "random", "random_from_data", "k-means++"})],
+    "weights_init": ["array-like", None],
+    "means_init": ["array-like", None],
+    "precisions_init": ["array-like", None],
+    "random_state": ["random_state"],
+    "warm_start": ["boolean"],
+    "verbose": ["verbose"],
+    "verbose_interval": [Interval(Integral, 1, None, closed="left")],
+}
 
 
 @storable("GaussianMixture", check=check_fitted)
@@ -163,22 +181,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     lower_bound_: float
     lower_bounds_: list[float]
 
-    _parameter_constraints: dict = {  # noqa: RUF012 - scikit-learn's own form
-        "n_components": [Interval(Integral, 1, None, closed="left")],  # and "auto"
-        "covariance_type": [StrOptions(COVARIANCES.keys()), Structure],  # keys are a view: also those added later
-        "tol": [Interval(Real, 0.0, None, closed="left")],
-        "reg_covar": [Interval(Real, 0.0, None, closed="left")],
-        "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "init_params": [StrOptions({"kmeans", "random", "random_from_data", "k-means++"})],
-        "weights_init": ["array-like", None],
-        "means_init": ["array-like", None],
-        "precisions_init": ["array-like", None],
-        "random_state": ["random_state"],
-        "warm_start": ["boolean"],
-        "verbose": ["verbose"],
-        "verbose_interval": [Interval(Integral, 1, None, closed="left")],
-    }  # beyond these, arguments are checked in words of our own
+    _arguments: ClassVar = {"criterion": checks.among(CRITERIA, ', or "auto"') | checks.SILENT_AUTO}
 
     def __init__(
         self,
@@ -225,6 +228,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self.device = device
         self.memory_limit = memory_limit
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
         """Fit the mixture; NaN means missing.
 
@@ -244,19 +248,26 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self._fit(make_settings(self), X, sample_weight)
         return self
 
+    def _check_arguments(self) -> None:
+        """Check arguments that scikit-learn has by its rules, with its messages; the others by ours."""
+        values = self.get_params(deep=False)
+        if is_auto(self.n_components):
+            values["n_components"] = 1
+        validate_parameter_constraints(LIKE_SCIKIT_LEARN, values, type(self).__name__)
+        super()._check_arguments()
+
     def _fit(self, settings: Settings, X: Any, sample_weight: Any) -> None:
-        with atomic_fit(self):
-            search, random_state = make_search(self), check_random_state(self.random_state)
-            data = read_density(self, X, sample_weight)
-            # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
-            bar = search is not None or data.rows is None
-            with computing(), recorded(self, bar=bar, training=data.source):
-                task = describe(self, data, settings)
-                chosen = select(self, search, task)
-                if search is None:
-                    chosen = self._like_scikit_learn(chosen, data, random_state)
-                (result,) = train(chosen)
-            keep_density(self, data, chosen, result)
+        search, random_state = make_search(self), check_random_state(self.random_state)
+        data = read_density(self, X, sample_weight)
+        # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
+        bar = search is not None or data.rows is None
+        with computing(), recorded(self, bar=bar, training=data.source):
+            task = describe(self, data, settings)
+            chosen = select(self, search, task)
+            if search is None:
+                chosen = self._like_scikit_learn(chosen, data, random_state)
+            (result,) = train(chosen)
+        keep_density(self, data, chosen, result)
 
     def _like_scikit_learn(self, chosen: Selected, data: Data, random_state: np.random.RandomState) -> Selected:
         """The task to be fitted from starts, and with output, as by scikit-learn's class."""
@@ -303,10 +314,16 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self : GaussianMixture
         """
         check_batch(self, X, step)
+        self._check_arguments()
         first, settings = "mixture_" not in vars(self), make_settings(self)
         if first:
             several = replace(settings, n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
-            begin(self, lambda: self._fit(several, X, sample_weight))
+
+            def fit_first() -> None:
+                with atomic_fit(self):
+                    self._fit(several, X, sample_weight)
+
+            begin(self, fit_first)
         rows = read_rows(self, X, reset=False)
         source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
         if first:
@@ -480,12 +497,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
 
 
 def make_settings(model: GaussianMixture) -> Settings:
-    """Check the arguments as scikit-learn does, with its messages; "auto" is not among its values."""
-    plain: Any = clone(model) if is_auto(model.n_components) else model
-    if plain is not model:
-        plain.set_params(n_components=1)
-    plain._validate_params()
-    wanted_criterion(model.criterion, "bic")
+    """The settings of a fit; a warm start keeps what was selected before."""
     on = model.warm_start and "converged_" in vars(model)
     n_components, prior = model.n_components, model.prior
     if on:

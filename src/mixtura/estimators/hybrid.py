@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import check_random_state
 
 from mixtura import checks
 from mixtura.estimators.classifiers import DensityClassifier
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
@@ -110,6 +110,15 @@ class HybridMixtureClassifier(DensityClassifier):
     margin_: float | None
     n_epochs_: int
     validation_scores_: list[tuple[int, tuple[float, ...]]]
+    _arguments: ClassVar = {
+        "discriminative": checks.among(DISCRIMINATIVE),
+        "margin": checks.POSITIVE | checks.AUTO,
+        "unlabeled_weight": checks.NON_NEGATIVE,
+        "validation_fraction": checks.FRACTION | checks.NONE,
+        "n_epochs": checks.at_least(0),
+        "batch_size": checks.at_least(1),
+        "learning_rate": checks.POSITIVE,
+    }
 
     def __init__(
         self,
@@ -162,6 +171,7 @@ class HybridMixtureClassifier(DensityClassifier):
         self.random_state = random_state
         self.verbose = verbose
 
+    @fitting
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
     ) -> HybridMixtureClassifier:
@@ -192,21 +202,12 @@ class HybridMixtureClassifier(DensityClassifier):
 
     def _objective(self) -> Hybrid:
         """The objective, with placeholders for a trade-off and a margin that are selected later."""
-        margin = 1.0 if is_auto(self.margin) else checks.positive("margin", self.margin, ' or "auto"')
-        tradeoff = PATH[0] if is_auto(self.tradeoff) else checks.share("tradeoff", self.tradeoff, ' or "auto"')
-        kind = checks.one_of("discriminative", self.discriminative, DISCRIMINATIVE)
-        other = Margin(float(margin)) if kind == "margin" else Conditional()
-        return Hybrid(tradeoff, other, float(checks.non_negative("unlabeled_weight", self.unlabeled_weight)))
+        margin = 1.0 if is_auto(self.margin) else float(self.margin)
+        tradeoff = PATH[0] if is_auto(self.tradeoff) else float(self.tradeoff)
+        other = Margin(margin) if self.discriminative == "margin" else Conditional()
+        return Hybrid(tradeoff, other, float(self.unlabeled_weight))
 
     def _settings(self, objective: Hybrid) -> Settings:
-        """Check the arguments."""
-        checks.switch("warm_start", self.warm_start)
-        checks.verbosity(self.verbose)
-        checks.count("n_epochs", self.n_epochs, 0)
-        checks.count("batch_size", self.batch_size)
-        checks.positive("learning_rate", self.learning_rate)
-        if self.validation_fraction is not None:
-            checks.fraction("validation_fraction", self.validation_fraction)
         on = continues(self)
         return Settings(
             self.n_components,
@@ -218,7 +219,7 @@ class HybridMixtureClassifier(DensityClassifier):
             checks.memory_limit(self.memory_limit),
             init=self if on else self.init,
             continues=on,
-            max_iter=checks.count("max_iter", self.max_iter, 0),
+            max_iter=int(self.max_iter),
             class_prior=self.class_prior,
             class_weight=self.class_weight,
             unlabeled=self.unlabeled,

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.averaged import AveragedMixture
-from mixtura.estimators.classifiers import DensityClassifier as ExplainedClassifier
+from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
@@ -174,8 +174,11 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     (150, 2)
     """
 
-    _arguments: ClassVar = {"n_features_to_select": checks.at_least(1)}
-    _attributes: ClassVar = {"estimator_": ExplainedClassifier}
+    _arguments: ClassVar = {
+        "estimator": checks.kind_of_estimator(DensityClassifier, "a classifier with a density"),
+        "n_features_to_select": checks.at_least(1),
+    }
+    _attributes: ClassVar = {"estimator_": DensityClassifier}
 
     def __init__(self, estimator: Any = None, *, n_features_to_select: int = 1):
         self.estimator = estimator
@@ -199,8 +202,6 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         self : MarginalFeatureSelector
         """
         base = MixtureClassifier(1) if self.estimator is None else self.estimator
-        if not isinstance(base, ExplainedClassifier):
-            raise TypeError(f"estimator must be a classifier with a density; got {type(base).__name__}.")
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
         model: Any = clone(base)  # pyright: ignore[reportArgumentType]
         model.fit(X, y, **known)

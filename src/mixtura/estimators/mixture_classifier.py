@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
-from mixtura.estimators.estimator import check_fitted
+from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective
 from mixtura.selection.automatic import AutomaticSearch
-from mixtura.selection.splits import checked_cv
 from mixtura.selection.task import is_auto
 from mixtura.solvers import SOLVERS
 from mixtura.solvers.stepwise import RunningMoments
@@ -137,6 +136,12 @@ class MixtureClassifier(DensityClassifier):
     """
 
     running_: RunningMoments | None = None  # moments of `partial_fit`
+    _arguments: ClassVar = {
+        "objective": checks.among(OBJECTIVES, " or an objective object") | checks.of_type(Objective),
+        "solver": checks.among(SOLVERS, ', "auto" or a solver object')
+        | checks.of_type(MixtureSolver)
+        | checks.SILENT_AUTO,
+    }
 
     def __init__(
         self,
@@ -191,6 +196,7 @@ class MixtureClassifier(DensityClassifier):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureClassifier:
         """Fit the classifier.
 
@@ -251,10 +257,12 @@ class MixtureClassifier(DensityClassifier):
         -------
         self : MixtureClassifier
         """
+        self._check_arguments()
         settings = replace(make_settings(self), n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
 
         def fit_first(X: Any, y: Any, sample_weight: Any) -> None:
-            fit_classifier(self, settings, make_search(self), X, y, sample_weight)
+            with atomic_fit(self):
+                fit_classifier(self, settings, make_search(self), X, y, sample_weight)
 
         update_classifier(self, settings, fit_first, X, y, classes, sample_weight, step)
         return self
@@ -287,15 +295,8 @@ class MixtureClassifier(DensityClassifier):
 
 
 def make_settings(model: MixtureClassifier) -> Settings:
-    """Check the arguments of a fit; a warm start keeps what was selected before."""
-    checks.switch("warm_start", model.warm_start)
-    checked_cv(model.cv)
-    if model.time_budget is not None:
-        checks.positive("time_budget", model.time_budget, " or None")
-    if not is_auto(model.temperature):
-        checks.positive("temperature", model.temperature, ' or "auto"')
-    checks.verbosity(model.verbose)
-    n_init, on = checks.count("n_init", model.n_init), continues(model)
+    """The settings of a fit; a warm start keeps what was selected before."""
+    on, solver = continues(model), model.solver
     n_components, covariance_type, prior = model.n_components, model.covariance_type, model.prior
     known = {} if model.search_ is None else model.search_.best.what  # what was selected before
     if on and is_auto(n_components):
@@ -305,16 +306,16 @@ def make_settings(model: MixtureClassifier) -> Settings:
         n_components,
         "full" if is_auto(covariance_type) else covariance_type,
         model.rank,
-        _make_objective(model.objective),
+        OBJECTIVES[model.objective] if isinstance(model.objective, str) else model.objective,
         "default" if is_auto(prior) else prior,
         make_generator(model.random_state),
         checks.memory_limit(model.memory_limit),
-        _make_solver(model.solver),
+        None if is_auto(solver) else SOLVERS[solver] if isinstance(solver, str) else solver,
         init=model if on else model.init,
         continues=on,
-        n_init=1 if on else n_init,
-        max_iter=checks.count("max_iter", model.max_iter, 0),
-        tol=float(checks.non_negative("tol", model.tol)),
+        n_init=1 if on else int(model.n_init),
+        max_iter=int(model.max_iter),
+        tol=float(model.tol),
         class_prior=model.class_prior,
         class_weight=model.class_weight,
         unlabeled=model.unlabeled,
@@ -336,15 +337,3 @@ def make_search(model: MixtureClassifier) -> AutomaticSearch | None:
         takes_temperature=is_auto(model.temperature),
         time_budget=model.time_budget,
     )
-
-
-def _make_objective(value: str | Objective) -> Objective:
-    if isinstance(value, Objective):
-        return value
-    return OBJECTIVES[checks.one_of("objective", value, OBJECTIVES, " or an objective object")]
-
-
-def _make_solver(value: str | MixtureSolver) -> MixtureSolver | None:
-    if isinstance(value, MixtureSolver):
-        return value
-    return None if is_auto(value) else SOLVERS[checks.one_of("solver", value, SOLVERS, ', "auto" or a solver object')]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import atomic_fit, check_fitted, recorded, trial_watcher
+from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
@@ -190,6 +190,13 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     temperature_: float = 1.0
     rows_: RowTransform | None = None
+    _arguments: ClassVar = {
+        "n_components": checks.at_least(1) | checks.SILENT_AUTO,
+        "rows": checks.among(("auto", *ROW_TRANSFORMS), " or None") | checks.Rule("", checks.NONE.holds),
+        "shared": checks.SWITCH,
+        "sparsity": checks.NON_NEGATIVE | checks.AUTO,
+        "solver": checks.among(("auto", *NONNEGATIVE_SOLVERS)),
+    }
 
     def __init__(
         self,
@@ -238,6 +245,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
+    @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> NonnegativeMixtureClassifier:
         """Fit the classifier.
 
@@ -256,59 +264,38 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         self : NonnegativeMixtureClassifier
         """
-        with atomic_fit(self):
-            self._check_arguments()
-            if is_batches(X):
-                return self._fit_batches(X, y, sample_weight)
-            features, rows = self._read(X, reset=True)
-            weights = checks.sample_weight(sample_weight, len(rows))
-            automatic = is_auto(self.solver)
-            unlabeled = self.unlabeled if automatic else None
-            labels = read_labels(y, len(rows), weights, type(self).__name__, unlabeled, takes_unlabeled=automatic)
-            if not automatic:
-                checks.hard_labels(labels.numbers, type(self).__name__)
-            weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
-            checks.total_weight(float(weights.sum()))
-            numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
-            samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
-            source = TensorSource(features, samples.labels, samples.shares, weights)
-            with computing(), recorded(self, training=source):
-                present = weights > 0
-                if not bool(present.all()):
-                    samples = samples.part(present)
-                largest = largest_values(samples.features)
-                checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
-                prior = samples.class_totals(samples.weights)
-                self.classes_, self.class_prior_ = labels.classes, (prior / prior.sum()).numpy()
-                outcome = self._fit_automatically(samples, present) if automatic else self._fit_by_updates(samples)
-            self.mixture_ = self.mixture_.to(rows.home or rows.device)
-            if self.rows_ is not None:
-                self.rows_ = self.rows_.to(rows.home or rows.device)
-            self._warn_or_raise(outcome)
+        if is_batches(X):
+            return self._fit_batches(X, y, sample_weight)
+        features, rows = self._read(X, reset=True)
+        weights = checks.sample_weight(sample_weight, len(rows))
+        automatic = is_auto(self.solver)
+        unlabeled = self.unlabeled if automatic else None
+        labels = read_labels(y, len(rows), weights, type(self).__name__, unlabeled, takes_unlabeled=automatic)
+        if not automatic:
+            checks.hard_labels(labels.numbers, type(self).__name__)
+        weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+        checks.total_weight(float(weights.sum()))
+        numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
+        samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
+        source = TensorSource(features, samples.labels, samples.shares, weights)
+        with computing(), recorded(self, training=source):
+            present = weights > 0
+            if not bool(present.all()):
+                samples = samples.part(present)
+            largest = largest_values(samples.features)
+            checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
+            prior = samples.class_totals(samples.weights)
+            self.classes_, self.class_prior_ = labels.classes, (prior / prior.sum()).numpy()
+            outcome = self._fit_automatically(samples, present) if automatic else self._fit_by_updates(samples)
+        self.mixture_ = self.mixture_.to(rows.home or rows.device)
+        if self.rows_ is not None:
+            self.rows_ = self.rows_.to(rows.home or rows.device)
+        self._warn_or_raise(outcome)
         return self
 
     def _check_arguments(self) -> None:
-        if not is_auto(self.n_components):
-            checks.count("n_components", self.n_components)
-        checks.switch("shared", self.shared)
-        if self.rows is not None:
-            checks.one_of("rows", self.rows, ("auto", *ROW_TRANSFORMS), " or None")
-        checks.one_of("solver", self.solver, ("auto", *NONNEGATIVE_SOLVERS))
-        self._solvers()
-        self._named_arguments()
+        super()._check_arguments()
         checks.coefficient_prior(self.prior, (Normal, PseudoCounts), self.solver, self.shared, self.sparsity)
-        if not is_auto(self.temperature):
-            checks.positive("temperature", self.temperature, ' or "auto"')
-        if self.time_budget is not None:
-            checks.positive("time_budget", self.time_budget, " or None")
-        checks.count("max_iter", self.max_iter, 0)
-        checks.non_negative("tol", self.tol)
-
-    def _named_arguments(self) -> tuple[bool, float, int]:
-        """Arguments of the named solvers: early_stopping, validation_fraction and n_init."""
-        checks.switch("early_stopping", self.early_stopping)
-        fraction = checks.fraction("validation_fraction", self.validation_fraction)
-        return self.early_stopping, fraction, checks.count("n_init", self.n_init)
 
     def _generators(self) -> tuple[torch.Generator, torch.Generator]:
         """Separate generators, so that initialisation does not depend on the number of held-out rows."""
@@ -405,7 +392,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _solvers(self) -> list[Any]:
         """The solver for each candidate of the penalty, the one to use without held-out rows last."""
-        strengths = AUTO if is_auto(self.sparsity) else (checks.non_negative("sparsity", self.sparsity),)
+        strengths = AUTO if is_auto(self.sparsity) else (float(self.sparsity),)
         name = "accelerated" if is_auto(self.solver) else self.solver
         return [NONNEGATIVE_SOLVERS[name](SparseShares(strength)) for strength in strengths]
 
@@ -437,10 +424,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
         """Mask of the rows held out for early stopping, (n,), stratified by class."""
-        early_stopping, fraction, _ = self._named_arguments()
         parts = []
-        if early_stopping:
-            parts = hold_outs(float(fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT)
+        if self.early_stopping:
+            parts = hold_outs(
+                float(self.validation_fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT
+            )
         return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
 
     # ---- the result -------------------------------------------------------------------------------------------------

@@ -62,7 +62,11 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array([-1,  0])
     """
 
-    _arguments: ClassVar = {"confidence": checks.SHARE, "false_alarm": checks.PART | checks.NONE}
+    _arguments: ClassVar = {
+        "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
+        "confidence": checks.SHARE,
+        "false_alarm": checks.PART | checks.NONE,
+    }
     _attributes: ClassVar = {"estimator_": Classifier}
 
     def __init__(
@@ -100,8 +104,6 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         self : RejectOption
         """
         base = self._base
-        if not isinstance(base, Classifier):
-            raise TypeError(f"estimator must be a classifier of mixtura; got {type(base).__name__}.")
         if self.false_alarm is not None and not isinstance(base, OutlierDetection):
             raise ValueError(
                 f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "

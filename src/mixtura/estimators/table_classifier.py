@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
@@ -113,6 +113,14 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array(['a'], dtype='<U1')
     """
 
+    _arguments: ClassVar = {
+        "columns": checks.Rule(
+            "a list of at least one TableColumn",
+            lambda value: bool(value) and all(isinstance(column, TableColumn) for column in value),
+        ),
+        "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
+    }
+
     def __init__(self, estimator: Any = None, columns: Sequence[TableColumn] = ()):
         self.estimator = estimator
         self.columns = columns
@@ -154,10 +162,6 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         -------
         self
         """
-        if not self.columns or not all(isinstance(column, TableColumn) for column in self.columns):
-            raise ValueError(f"columns must be a list of at least one TableColumn; got {self.columns!r}.")
-        if self.estimator is not None and not isinstance(self.estimator, Classifier):
-            raise TypeError(f"estimator must be a classifier of mixtura; got {type(self.estimator).__name__}.")
         model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
         self.estimator_ = model.fit(self.read(X), y)
         self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}

@@ -26,7 +26,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import atomic_fit, recorded, trial_watcher
+from mixtura.estimators.estimator import recorded, trial_watcher
 from mixtura.estimators.labels import Labels, read_labels, weigh_classes
 from mixtura.estimators.parts import read_stream
 from mixtura.estimators.rows import Rows, is_batches, is_dask
@@ -107,15 +107,14 @@ def fit_classifier(
     validation: tuple[Any, Any] | None = None,
 ) -> None:
     """Fit a classifier; `validation` are samples and labels for a search that compares candidates on them."""
-    with atomic_fit(estimator):
-        data = read_training(estimator, settings, X, y, sample_weight)
-        if validation is not None:
-            data = replace(data, held_out=read_validation(estimator, data, *validation))
-        with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
-            task = describe(estimator, data, settings)
-            chosen = select(estimator, search, task)
-            results = train(chosen)
-        keep(estimator, settings, data, chosen, results)
+    data = read_training(estimator, settings, X, y, sample_weight)
+    if validation is not None:
+        data = replace(data, held_out=read_validation(estimator, data, *validation))
+    with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
+        task = describe(estimator, data, settings)
+        chosen = select(estimator, search, task)
+        results = train(chosen)
+    keep(estimator, settings, data, chosen, results)
 
 
 def read_training(estimator: DensityClassifier, settings: Settings, X: Any, y: Any, sample_weight: Any) -> Data:
