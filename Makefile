@@ -21,7 +21,7 @@ THREADS := $(if $(WORKERS),OMP_NUM_THREADS=1 MKL_NUM_THREADS=1)
 # A test that hangs ends the run after ten minutes, and says where it stood.
 WATCHDOG := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test slow mutants lint format docs bench fuzz oldest newest sdist package clean
+.PHONY: demo test quick slow mutants lint format docs bench fuzz oldest newest sdist package clean
 .NOTPARALLEL:
 
 demo: .venv/installed-cli,plot
@@ -29,6 +29,11 @@ demo: .venv/installed-cli,plot
 
 test: lint
 	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS)
+
+# In less than a minute: the laws of all parts, the levels of files, and the example of every estimator.
+QUICK := tests/test_laws.py tests/test_new_covariance.py tests/test_layers.py src/mixtura/estimators
+quick: .venv/installed-dev
+	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS) $(QUICK)
 
 # All that `make test` leaves out.
 slow: .venv/installed-slow
