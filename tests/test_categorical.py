@@ -300,12 +300,12 @@ def slow_log_evidence(counts, strength):
 @pytest.mark.parametrize("differing", [0.0, 0.3, 1.0])
 def test_the_strength_of_many_categories_is_the_most_likely_one(differing):
     rng = np.random.default_rng(2)
-    common = rng.dirichlet(np.ones(15))
-    shares = (1 - differing) * common + differing * rng.dirichlet(np.ones(15) * 0.3, size=3)
+    common = rng.dirichlet(np.ones(25))
+    shares = (1 - differing) * common + differing * rng.dirichlet(np.ones(25) * 0.3, size=3)
     counts = np.stack([rng.multinomial(80, share) for share in shares]).astype(float)
     values = [slow_log_evidence(counts, strength) for strength in STRENGTHS]
     assert estimate_strength(torch.from_numpy(counts)) == STRENGTHS[int(np.argmax(values))]
-    structure = Product(Diagonal(), 0, (15, 3)).of_classes(torch.from_numpy(np.hstack((counts, counts[:, :3]))))
+    structure = Product(Diagonal(), 0, (25, 3)).of_classes(torch.from_numpy(np.hstack((counts, counts[:, :3]))))
     assert structure.strength == (STRENGTHS[int(np.argmax(values))], 2.0)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from mixtura.selection.closed_forms import (
     score_tied,
     shrinkage_units,
 )
+from mixtura.selection.splits import Split
 from mixtura.solvers.em import moments_of_assigned
 from test_bad_input import refused
 
@@ -169,7 +171,7 @@ class TestPath:
         tied = score_tied(classes, given, (0.5, 20.0))
         kappa = np.inf if target == "expected" else 20.0
         full = score_full(classes, given, kappa, (3.0, 100.0))
-        path = ShrinkagePath(*parts, [], target)
+        path = ShrinkagePath(parts[0], Full(), *parts[1:], [], target)
         fits = [
             *(("tied", path.tied_prior(strength)) for strength in (0.5, 20.0)),
             *(("full", path.full_prior(kappa, strength)) for strength in (3.0, 100.0)),
@@ -177,6 +179,30 @@ class TestPath:
         for scores, (covariance_type, prior) in zip((*tied, *full), fits, strict=True):
             model = MixtureClassifier(1, covariance_type=covariance_type, prior=prior).fit(X, shares, weights)
             assert_close(scores - common, model.predict_joint_log_proba(rows), 1e-9)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_categories_add_the_log_frequencies_of_the_fitted_mixture(self, rng, weighted):
+        y, weights = np.arange(90) % 3, rng.uniform(0.3, 3.0, 90) if weighted else np.ones(90)
+        X = pd.DataFrame({"x": rng.normal(size=90) + y, "z": rng.normal(size=90)})
+        X["place"] = np.array(list("abcdefghijk"))[(np.arange(90) * 7 + 2 * y) % 11]
+        X["kind"] = np.array(["new", "old"])[(rng.random(90) < 0.2 + 0.3 * y).astype(int)]
+        kept = np.arange(90) < 60
+        models = {
+            kind: MixtureClassifier(1, covariance_type=kind, prior=prior).fit(X[kept], y[kept], weights[kept])
+            for kind, prior in (("tied", Shrinkage(6.0, variances="pooled")), ("full", Shrinkage(3.0)))
+        }
+        encoding, structure = models["full"].encoding_, models["full"].mixture_.covariance.kind
+        rows = torch.from_numpy(encoding.encoded(X))
+        split = Split(torch.from_numpy(kept), torch.from_numpy(~kept))
+        parts = torch.eye(3, dtype=torch.float64)[torch.from_numpy(y)], torch.from_numpy(weights)
+        source = TensorSource(rows[kept], torch.from_numpy(y[kept]), None, parts[1][kept])
+        description = describe(source, 3, torch.Generator().manual_seed(0))
+        paths = {t: ShrinkagePath(rows, structure, *parts, [(description, split)], t) for t in ("pooled", "expected")}
+        scored = {"tied": paths["pooled"].tied([6.0])[0], "full": paths["expected"].full(np.inf, [3.0])[0]}
+        for kind, scores in scored.items():
+            assert bool(scores[torch.from_numpy(kept)].isinf().all())
+            differences = scores[torch.from_numpy(~kept), 0].numpy() - models[kind].predict_joint_log_proba(X[~kept])
+            assert_close(differences - differences[0, 0], np.zeros((30, 3)), 1e-9)
 
     def test_parts_with_more_and_fewer_rows_than_features_have_one_spectrum(self, rng):
         deviations = torch.from_numpy(rng.normal(size=(12, 9)))

@@ -61,7 +61,8 @@ def _fit_of(task: Task) -> tuple[FitResult, ...]:
     assert mixture is not None
     seen = sum(len(rows) for rows, _ in known.samples[: task.n_classes])
     repaired = bool(mixture.covariance.repaired.any())
-    if seen != known.n_rows or repaired or not isinstance(prior, ConjugatePrior):
+    partly = seen != known.n_rows or not task.structure.is_gaussian
+    if partly or repaired or not isinstance(prior, ConjugatePrior):
         return ()
     counts, determinants, size = known.class_weights, mixture.distinct_log_determinants, mixture.n_features
     totals = counts if len(determinants) == len(counts) else counts.sum()

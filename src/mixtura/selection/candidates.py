@@ -91,7 +91,7 @@ class CandidateOrder:
             candidate, n_parameters = self._closed(settings, path.tied_prior(self._strengths[place]))
             return [comparison.judge(candidate, scores, n_parameters)]
 
-        for target in ("pooled", "identity") if comparison.n_numeric >= WIDE else ("pooled",):
+        for target in ("pooled", "identity") if self._has_one_unit else ("pooled",):
             trials = self.search.tried_together(partial(evaluate, target))
             if settings is not None:
                 self._of_path.setdefault((settings.name, transformed), []).extend(trials)
@@ -116,6 +116,11 @@ class CandidateOrder:
             expected = self.comparison.path("expected", settings.transformed)
             known.append(self.search.tried(partial(evaluate, expected, float("inf"))))
 
+    @property
+    def _has_one_unit(self) -> bool:
+        """Whether equal variances are a target: features are many, and all of them numbers."""
+        return self.comparison.n_numeric >= WIDE and not self.comparison.n_frequencies
+
     @cached_property
     def _strengths(self) -> list[float]:
         """Strengths of tied covariances, and an infinite one."""
@@ -125,7 +130,9 @@ class CandidateOrder:
         """The settings of a closed form, and the number of its parameters."""
         size, n_classes = self.comparison.n_numeric, self.comparison.n_classes
         n_matrices = n_classes if has_own_matrices(settings.structure) else 1
-        n_parameters = n_classes - 1 + n_classes * size + n_matrices * size * (size + 1) // 2
+        n_parameters = (
+            n_classes - 1 + n_classes * (size + self.comparison.n_frequencies) + n_matrices * size * (size + 1) // 2
+        )
         counts = self.comparison.components(1, settings.structure)
         return replace(settings, n_components=counts, prior=prior), n_parameters
 

@@ -19,9 +19,11 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from mixtura.covariances import Product
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description
 from mixtura.priors import Shrinkage
+from mixtura.roles import Structure
 from mixtura.selection.splits import Split
 
 # Eigenvalues below this fraction of their sum are zero: they are rounding errors of products of rows.
@@ -33,6 +35,14 @@ def shrinkage_units(description: Description, target: str) -> Tensor:
     within = description.within
     variances = {"pooled": within, "identity": within.mean().expand_as(within)}.get(target)
     return (description.spread(1.0) if variances is None else variances).sqrt()
+
+
+def score_categories(structure: Product, indicators: Tensor, shares: Tensor, weights: Tensor, kept: Tensor) -> Tensor:
+    """The log frequencies of the categories of samples in the classes of the kept samples, (n, C)."""
+    parts = shares[kept].nan_to_num(nan=0.0).double() * weights[kept].double().unsqueeze(-1)  # (m, C)
+    counts, sums = parts.sum(0), parts.T @ indicators[kept].double()
+    frequencies, _ = structure.frequencies(counts, sums / counts.clamp_min(1e-300).unsqueeze(-1))
+    return indicators.double() @ frequencies.log().T
 
 
 @dataclass(frozen=True)
@@ -181,6 +191,8 @@ class ShrinkagePath:
     ----------
     rows : Tensor of shape (n, D)
         Complete samples.
+    structure : Structure
+        Says which columns are numeric, and what the others are.
     shares : Tensor of shape (n, C)
         Labels as shares of the classes; NaN without a label.
     weights : Tensor of shape (n,)
@@ -194,6 +206,7 @@ class ShrinkagePath:
     def __init__(
         self,
         rows: Tensor,
+        structure: Structure,
         shares: Tensor,
         weights: Tensor,
         splits: Sequence[tuple[Description, Split]],
@@ -202,11 +215,19 @@ class ShrinkagePath:
         self.target, self.shape = target, (len(rows), len(splits), shares.shape[1])
         self._held_out = [split.held_out for _, split in splits]
         self._parts: list[tuple[ClassScatters, Tensor]] = []
+        self._others: list[Tensor | float] = []  # of the categories
+        size = structure.n_gaussian(rows.shape[1])
         for description, split in splits:
-            varies, kept = description.varies, split.kept  # constant features are equal in all classes
-            units = shrinkage_units(description, target)[varies]
+            kept = split.kept
+            varies = description.varies & (torch.arange(rows.shape[1], device=rows.device) < size)  # constant features
+            units = shrinkage_units(description, target)[varies]  # are equal in all classes
             classes = ClassScatters.of(rows[kept][:, varies], shares[kept], weights[kept])
             self._parts.append((classes.in_units(units), rows[split.held_out][:, varies].double() / units))
+            if isinstance(structure, Product):
+                others = score_categories(structure, rows[:, size:], shares, weights, kept)
+                self._others.append(others[split.held_out])
+            else:
+                self._others.append(0.0)
 
     def tied(self, strengths: Sequence[float]) -> list[Tensor]:
         """Scores (n, F, C) of tied covariances for every strength; minus infinity where a sample is not held out."""
@@ -232,7 +253,7 @@ class ShrinkagePath:
         for parts in zip(*of_splits, strict=True):
             whole = parts[0].new_full(self.shape, -torch.inf)
             for place, (held_out, part) in enumerate(zip(self._held_out, parts, strict=True)):
-                whole[held_out, place] = part
+                whole[held_out, place] = part + self._others[place]
             scores.append(whole)
         return scores
 

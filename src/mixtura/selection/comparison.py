@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura.covariances import Product
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
@@ -111,9 +112,15 @@ class Comparison:
 
     @property
     def has_closed_forms(self) -> bool:
-        """Whether one Gaussian per class has a closed form: all values are observed numbers, all samples labeled."""
+        """Whether one Gaussian per class has a closed form: all values are observed, all samples labeled."""
         is_labeled = bool(((self.strata >= 0) | (self.weights <= 0)).all())
-        return not self.missing and is_labeled and self.n_numeric == self.rows.shape[1]
+        return not self.missing and is_labeled and self.n_numeric > 0
+
+    @property
+    def n_frequencies(self) -> int:
+        """Number of free frequencies of categories of a component."""
+        structure = self.task.structure
+        return sum(structure.sizes) - len(structure.sizes) if isinstance(structure, Product) else 0
 
     def _has_all_classes(self, kept: Tensor) -> bool:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
@@ -225,7 +232,7 @@ class Comparison:
         described = list(zip(view.folds, splits, strict=True))
         every = torch.nn.functional.one_hot(self.strata.clamp_min(0), self.n_classes)
         shares = every if self.shares is None else self.shares
-        return ShrinkagePath(view.rows, shares, self.weights, described, target)
+        return ShrinkagePath(view.rows, self.task.structure, shares, self.weights, described, target)
 
     def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
         """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
