@@ -289,3 +289,23 @@ def warp_log_likelihood(column, labels, place, width):
         own = [value for value, label in zip(values, labels, strict=True) if label == c]
         scatter += sum((value - sum(own) / len(own)) ** 2 for value in own)
     return sum(slopes) - len(column) / 2 * math.log(scatter / len(column))
+
+
+# ---- missing values that say something ---------------------------------------------------------------------------
+
+
+def mask_log_factors(training, labels, rows, n_classes, pseudo=1.0, weights=None):
+    """log p(mask | class), (N, C): a Bernoulli distribution per class and feature that is sometimes missing."""
+    weights = np.ones(len(training)) if weights is None else weights
+    factors = np.zeros((len(rows), n_classes))
+    for j in range(training.shape[1]):
+        gone = np.isnan(training[:, j])
+        overall = weights[gone].sum() / weights.sum()
+        if overall in (0, 1):
+            continue
+        for c in range(n_classes):
+            own = labels == c
+            share = (weights[gone & own].sum() + pseudo * overall) / (weights[own].sum() + pseudo)
+            for n, row in enumerate(rows):
+                factors[n, c] += math.log(share if np.isnan(row[j]) else 1 - share)
+    return factors

@@ -322,6 +322,17 @@ def as_many_names(names: np.ndarray, n_features: int) -> None:
         )
 
 
+def missingness_changed(names: Sequence[str], shares: np.ndarray, expected: np.ndarray) -> str:
+    """The warning of features that are missing far more or less often than in training."""
+    place = int(np.abs(shares - expected).argmax())
+    more = f" (and {len(names) - 1} other features)" if len(names) > 1 else ""
+    return (
+        f"{100 * shares[place]:.0f} % of the values of {names[place]} are missing{more}, {100 * expected[place]:.0f} % "
+        "were in training, and the class probabilities depend on which values are missing. If values are missing for "
+        "other reasons now, fit with missing='ignorable'; with missing='informative' there is no such warning."
+    )
+
+
 def sparse_for_dense(name: str) -> str:
     """Say which classifier takes sparse rows."""
     return (

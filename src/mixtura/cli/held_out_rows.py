@@ -265,8 +265,7 @@ def importances_of(evidence: ReportedRows) -> Importances:
         features = np.unique(feature_of[separating_features(fitted.mixture_, MOST_IMPORTANCES)])
 
     def losses(kept: np.ndarray) -> np.ndarray:
-        log_proba = as_array(fitted.predict_log_proba(torch.from_numpy(np.where(kept, rows, np.nan))))
-        return -log_proba[np.arange(len(rows)), numbers]
+        return -fitted._marginal_log_proba(rows, kept)[np.arange(len(rows)), numbers]
 
     whole = losses(np.ones(len(feature_of), bool))
     rises = np.stack([losses(feature_of != j) - whole for j in features], 1)  # (n, F)

@@ -156,6 +156,11 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         """
         base = self._checked_base(X)
         settings, search = make_settings(base), make_search(base)
+        if settings.missing == "informative":
+            raise ValueError(
+                "The members of AveragedMixtureClassifier take no account of which values are missing; got "
+                "missing='informative'. Set missing='ignorable', or use MixtureClassifier by itself."
+            )
         data = read_training(base, settings, X, y, sample_weight)
         rows, labels, weights = data.rows, data.labels, data.weights
         assert rows is not None
@@ -165,7 +170,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         random_state = check_random_state(self.random_state)
         counts = self._draws(_strata(labels), weights, random_state)
         with computing(), recorded(self, training=data.source):
-            settings = replace(settings, generator=_next_generator(random_state))
+            settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
             chosen = select(base, search, describe(base, data, settings))
             if chosen.results:
                 raise KeyboardInterrupt

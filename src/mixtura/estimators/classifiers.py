@@ -25,7 +25,7 @@ from mixtura.estimators.explained import DRAWS, is_frame, log_odds
 from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out, probabilities_of
-from mixtura.estimators.rows import as_array, is_batches, is_dask
+from mixtura.estimators.rows import Rows, as_array, is_batches, is_dask
 from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, shapley_values
@@ -35,6 +35,7 @@ from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_su
 from mixtura.inspection.summaries import feature_names
 from mixtura.inspection.tables import ModelSummary, Table, data_frame
 from mixtura.model.member import Member
+from mixtura.model.missingness import Missingness
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.objectives import class_log_joint, posteriors
 
@@ -56,7 +57,9 @@ class Classifier(ClassifierMixin, Estimator):
 
     @by_parts("class")
     def predict_log_proba(self, X: Any) -> Any:
-        """Predict log probabilities of the classes; a sample without observed values gets the class prior.
+        """Predict log probabilities of the classes.
+
+        A sample without observed values gets the class prior, unless it counts which values are missing (missingness).
 
         Parameters
         ----------
@@ -317,6 +320,8 @@ class DensityClassifier(Classifier, DensityEstimator):
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
     further_members_: tuple[Member, ...] = ()  # beside the best one, which `mixture_` holds
     average_temperature_: float = 1.0  # of the average of the members
+    missingness_: Missingness | None = None  # how often values are missing in each class, unless that is ignorable
+    _told: Missingness | None = None  # the one that a warning was given for
 
     @property
     def n_components_(self) -> np.ndarray:
@@ -342,20 +347,38 @@ class DensityClassifier(Classifier, DensityEstimator):
         check_is_fitted(self)
         return self.mixture_.n_parameters + sum(member.mixture.n_parameters for member in self.further_members_)
 
-    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor], counted: Tensor | None = None) -> Any:
+        """`counted` (n, D): columns whose missing values count; all unless it is given."""
         check_is_fitted(self)
         if self.further_members_:
-            return self._map_average(X, finish)
+            return self._map_average(X, finish, counted)
         scores, temperature = self._scores(), self._temperature()
-        if not temperature.changes:
+        if not temperature.changes and self.missingness_ is None:
             return self._map(X, lambda log_joint: finish(scores(log_joint)))
-        return self._map(
-            X,
-            lambda log_joint: scores(log_joint).T,
-            finish=lambda values, observed: finish(temperature.apply(values.T, observed)),
-        )
 
-    def _map_average(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+        def calibrate(values: Tensor, rows: Rows) -> Tensor:
+            return finish(temperature.apply(values.T, rows.observed_shares(), self._log_factors(rows, counted)))
+
+        return self._map(X, lambda log_joint: scores(log_joint).T, finish=calibrate)
+
+    def _log_factors(self, rows: Rows, counted: Tensor | None) -> Tensor | float:
+        """The factors of the classes by which values are missing, (C, n) (missingness)."""
+        known = self.missingness_
+        if known is None:
+            return 0.0
+        missing = rows.missing(known.columns)
+        if counted is not None:
+            return known.log_factors(missing, counted[:, known.columns].to(missing.device))
+        if self._told is not known and vars(self).get("missing") == "auto":
+            numbers, *shares = known.unusual(missing, self.class_prior_)
+            if len(numbers):
+                self._told = known  # once
+                features = self._feature_of()[known.columns.cpu().numpy()[numbers]]
+                names = [feature_names(self)[j] for j in features]
+                checks.warn(checks.missingness_changed(names, *shares), UserWarning)
+        return known.log_factors(missing)
+
+    def _map_average(self, X: Any, finish: Callable[[Tensor], Tensor], counted: Tensor | None) -> Any:
         """The same for an average of the members' posteriors (averaged-posterior)."""
         rows, limit = self._read(X), checks.memory_limit(self.memory_limit)
         with computing():
@@ -368,7 +391,8 @@ class DensityClassifier(Classifier, DensityEstimator):
                 scores.append(map_rows(member.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
             temperatures = [self._temperature(member.temperature) for member in self.members_]
             average = average_posteriors(scores, temperatures, observed)
-            values = finish(self._temperature(self.average_temperature_).apply(average, observed))
+            calibration, log_factors = self._temperature(self.average_temperature_), self._log_factors(rows, counted)
+            values = finish(calibration.apply(average, observed, log_factors))
         return rows.answer(values)
 
     def _temperature(self, value: float | None = None) -> Temperature:
@@ -387,10 +411,13 @@ class DensityClassifier(Classifier, DensityEstimator):
                 GaussianScores(member.mixture, member.warp),
                 member.mixture.class_sizes,
                 self._temperature(member.temperature),
+                missingness=None if self.further_members_ else self.missingness_,
             )
             for member in self.members_
         ]
-        return graphs[0] if len(graphs) == 1 else AverageGraph(graphs, self._temperature(self.average_temperature_))
+        if len(graphs) == 1:
+            return graphs[0]
+        return AverageGraph(graphs, self._temperature(self.average_temperature_), self.missingness_)
 
     @by_parts("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
@@ -410,6 +437,8 @@ class DensityClassifier(Classifier, DensityEstimator):
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw samples and their labels, from all classes or from one.
+
+        No value is missing, also if class probabilities depend on missing values (missingness).
 
         Parameters
         ----------
@@ -464,6 +493,10 @@ class DensityClassifier(Classifier, DensityEstimator):
             checks.is_kind("further_members_", member, Member)
             checks.same_size("further_members_", member.mixture.n_features, self.mixture_.n_features)
             checks.same_size("further_members_", member.mixture.n_classes, self.mixture_.n_classes)
+        if self.missingness_ is not None:
+            checks.is_kind("missingness_", self.missingness_, Missingness)
+            checks.same_size("missingness_", len(self.missingness_.log_odds), self.mixture_.n_classes)
+            checks.positions("missingness_", self.missingness_.columns, self.mixture_.n_features)
         if self.training_prior_ is not None:
             checks.is_kind("training_prior_", self.training_prior_, np.ndarray)
             checks.numbers("training_prior_", torch.from_numpy(self.training_prior_), self.classes_.shape)
@@ -508,11 +541,11 @@ class DensityClassifier(Classifier, DensityEstimator):
         scores = self._class_scores(rows)
         targets, against = self._compared(classes, scores)
 
-        def game(kept: np.ndarray, samples: np.ndarray) -> np.ndarray:
-            return log_odds(self._class_scores(kept), targets[samples], against)
+        def game(kept: np.ndarray, samples: np.ndarray, counted: np.ndarray) -> np.ndarray:
+            return log_odds(self._class_scores(kept, counted), targets[samples], against)
 
         feature_of = self._feature_of()
-        values, base = shapley_values(rows, feature_of, game, orders, random)
+        values, base = shapley_values(rows, feature_of, game, orders, random, self._silent(rows, feature_of))
         exponents = scores - scores.max(1, keepdims=True)
         probabilities = np.exp(exponents) / np.exp(exponents).sum(1, keepdims=True)
         places = np.arange(len(rows))
@@ -536,10 +569,22 @@ class DensityClassifier(Classifier, DensityEstimator):
         rows: Any = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
         return as_array(rows.values).astype(float)
 
-    def _class_scores(self, rows: np.ndarray) -> np.ndarray:
-        """log p(x, c) up to a constant per sample, under the requested class prior, (n, C)."""
-        model: Any = self
-        return as_array(model._finished(torch.from_numpy(rows), lambda scores: scores.T)).astype(float)
+    def _class_scores(self, rows: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
+        """Log posteriors up to a constant per sample, (n, C); `counted` (n, D) as in `_map_scores`."""
+        known = None if counted is None else torch.tensor(counted)
+        return as_array(self._map_scores(torch.from_numpy(rows), lambda scores: scores.T, known)).astype(float)
+
+    def _marginal_log_proba(self, rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """Log probabilities of the classes (n, C) given some of the columns, `kept` (D,); the others are unknown."""
+        scores = self._class_scores(np.where(kept, rows, np.nan), np.repeat(kept[None], len(rows), 0))
+        return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+    def _silent(self, rows: np.ndarray, feature_of: np.ndarray) -> np.ndarray:
+        """Missing features that tell nothing by being missing, (n, F)."""
+        missing = np.stack([np.isnan(rows[:, feature_of == j]).all(1) for j in range(int(feature_of.max()) + 1)], 1)
+        if self.missingness_ is not None:
+            missing[:, feature_of[self.missingness_.columns.cpu().numpy()]] = False
+        return missing
 
     def _nearest(self, log_joint: Tensor) -> Tensor:
         """The component of every class with the largest responsibility, (n, C)."""
@@ -594,7 +639,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         draws = draws.reshape(len(rows), DRAWS, -1)[samples].reshape(len(samples) * DRAWS, -1)
         drawn = np.repeat(features[:, None] == feature_of, DRAWS, 0)
         completed = np.where(drawn, draws, np.repeat(rows[samples], DRAWS, 0))
-        odds = game(completed, np.repeat(samples, DRAWS)).reshape(-1, DRAWS)
+        odds = game(completed, np.repeat(samples, DRAWS), np.ones(completed.shape, bool)).reshape(-1, DRAWS)
         effects[samples, features] = odds.std(1)
         return effects
 
@@ -633,7 +678,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         feature_of = self._feature_of()
 
         def loss(kept: np.ndarray) -> float:
-            log_proba = as_array(model.predict_log_proba(torch.from_numpy(np.where(kept[feature_of], rows, np.nan))))
-            return float(-(weights @ log_proba[np.arange(len(rows)), numbers]) / weights.sum())
+            own = self._marginal_log_proba(rows, kept[feature_of])[np.arange(len(rows)), numbers]
+            return float(-(weights @ own) / weights.sum())
 
         return loss

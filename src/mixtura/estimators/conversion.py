@@ -102,6 +102,11 @@ def classifier_to_sklearn(model: Any) -> Any:
     checks.no_categories("to_sklearn", model.encoding_)
     mixture = model.mixture_.to("cpu")
     single = mixture.n_components == mixture.n_classes
+    if model.missingness_ is not None:
+        raise ValueError(
+            "to_sklearn cannot convert what missing values tell about the classes; fit with missing='ignorable'. "
+            "to_onnx exports every model."
+        )
     if not single or model.warp_ is not None or model.temperature_ != 1 or model.label_noise_ > 0:
         raise ValueError(
             "to_sklearn needs one component per class, no transform of the features (warp=None) and temperature=1; "

@@ -82,7 +82,7 @@ class DensityEstimator(Estimator):
         """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
 
         Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
-        finish(values, shares of observed features) -> (n, ...), if given, is applied to the result.
+        finish(values, rows) -> (n, ...), if given, is applied to the result.
         """
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
@@ -93,12 +93,14 @@ class DensityEstimator(Estimator):
             if density and rows.warp is not None:
                 values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
             if finish is not None:
-                values = finish(values, rows.observed_shares())
+                values = finish(values, rows)
         return rows.answer(values)
 
     @by_parts()
     def score_samples(self, X: Any) -> Any:
         """Compute the log density of each sample; missing values (NaN) are marginalised.
+
+        Which values are missing does not count, also if class probabilities depend on it (missingness).
 
         Parameters
         ----------
@@ -129,6 +131,8 @@ class DensityEstimator(Estimator):
     @by_parts("feature")
     def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
         """Fill in missing values given the observed values of the same sample.
+
+        Which other values are missing does not count, also if class probabilities depend on it (missingness).
 
         Parameters
         ----------
@@ -208,7 +212,8 @@ class DensityEstimator(Estimator):
         """Compute outlier scores; larger values are more unusual.
 
         The score is the squared distance of the observed features from the components of a sample. It is standardised
-        to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score).
+        to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score). Which values are missing
+        does not count, also if class probabilities depend on it (missingness).
 
         Parameters
         ----------

@@ -56,6 +56,12 @@ class MixtureClassifier(DensityClassifier):
     temperature : "auto" or float, default="auto"
         The log joints of the classes are divided by it before the softmax (temperature); 1 switches it off. "auto"
         estimates it on held-out samples, for objective "joint", and bounds probabilities by `label_noise_`.
+    missing : {"auto", "ignorable", "informative"}, default="auto"
+        Whether it tells something about the class which values are missing (missingness). "ignorable" leaves it out.
+        "informative" multiplies the class posteriors by the probability of the missing values in each class, to a power
+        that held-out samples choose (1 if nothing is selected). "auto" does so only if held-out samples gain by it
+        significantly; if `n_components` is given, it means "ignorable". Densities, outlier scores, imputed values and
+        generated samples do not depend on it.
     cv : int or splits, default=5
         Folds of the selection; a number, a scikit-learn splitter, or an iterable of pairs of index arrays.
     time_budget : float or None, default=None
@@ -110,6 +116,9 @@ class MixtureClassifier(DensityClassifier):
     label_noise_ : float
         The share of random labels (label-noise), 1 / (n + 1) for n held-out samples: it bounds the class
         probabilities of a model that was fitted to few samples. 0 unless the temperature was estimated.
+    missingness_ : Missingness or None
+        How often values are missing in each class, where that counts; None if it is ignorable. Set it to None to leave
+        it out of a fitted model.
     warp_ : Warp or None
         The transform of the features.
     n_iter_ : int
@@ -141,6 +150,7 @@ class MixtureClassifier(DensityClassifier):
         "solver": checks.among(SOLVERS, ', "auto" or a solver object')
         | checks.of_type(MixtureSolver)
         | checks.SILENT_AUTO,
+        "missing": checks.among(("auto", "ignorable", "informative")),
     }
 
     def __init__(
@@ -154,6 +164,7 @@ class MixtureClassifier(DensityClassifier):
         prior: Any = "auto",
         warp: Any = "auto",
         temperature: Any = "auto",
+        missing: Any = "auto",
         cv: Any = 5,
         time_budget: float | None = None,
         class_prior: Any = "empirical",
@@ -179,6 +190,7 @@ class MixtureClassifier(DensityClassifier):
         self.prior = prior
         self.warp = warp
         self.temperature = temperature
+        self.missing = missing
         self.cv = cv
         self.time_budget = time_budget
         self.class_prior = class_prior
@@ -223,7 +235,8 @@ class MixtureClassifier(DensityClassifier):
         counts = self.n_components_.tolist()
         same = len(set(counts)) == 1
         chosen: dict[str, Any] = {
-            "n_components": counts[0] if same else dict(zip(self.classes_.tolist(), counts, strict=True))
+            "n_components": counts[0] if same else dict(zip(self.classes_.tolist(), counts, strict=True)),
+            "missing": "ignorable" if self.missingness_ is None else "informative",
         }
         if self.search_ is None:  # no sample could be held out
             return chosen
@@ -296,7 +309,7 @@ class MixtureClassifier(DensityClassifier):
 
 def make_settings(model: MixtureClassifier) -> Settings:
     """The settings of a fit; a warm start keeps what was selected before."""
-    on, solver = continues(model), model.solver
+    on, solver, missing = continues(model), model.solver, model.missing
     n_components, covariance_type, prior = model.n_components, model.covariance_type, model.prior
     known = {} if model.search_ is None else model.search_.best.what  # what was selected before
     if on and is_auto(n_components):
@@ -321,6 +334,7 @@ def make_settings(model: MixtureClassifier) -> Settings:
         unlabeled=model.unlabeled,
         warp=model.warp_ if on else model.warp,
         temperature=1.0 if is_auto(model.temperature) else float(model.temperature),
+        missing=missing if missing != "auto" or is_auto(n_components) else "ignorable",
         cv=model.cv,
     )
 
@@ -335,5 +349,6 @@ def make_search(model: MixtureClassifier) -> AutomaticSearch | None:
         model.prior,
         transforms=is_auto(model.warp),
         takes_temperature=is_auto(model.temperature),
+        informative=model.missing == "informative",
         time_budget=model.time_budget,
     )

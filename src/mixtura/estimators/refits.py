@@ -42,6 +42,8 @@ def refit(model: Any, X: Any, y: Any, train: np.ndarray, sample_weight: Any = No
         copy.fit(_safe_indexing(indexable(X), train), labels, **given)
     if "label_noise_" in vars(model) and not reselect:
         copy.label_noise_ = model.label_noise_  # estimated by the selection, which the copy skips
+    if vars(copy).get("missingness_") is not None and not reselect:
+        copy.missingness_ = copy.missingness_.scaled(model.missingness_.strength)
     return copy
 
 

@@ -85,6 +85,11 @@ class Rows:
         blocks = replace(self, warp=None).source().blocks()
         return torch.cat([(~block.rows.isnan()).to(block.rows.dtype).mean(1) for block in blocks])
 
+    def missing(self, columns: Tensor) -> Tensor:
+        """Which values of some columns are missing, (n, J)."""
+        blocks = replace(self, warp=None).source().blocks()
+        return torch.cat([block.rows[:, columns.to(block.rows.device)].isnan() for block in blocks])
+
     def answer(self, values: Tensor) -> Any:
         """Results in the format of the input: tensors in its precision, arrays in that of the computation."""
         if not self.as_tensor:

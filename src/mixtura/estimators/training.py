@@ -34,6 +34,7 @@ from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
 from mixtura.init.johnson import fit_warp
+from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
@@ -52,7 +53,8 @@ class Settings:
     """The arguments of a fit, with values in place of "auto" except for what a search selects.
 
     Most are arguments of `MixtureClassifier`. `n_components` may be "auto", a number, a dict, or a list with one number
-    per class. `init` may be a fitted estimator. `continues` means that it is the model of the last fit.
+    per class; `missing` is "auto" only where a search decides. `init` may be a fitted estimator. `continues` means that
+    it is the model of the last fit.
     """
 
     n_components: Any
@@ -73,6 +75,7 @@ class Settings:
     unlabeled: Any = None
     warp: Any = None
     temperature: float = 1.0
+    missing: str = "ignorable"
     cv: Any = 5
     reg_covar: float | None = None
 
@@ -184,6 +187,7 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
         held_out=data.held_out,
         temperature=settings.temperature,
         reg_covar=settings.reg_covar,
+        missingness=_describe_missingness(settings.missing, description, data.encoding),
     ).with_warp(make_warp(settings.warp, description))
     task = replace(task, init=_initial(settings.init, task))
     if is_auto(settings.n_components):
@@ -194,6 +198,17 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
     task = replace(task, n_components=counts, prior=make_prior(settings.prior, task.description, counts))
     check_start(task)
     return task
+
+
+def _describe_missingness(missing: str, description: Description, encoding: Encoding | None) -> Missingness | None:
+    """How often values are missing in each class; None if that is ignorable, or no feature tells it."""
+    if missing == "ignorable":
+        return None
+    n_columns = description.observed_weights.shape[1]
+    feature_of = np.arange(n_columns) if encoding is None else encoding.feature_of
+    columns = torch.from_numpy(np.unique(feature_of, return_index=True)[1])  # the first column of each feature
+    observed = description.observed_weights
+    return estimate_missingness(observed, description.class_weights, columns.to(observed.device))
 
 
 def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: Encoding | None) -> Structure:
@@ -300,6 +315,7 @@ def keep(
     keep_history(estimator, result)
     if not settings.continues:  # the temperature belongs to the model that was compared
         estimator.temperature_, estimator.label_noise_ = task.temperature, task.label_noise
+        estimator.missingness_ = bring_home(task.missingness, data)
         shares = task.description.class_weights / task.description.class_weights.sum()
         estimator.training_prior_ = None if task.class_prior is None else shares.cpu().numpy()
     keep_unobserved(estimator, task.description)

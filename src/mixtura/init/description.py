@@ -35,6 +35,7 @@ class Description:
     total: Tensor  # (D,)
     varies: Tensor  # (D,), false for a constant or empty column
     observed: Tensor  # (D,), false for a column without observed values
+    observed_weights: Tensor  # (C, D), weights of the labeled samples in which a column is observed
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
@@ -244,6 +245,7 @@ class _Statistics:
             total=_filled(total, varies),
             varies=varies,
             observed=self.counts.sum(0) > 0,
+            observed_weights=counts,
             samples=[_rows_and_weights(sample) for sample in self.samples],
             n_rows=self.n_rows,
             n_missing=self.n_missing,

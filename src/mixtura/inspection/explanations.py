@@ -4,7 +4,8 @@
     phi_j = average over orders of v(features up to and including j) - v(features before j)           (shapley)
 
 The values of a sample sum to its log-odds minus those of the class prior: within every order the differences
-telescope. This holds for the average over all orders or a sample of them. A missing feature has the value zero.
+telescope. This holds for the average over all orders or a sample of them. A missing feature has the value zero, unless
+the model takes into account that it is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ORDERS = 32
 # Masked samples per evaluation.
 EVALUATED_ROWS = 65_536
 
-Game = Callable[[np.ndarray, np.ndarray], np.ndarray]  # rows (m, D) with NaN, original samples (m,) -> (m,)
+# Rows (m, D) with NaN, original samples (m,), kept columns (m, D) -> (m,)
+Game = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def shapley_values(
@@ -34,6 +36,7 @@ def shapley_values(
     game: Game,
     n_orders: int | None,
     random_state: np.random.RandomState,
+    silent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shapley values (n, F) and the value of each sample without any feature, (n,).
 
@@ -48,16 +51,17 @@ def shapley_values(
     n_orders : int or None
         Number of sampled orders, used in pairs of an order and its reverse; None takes all subsets if there are few.
     random_state : RandomState
+    silent : ndarray of shape (n, F)
+        Missing features, whose values are zero.
     """
-    size = int(feature_of.max()) + 1
-    missing = np.stack([np.isnan(rows[:, feature_of == j]).all(1) for j in range(size)], 1)  # (n, F)
+    size = silent.shape[1]
 
     def evaluate(masks: np.ndarray) -> np.ndarray:
         return _evaluated(rows, game, masks[:, feature_of])
 
     if n_orders is None and size <= MOST_EXACT:
-        return _by_subsets(missing, evaluate)
-    return _by_orders(missing, evaluate, ORDERS if n_orders is None else n_orders, random_state)
+        return _by_subsets(silent, evaluate)
+    return _by_orders(silent, evaluate, ORDERS if n_orders is None else n_orders, random_state)
 
 
 def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
@@ -70,7 +74,8 @@ def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
         part = rows[first : first + step]
         samples = np.repeat(np.arange(first, first + len(part)), len(masks))
         kept = np.where(masks, part[:, None, :], np.nan).reshape(-1, rows.shape[1])
-        values[first : first + step] = game(kept, samples).reshape(len(part), len(masks))
+        counted = np.broadcast_to(masks, (len(part), *masks.shape)).reshape(-1, rows.shape[1])
+        values[first : first + step] = game(kept, samples, counted).reshape(len(part), len(masks))
     return values
 
 
@@ -126,7 +131,8 @@ class Explanation:
     Attributes
     ----------
     values : ndarray of shape (n_samples, n_features)
-        Shapley values in units of log-odds; zero for missing features. `base_values + values.sum(1)` are `log_odds`.
+        Shapley values in units of log-odds; zero for a missing feature unless it matters that it is missing.
+        `base_values + values.sum(1)` are `log_odds`.
     base_values : ndarray of shape (n_samples,)
         Log-odds without any feature: those of the class prior.
     log_odds : ndarray of shape (n_samples,)
@@ -195,13 +201,13 @@ class Explanation:
             f"{'class prior'.ljust(width)}  {'':>10}  {self.base_values[0]:+9.3f}",
         ]
         for j in order:
-            effect = self.missing_effects[0, j]
+            value, note = self.text_of_value(0, int(j)), ""
             if np.isnan(self.data[0, j]):
-                note = f"  (missing; knowing it would change the log-odds by about {effect:.2f})"
-                lines.append(f"{self.feature_names[j].ljust(width)}  {'missing':>10}  {0.0:+9.3f}{note}")
-            else:
-                value = self.text_of_value(0, int(j))
-                lines.append(f"{self.feature_names[j].ljust(width)}  {value:>10}  {self.values[0, j]:+9.3f}")
+                own, towards = self.values[0, j], self.classes[0] if self.values[0, j] > 0 else self.against
+                told = f"is missing: {abs(own):+.1f} towards {'other classes' if towards is None else towards}"
+                note = f"  ({told if own else 'missing'}; knowing it would change the log-odds by about "
+                note += f"{self.missing_effects[0, j]:.2f})"
+            lines.append(f"{self.feature_names[j].ljust(width)}  {value:>10}  {self.values[0, j]:+9.3f}{note}")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
+from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.temperature import Temperature
 from mixtura.model.warp import Warp
@@ -108,6 +110,8 @@ class ClassifierGraph(nn.Module):
     temperature : Temperature
     members : sequence of sequence of int, optional
         For averages of class probabilities: the numbers of the components of every class and member, flat.
+    missingness : Missingness, optional
+        What missing values tell about the classes.
     """
 
     def __init__(
@@ -116,10 +120,11 @@ class ClassifierGraph(nn.Module):
         class_sizes: Sequence[int],
         temperature: Temperature,
         members: Sequence[Sequence[Sequence[int]]] | None = None,
+        missingness: Missingness | None = None,
     ):
         super().__init__()
         self.scores, self.class_sizes, self.members = scores, list(class_sizes), members
-        self.calibration = Calibration(temperature, len(class_sizes))
+        self.calibration = Calibration(temperature, len(class_sizes), missingness)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scores, log_density, _ = self.scored(x)
@@ -135,23 +140,32 @@ class ClassifierGraph(nn.Module):
             stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
             posteriors = torch.softmax(stacked, 2).mean(1)
             scores = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
-        return self.calibration(scores, share), log_sum(log_joint) + slopes, share
+        return self.calibration(scores, share, x), log_sum(log_joint) + slopes, share
 
 
 class Calibration(nn.Module):
-    """`Temperature.apply` as plain operations: (n, C), (n,) -> (n, C)."""
+    """`Temperature.apply` and `Missingness.log_factors` as plain operations: (n, C), (n,), samples (n, D) -> (n, C)."""
 
-    def __init__(self, temperature: Temperature, n_classes: int):
+    def __init__(self, temperature: Temperature, n_classes: int, missingness: Missingness | None):
         super().__init__()
         self.temperature, self.noise = float(temperature.value), float(temperature.noise)
         change, log_prior = temperature.log_prior_change, temperature.log_prior
         self.prior = None if log_prior is None else log_prior.cpu().double().exp()
         self.change = torch.zeros(n_classes, dtype=torch.float64) if change is None else change.cpu().double()
 
-    def forward(self, scores: Tensor, share: Tensor) -> Tensor:
+        self.columns = None if missingness is None else missingness.columns.cpu()
+        if missingness is not None:
+            odds = missingness.log_odds.cpu()
+            self.odds, self.base = missingness.strength * odds.T, -missingness.strength * softplus(odds).sum(1)
+
+    def forward(self, scores: Tensor, share: Tensor, x: Tensor) -> Tensor:
+        factors = 0.0
+        if self.columns is not None:
+            values = x[:, self.columns]
+            factors = self.base + (values != values).double() @ self.odds  # true for NaN
         if self.temperature == 1 and self.prior is None:
-            return scores
-        scores = (scores - self.change) / (1 + (self.temperature - 1) * share).unsqueeze(1)
+            return scores + factors
+        scores = (scores - self.change) / (1 + (self.temperature - 1) * share).unsqueeze(1) + factors
         if self.prior is not None:  # (label-noise)
             scores = ((1 - self.noise) * torch.softmax(scores, 1) + self.noise * self.prior).log()
         return scores + self.change
@@ -165,12 +179,16 @@ class AverageGraph(nn.Module):
     members : sequence of ClassifierGraph
     temperature : Temperature
         Of the average.
+    missingness : Missingness, optional
+        What missing values tell about the classes.
     """
 
-    def __init__(self, members: Sequence[ClassifierGraph], temperature: Temperature):
+    def __init__(
+        self, members: Sequence[ClassifierGraph], temperature: Temperature, missingness: Missingness | None = None
+    ):
         super().__init__()
         self.members = nn.ModuleList(members)
-        self.calibration = Calibration(temperature, len(members[0].class_sizes))
+        self.calibration = Calibration(temperature, len(members[0].class_sizes), missingness)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         results: list[Any] = [member.scored(x) for member in self.members]  # pyright: ignore[reportCallIssue]
@@ -178,7 +196,7 @@ class AverageGraph(nn.Module):
         change = self.calibration.change
         posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
         average = posteriors.mean(0).clamp_min(1e-300).log() + change
-        return torch.softmax(self.calibration(average, share), 1).float(), log_density.float()
+        return torch.softmax(self.calibration(average, share, x), 1).float(), log_density.float()
 
 
 class DensityGraph(nn.Module):

@@ -44,7 +44,7 @@ class Temperature:
         """Whether posteriors change at all."""
         return self.value != 1 or self.noise > 0
 
-    def apply(self, scores: Tensor, observed: Tensor | float = 1.0) -> Tensor:
+    def apply(self, scores: Tensor, observed: Tensor | float = 1.0, log_factors: Tensor | float = 0.0) -> Tensor:
         """Return the log posteriors of the classes, up to a constant per sample.
 
         Parameters
@@ -53,11 +53,13 @@ class Temperature:
             log p(x, c), under the new class probabilities if they changed.
         observed : Tensor of shape (n,) or float
             The fraction of observed features.
+        log_factors : Tensor of shape (C, n) or float, default=0.0
+            Logarithms of further factors, which the temperature does not concern (missingness).
         """
         if not self.changes:
-            return scores
+            return scores + log_factors
         change = 0.0 if self.log_prior_change is None else self.log_prior_change.to(scores).unsqueeze(-1)  # (C, 1)
-        tempered = (scores - change) / (1 + (self.value - 1) * observed)
+        tempered = (scores - change) / (1 + (self.value - 1) * observed) + log_factors
         if self.log_prior is not None:
             tempered = with_noise(tempered.log_softmax(0), self.noise, self.log_prior.to(scores).unsqueeze(-1))
         return tempered + change

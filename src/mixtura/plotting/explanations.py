@@ -104,7 +104,7 @@ class ExplanationDisplay:
         ax.barh(places, values, color=colours, height=0.7, zorder=2)
         for place, value, j in zip(places, values, [None, *shown, None], strict=False):
             text = f"{value:+.2f}"
-            if j is not None and np.isnan(explanation.data[0, j]):
+            if j is not None and np.isnan(explanation.data[0, j]) and not value:
                 text = f"could change it by ±{explanation.missing_effects[0, j]:.2f}"
                 ax.errorbar(0, place, xerr=explanation.missing_effects[0, j], color=GREY, capsize=3, zorder=2)
                 value = explanation.missing_effects[0, j]

@@ -20,6 +20,7 @@ from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, CandidateFit, Comparison
+from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update
@@ -99,6 +100,8 @@ class AutomaticSearch:
         Whether transformed features are compared with the features as they are.
     takes_temperature : bool
         Whether the selected temperature is that of the model.
+    informative : bool
+        Whether missing values count even if held-out samples do not gain by it; only if the task has a `missingness`.
     time_budget : float or None
         As in `Search`.
     """
@@ -108,6 +111,7 @@ class AutomaticSearch:
     prior: Any
     transforms: bool
     takes_temperature: bool
+    informative: bool = False
     time_budget: float | None = None
 
     def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected:
@@ -121,12 +125,17 @@ class AutomaticSearch:
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
             prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)
-            return Selected((replace(task, n_components=counts, prior=prior),))
+            missingness = task.missingness if self.informative else None
+            return Selected((replace(task, n_components=counts, prior=prior, missingness=missingness),))
         search: Search[CandidateFit] = Search("log_loss", watch, self.time_budget)
         candidates = CandidateOrder(comparison, structures, self.prior, self.transforms, search)
         search.run(candidates.closed_forms if wide and candidates.have_path else candidates.all)
         chosen = _simplest(search, comparison)
         chosen_task, start = self._with_choice(task, chosen.fit, comparison.noise)
+        if task.missingness is not None:
+            posteriors = comparison.log_posteriors(chosen.fit.scores, chosen_task.temperature)
+            missingness = choose_missingness(comparison, posteriors, task.missingness, self.informative)
+            chosen_task = replace(chosen_task, missingness=missingness)
         results = (chosen_task.interrupted(start),) if search.interrupted else ()
         if not results and chosen.fit.mixture is None and chosen_task.tol == math.inf:
             results = _fit_of(chosen_task)

@@ -19,6 +19,7 @@ from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
+from mixtura.model.temperature import Temperature
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
@@ -69,6 +70,7 @@ class CandidateFit:
 
     candidate: Candidate
     losses: Tensor  # (n,)
+    scores: Tensor  # (n, C), held-out log p(x, c)
     temperature: float
     n_parameters: int
     mixture: Mixture | None  # None: a closed form
@@ -214,7 +216,7 @@ class Comparison:
         losses, temperature = self.tempered(scores)
         what = {**candidate.what, "temperature": round(temperature, 3)}
         n_parameters += 0 if warp is None else warp.n_parameters
-        fit = CandidateFit(candidate, losses, temperature, n_parameters, mixture, warp)
+        fit = CandidateFit(candidate, losses, scores, temperature, n_parameters, mixture, warp)
         return Trial(what, *mean_and_error(losses, self.weights[self.scored]), fit)
 
     def tempered(self, scores: Tensor, every: int = 1) -> tuple[Tensor, float]:
@@ -224,6 +226,11 @@ class Comparison:
         at_all = tempered_losses(scores, known, self.observed[self.scored], every, self.noise, prior)
         best = estimate_temperature(at_all, weights, every)
         return at_all[best], float(grid(at_all, every)[best])
+
+    def log_posteriors(self, scores: Tensor, temperature: float) -> Tensor:
+        """Log posteriors of the held-out samples from scores (n, C) at a temperature, without label noise."""
+        scores = (scores - scores.amax(1, keepdim=True)).clamp_min(-1e300)
+        return Temperature(temperature).apply(scores.T, self.observed[self.scored]).T
 
     def path(self, target: str, transformed: bool) -> ShrinkagePath:
         """The closed forms on all folds."""

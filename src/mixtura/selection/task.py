@@ -14,6 +14,7 @@ from mixtura import checks
 from mixtura.engine.sources import Source, TensorSource, warped
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import starting_mixture
+from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
@@ -75,6 +76,8 @@ class Task:
         Mean contribution of the transform to the log density of a sample.
     temperature, label_noise : float
         Of the class probabilities.
+    missingness : Missingness or None, default=None
+        How often values are missing in each class; None: it does not matter which values are missing.
     reg_covar : float or None, default=None
         Added to variances without a prior, which then have no other limit, as in scikit-learn; None: they have one.
     """
@@ -101,6 +104,7 @@ class Task:
     log_slope: float = 0.0
     temperature: float = 1.0
     label_noise: float = 0.0
+    missingness: Missingness | None = None
     reg_covar: float | None = None
 
     @property
