@@ -243,7 +243,9 @@ def _print(answer: Answer, as_json: bool) -> None:
 
 
 def _concerns_user(warning: warnings.WarningMessage) -> bool:
-    return not issubclass(warning.category, DeprecationWarning | FutureWarning | PendingDeprecationWarning)
+    return not issubclass(
+        warning.category, DeprecationWarning | FutureWarning | PendingDeprecationWarning | ResourceWarning
+    )
 
 
 def _sentence(error: BaseException) -> str:

@@ -13,9 +13,9 @@ import pandas as pd
 
 from mixtura import __version__, load
 from mixtura.cli.columns import TableProblem, read_problem
-from mixtura.cli.files import check_place, read_table
+from mixtura.cli.files import read_table
 from mixtura.cli.held_out_rows import predict_held_out
-from mixtura.cli.output import Answer, pairs, progress
+from mixtura.cli.output import Answer, check_place, pairs, progress
 from mixtura.cli.scores import log_loss_of, sampled
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
@@ -66,7 +66,7 @@ def fit_table(problem: TableProblem, deadline: float, seed: int) -> TableClassif
 
 def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: float, seed: int) -> dict[str, Any]:
     """Learn which outlier scores are usual from held-out rows; return the scores of these rows."""
-    most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.columns)))
+    most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.features)))
     rows = sampled(len(problem.labels), most, problem.labels, seed)
     labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
     probabilities, outlier_scores = predict_held_out(model.estimator_, table, labels, seed, deadline)
@@ -82,12 +82,12 @@ def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: floa
 
 def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
     fitted = model.estimator_
-    numeric = [column.name for column in model.columns if column.categories is None]
-    missing: Any = problem.frame[[column.name for column in model.columns]].isna()
+    numeric = [column.name for column in model.features if column.categories is None]
+    missing: Any = problem.frame[[column.name for column in model.features]].isna()
     return {
         "rows": len(problem.labels),
         "numeric_columns": len(numeric),
-        "categorical_columns": len(model.columns) - len(numeric),
+        "categorical_columns": len(model.features) - len(numeric),
         "missing_share": float(missing.to_numpy().mean()),
         "classes": {str(label): int((problem.labels == label).sum()) for label in model.classes_.tolist()},
         "choice": choice_of(fitted),
@@ -196,7 +196,7 @@ def predictions(model: TableClassifier, frame: pd.DataFrame, confidence: float, 
 def _unknown_values(model: TableClassifier, frame: pd.DataFrame) -> list[str]:
     """Notes on values that count as missing because the model does not know them."""
     notes = []
-    for column in model.columns:
+    for column in model.features:
         if column.name not in frame.columns:
             continue
         known: Any = frame[column.name].dropna()

@@ -51,7 +51,7 @@ class ReportedRows:
 
     @property
     def columns(self) -> list[str]:
-        return [column.name for column in self.model.columns]
+        return [column.name for column in self.model.features]
 
     @property
     def fitted(self) -> Any:
@@ -108,7 +108,7 @@ def evidence_of(model: TableClassifier, data: Path, seed: int) -> ReportedRows:
     if target not in frame.columns:
         raise ValueError(f"The table has no column {target!r}; a report needs the labels of its rows.")
     model.read(frame.head(1))  # all columns of the model are there
-    used = {target, *(column.name for column in model.columns)}
+    used = {target, *(column.name for column in model.features)}
     problem = read_problem(frame, target, [name for name in frame.columns if name not in used])
     unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
     if unknown:

@@ -12,7 +12,6 @@ from threadpoolctl import threadpool_limits
 from mixtura import __version__
 from mixtura.cli import html
 from mixtura.cli.comparing import HELD_OUT, RIVALS, rivals_for, scores_of, with_categories
-from mixtura.cli.files import check_place
 from mixtura.cli.fitting import choice_of, components_text, load_table_model
 from mixtura.cli.held_out_rows import (
     FALSE_ALARM,
@@ -25,7 +24,7 @@ from mixtura.cli.held_out_rows import (
     importances_of,
     plane_of,
 )
-from mixtura.cli.output import Answer, progress
+from mixtura.cli.output import Answer, check_place, progress
 from mixtura.cli.scores import calibration_error, log_loss_of
 from mixtura.estimators.refits import split_samples, with_selected_settings
 from mixtura.files.atomic_write import write_atomically
@@ -106,7 +105,7 @@ def _choice(evidence: ReportedRows, model_name: str) -> str:
     else:
         text += f"These settings were selected among {len(search)} candidates by the log-loss of held-out rows; among "
         text += "candidates that do not differ significantly the one with the fewest parameters was taken."
-    n_numeric = sum(column.categories is None for column in evidence.model.columns)
+    n_numeric = sum(column.categories is None for column in evidence.model.features)
     facts = [
         ("model file", f"{model_name}, mixtura {about.get('version', __version__)}"),
         ("trained on", f"{about.get('file', '?')}, target {about['target']}"),
@@ -284,7 +283,7 @@ def _learning_curve(evidence: ReportedRows) -> str:
 def _rivals(evidence: ReportedRows, say: Any) -> str:
     parts = split_samples(evidence.fitted, evidence.features, evidence.labels, round(1 / HELD_OUT), seed=evidence.seed)
     train, test = parts[0]
-    values, labels = with_categories(evidence.features, evidence.model.columns), evidence.labels
+    values, labels = with_categories(evidence.features, evidence.model.features), evidence.labels
     if len(np.unique(labels[train])) < 2:
         return html.paragraph("There are too few rows per class for a comparison.")
     parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])

@@ -12,7 +12,8 @@ from mixtura.estimators.nonnegative_pipeline import make_nonnegative_pipeline
 from mixtura.estimators.reject_option import RejectOption
 from mixtura.estimators.scoring import LabeledScorer
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
-from mixtura.estimators.table_classifier import TableClassifier, TableColumn
+from mixtura.estimators.table_classifier import TableClassifier
+from mixtura.estimators.table_columns import TableColumn
 
 __all__ = [
     "AveragedMixture",

@@ -1,9 +1,9 @@
-"""TableClassifier: a mixture for tables with numeric and categorical columns."""
+"""TableClassifier: a mixture for tables with numbers, categories and dates."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,157 +14,135 @@ from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.refits import refit, split_samples
 from mixtura.estimators.rows import PandasLike, as_array
+from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
+from mixtura.inspection.importances import forward_selection
 from mixtura.inspection.tables import data_frame
 
 CONSTANT = "(constant)"  # a numeric column that models of version 0.1 add to tables of categories alone
-
-
-def check_column(column: TableColumn) -> None:
-    """Raise a ValueError unless all categories are text."""
-    for category in column.categories or ():
-        checks.is_kind("categories", category, str)
-
-
-@storable("table_column", check=check_column)
-@dataclass(frozen=True)
-class TableColumn:
-    """A column of a table.
-
-    Parameters
-    ----------
-    name : str
-        The name of the column.
-    categories : tuple of str or None, default=None
-        None for a numeric column. Otherwise its categories as text.
-    """
-
-    name: str
-    categories: tuple[str, ...] | None = None
-
-    def read(self, values: Any) -> np.ndarray:
-        """Return numbers with NaN, or categories with None, where a value is missing, unknown or of another kind."""
-        entries = np.asarray(values)
-        if self.categories is None:
-            return numbers_of(entries)
-        known = set(self.categories)
-        names = [category_of(entry) for entry in entries.tolist()]
-        return np.array([name if name in known else None for name in names], dtype=object)
-
-
-def numbers_of(values: np.ndarray) -> np.ndarray:
-    """Convert values to numbers; NaN if that is not possible."""
-    if values.dtype.kind in "biuf":
-        return values.astype(float)
-    return np.array([_number(value) for value in values.tolist()], dtype=float)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):  # text, None, pd.NA
-        return float("nan")
-
-
-def category_of(value: Any) -> str | None:
-    """The name of a category; 3.0 and 3 are the same category, and None is a missing value."""
-    if value is None or value != value or str(value) == "<NA>":
-        return None
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-
-
-def listed(names: Any, most: int = 12) -> str:
-    """The first names, and how many more there are."""
-    shown = ", ".join(repr(str(name)) for name in list(names)[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+MOST_JUDGED = 1000  # held-out rows by which `select` judges
 
 
 @storable("TableClassifier", check=check_fitted)
 class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
-    """Classify the rows of a data frame with numeric and categorical columns; ``mixtura fit`` writes such models.
+    """Classify the rows of a data frame as it was read from a file; ``mixtura fit`` writes such models.
 
-    Columns are identified by name: tables for prediction may have additional columns, and another order. Unknown
-    categories are treated as missing, and missing values are marginalised.
+    Numbers may be written as people write them ("$1,234.50", "20.5 %", "61 kg", "(3)"), few different integers are
+    categories, and dates become features. Identifiers, constant columns and copies of the target are left out. Columns
+    are identified by name: tables for prediction may have additional columns, and another order. Absent columns and
+    unknown categories count as missing, and missing values are marginalised.
 
     Parameters
     ----------
     estimator : classifier of mixtura, optional
         None is `MixtureClassifier()`.
     columns : sequence of TableColumn, default=()
-        The columns to use. Others are ignored.
+        The columns to use; without any they are found in the table.
+    select : bool, default=False
+        Leave out features without which held-out rows are predicted as well.
 
     Attributes
     ----------
     estimator_ : classifier
         The model of the columns.
+    columns_ : list of TableColumn
+        The features.
     classes_ : ndarray of shape (n_classes,)
+    notes_ : list of str
+        Sentences about columns that were left out, values that count as missing, and possible leaks.
     about_ : dict
         Facts about the training, such as the name of the target.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> from mixtura.estimators.table_classifier import TableClassifier, TableColumn
-    >>> frame = pd.DataFrame({"colour": ["red", "blue", None, "blue"] * 5, "size": [1.0, 5.0, 1.2, None] * 5})
-    >>> columns = [TableColumn("colour", ("blue", "red")), TableColumn("size")]
-    >>> model = TableClassifier(columns=columns).fit(frame, ["a", "b", "a", "b"] * 5)
-    >>> model.predict(pd.DataFrame({"size": [1.1], "colour": ["red"]}))
+    >>> from mixtura.estimators import TableClassifier
+    >>> frame = pd.DataFrame({"colour": ["red", "blue", None, "blue"] * 5, "price": ["$1", "5.20", "$1.25", "-"] * 5})
+    >>> model = TableClassifier().fit(frame, ["a", "b", "a", "b"] * 5)
+    >>> model.predict(pd.DataFrame({"price": ["$1.10"], "colour": ["red"]}))
     array(['a'], dtype='<U1')
     """
 
     _arguments: ClassVar = {
         "columns": checks.Rule(
             "a list of at least one TableColumn",
-            lambda value: bool(value) and all(isinstance(column, TableColumn) for column in value),
+            lambda value: all(isinstance(column, TableColumn) for column in value),
         ),
         "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
+        "select": checks.SWITCH,
     }
+    columns_: list[TableColumn]
+    notes_: list[str]
 
-    def __init__(self, estimator: Any = None, columns: Sequence[TableColumn] = ()):
+    def __init__(self, estimator: Any = None, columns: Sequence[TableColumn] = (), select: bool = False):
         self.estimator = estimator
         self.columns = columns
+        self.select = select
+
+    @property
+    def features(self) -> list[TableColumn]:
+        """The features of the fitted model."""
+        return list(vars(self).get("columns_", self.columns))  # models of version 0.1 have the argument alone
 
     def read(self, X: Any) -> Any:
-        """Return the columns of a data frame that the model uses, as numbers and as categories.
+        """Return the features of a data frame that the model uses, as numbers and as categories.
 
         Parameters
         ----------
-        X : pandas data frame
-            With the columns of the model.
+        X : data frame
+            With the columns of the model; those that are absent count as missing.
 
         Returns
         -------
-        table : pandas data frame of shape (n_samples, n_columns)
+        table : pandas data frame of shape (n_samples, n_features)
         """
-        if not isinstance(X, PandasLike):
-            raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
-        checks.distinct_columns(X.columns)
-        absent = [column.name for column in self.columns if column.name not in X.columns]
+        table, columns = as_frame(X), self.features
+        names = dict.fromkeys(column.name for column in columns)
+        absent = [name for name in names if name not in table.columns]
+        if len(absent) == len(names):
+            raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(table.columns)}.")
         if absent:
-            raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(X.columns)}.")
-        table: Any = X
-        values = {column.name: column.read(table[column.name]) for column in self.columns}
-        if "estimator_" in vars(self) and self.estimator_.n_features_in_ > len(self.columns):
+            warnings.warn(f"The table lacks the columns {listed(absent)}; their values count as missing.", stacklevel=3)
+        nothing = np.full(len(table), None, dtype=object)
+        values = {c.feature: c.read(nothing if c.name in absent else table[c.name]) for c in columns}
+        if "estimator_" in vars(self) and self.estimator_.n_features_in_ > len(columns):
             values[CONSTANT] = np.zeros(len(table))
         return data_frame(values, table.index)
 
     @fitting
     def fit(self, X: Any, y: Any) -> TableClassifier:
-        """Fit the estimator to the columns of a data frame.
+        """Find the kinds of the columns and fit the estimator to them.
 
         Parameters
         ----------
-        X : pandas data frame
+        X : data frame
+            Of pandas, polars or Arrow.
         y : array-like of shape (n_samples,)
 
         Returns
         -------
         self
         """
+        X, labels, columns, notes = as_frame(X), as_array(y), list(self.columns), []
+        if not columns:
+            checks.as_many_labels(labels, len(X))
+            columns, notes = find_columns(X, labels)
+            if not columns:
+                raise ValueError(f"No column of the table can be used. {' '.join(notes)}".strip())
+        self.columns_ = columns
         model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
-        self.estimator_ = model.fit(self.read(X), y)
-        self.classes_, self.n_features_in_, self.about_ = model.classes_, len(self.columns), {}
+        model.fit(self.read(X), y)
+        if self.select and len(columns) > 1:
+            kept = _useful(model, self.read(X), labels)
+            left = [column.feature for column in columns if column.feature not in kept]
+            self.columns_ = [column for column in columns if column.feature in kept]
+            if left:
+                notes.append(f"Held-out rows are predicted as well without {listed(left)}, which were left out.")
+                model = refit(model, self.read(X), labels, np.arange(len(labels)), reselect=True)
+        self.estimator_, self.classes_, self.n_features_in_ = model, model.classes_, len(self.columns_)
+        self.notes_, self.about_ = notes, {}
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -172,34 +150,130 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
 
         Parameters
         ----------
-        X : pandas data frame
+        X : data frame
 
         Returns
         -------
         labels : ndarray of shape (n_samples,)
         """
-        check_is_fitted(self)
-        return as_array(self.estimator_.predict(self.read(X)))
+        return self._ask("predict", X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict the probabilities of the classes.
 
         Parameters
         ----------
-        X : pandas data frame
+        X : data frame
 
         Returns
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
         """
+        return self._ask("predict_proba", X)
+
+    def outlier_score(self, X: Any) -> np.ndarray:
+        """Compute how unusual rows are.
+
+        Parameters
+        ----------
+        X : data frame
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+        """
+        return self._ask("outlier_score", X)
+
+    def is_outlier(self, X: Any, false_alarm: float = 0.01) -> np.ndarray:
+        """Flag rows that are unlike the training rows.
+
+        Parameters
+        ----------
+        X : data frame
+        false_alarm : float, default=0.01
+            Expected fraction of flagged rows among those that are like the training rows.
+
+        Returns
+        -------
+        outlying : ndarray of bool of shape (n_samples,)
+        """
+        return self._ask("is_outlier", X, false_alarm)
+
+    def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Any:
+        """Compute the contributions of the features, as `MixtureClassifier.explain` does.
+
+        Parameters
+        ----------
+        X : data frame
+        classes : label or pair of labels, optional
+        n_orders : int, optional
+        random_state : int or RandomState, default=0
+
+        Returns
+        -------
+        Explanation
+        """
         check_is_fitted(self)
-        return as_array(self.estimator_.predict_proba(self.read(X)))
+        return self.estimator_.explain(self.read(X), classes, n_orders, random_state)
+
+    def feature_importances(self, X: Any, y: Any) -> Any:
+        """Compute the increase of the log-loss when a feature is integrated out of the model.
+
+        Parameters
+        ----------
+        X : data frame
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        importances : pandas Series of length n_features
+        """
+        check_is_fitted(self)
+        return self.estimator_.feature_importances(self.read(X), y)
+
+    def summary(self) -> Any:
+        """Describe the classes and components in the units of the table.
+
+        Returns
+        -------
+        Summary
+        """
+        check_is_fitted(self)
+        return self.estimator_.summary()
+
+    def _ask(self, method: str, X: Any, *arguments: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return as_array(getattr(self.estimator_, method)(self.read(X), *arguments))
 
     def _check_fitted(self) -> None:
         checks.is_kind("columns", self.columns, list | tuple)
-        for column in self.columns:
+        columns = self.features
+        for column in columns:
             checks.is_kind("columns", column, TableColumn)
         check_fitted(self.estimator_)
-        numeric = any(column.categories is None for column in self.columns)
-        if self.estimator_.n_features_in_ - len(self.columns) not in ((0,) if numeric else (0, 1)):
+        numeric = any(column.categories is None for column in columns)
+        if self.estimator_.n_features_in_ - len(columns) not in ((0,) if numeric else (0, 1)):
             raise ValueError("the columns and the model have different numbers of features")
+
+
+def as_frame(X: Any) -> Any:
+    """A pandas data frame of a data frame of pandas, polars or Arrow."""
+    if not isinstance(X, PandasLike) and hasattr(X, "to_pandas"):
+        X = X.to_pandas()
+    if not isinstance(X, PandasLike):
+        raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
+    checks.distinct_columns(X.columns)
+    return X
+
+
+def _useful(model: Any, table: Any, labels: np.ndarray) -> set[str]:
+    """The features with which a copy of the model predicts held-out rows best, at a price of one nat per feature.
+
+    The price is what the best of several useless features gains on the held-out rows at random.
+    """
+    train, test = split_samples(model, table, labels, 3)[0]
+    copy, test = refit(model, table, labels, train), test[:MOST_JUDGED]
+    loss = copy._marginal_loss(table.iloc[test], labels[test])
+    order, losses = forward_selection(loss, table.shape[1], table.shape[1])
+    size = int(np.argmin(np.array(losses) + np.arange(len(losses)) / len(test))) + 1
+    return {str(table.columns[j]) for j in order[:size]}

@@ -183,3 +183,13 @@ def _numbers(column: pa.Array) -> np.ndarray:
     elif pa.types.is_null(column.type):
         column = column.cast(pa.float64())
     return column.to_numpy(zero_copy_only=False)
+
+
+def parquet_parts(file: Any, n_values: int) -> Iterator[pd.DataFrame]:
+    """The rows of a Parquet file as data frames of at most this number of values."""
+    from pyarrow.parquet import ParquetFile
+
+    table = ParquetFile(file)
+    names = [name for name in table.schema_arrow.names if name not in _index_columns(table.schema_arrow)]
+    for batch in table.iter_batches(max(1, n_values // max(1, len(names))), columns=names):
+        yield batch.to_pandas()
