@@ -85,6 +85,8 @@ numpydoc_show_class_members = False
 GALLERY = [  # others come after these
     "reading_a_model",
     "pictures_and_deployment",
+    "sentence_embeddings",
+    "text_topics",
     "mixed_features",
     "plot_discriminative",
     "plot_hybrid",

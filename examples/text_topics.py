@@ -1,81 +1,80 @@
 """
-Topics of short texts
-=====================
+Texts: topics, and the words that speak for them
+================================================
 
-Word counts and tf-idf stay sparse, and every basis is a list of words. The texts are generated: four kinds of messages
-to a workshop, each with several topics, and words that occur in all messages. Several bases per class represent the
-topics.
+A pipeline of ``CountVectorizer`` and ``NonnegativeMixtureClassifier`` needs no settings: held-out texts select the
+transform of the counts, the prior on the coefficients, one component per class or several, and the temperature. Counts
+stay sparse, and every prediction is a sum over words.
+
+The texts are docstrings of the installed packages, the classes their modules.
 """
 
-from __future__ import annotations
+import ast
+import importlib.util
+import re
+from pathlib import Path
 
 import numpy as np
-from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+from sklearn.decomposition import NMF
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
-from sklearn.naive_bayes import MultinomialNB
+from sklearn.naive_bayes import ComplementNB, MultinomialNB
 from sklearn.pipeline import make_pipeline
 
 from mixtura import NonnegativeMixtureClassifier
 
-TOPICS = {
-    "order": ["spring hinge bolt washer", "timber plank oak board", "paint varnish brush primer"],
-    "repair": ["engine valve gasket leak", "lamp cable fuse socket", "door lock handle key"],
-    "bill": ["invoice tax amount account", "refund deposit card bank"],
-    "visit": ["monday appointment morning calendar", "address street parking floor"],
-}
-ANYWHERE = [
-    "please",
-    "thank",
-    "you",
-    "the",
-    "of",
-    "is",
-    "we",
-    "can",
-    "with",
-    "for",
-    "and",
-    "today",
-    "new",
-    "again",
-    "need",
-]
+MODULES = ["numpy.ma", "scipy.optimize", "scipy.signal", "scipy.sparse", "scipy.stats", "sklearn.metrics", "torch.nn"]
+PER_MODULE = 300
 
 
-def texts(n_rows: int, random_state: int = 0) -> tuple[list[str], np.ndarray]:
-    """Messages and their kinds: words of one thing of the kind, some of any other, and many that occur anywhere."""
-    rng = np.random.default_rng(random_state)
-    kinds = rng.choice(list(TOPICS), n_rows)
-    messages = []
-    for kind in kinds:
-        own = rng.choice(rng.choice(TOPICS[kind]).split(), rng.poisson(2) + 1)
-        other = rng.choice(" ".join(TOPICS[rng.choice(list(TOPICS))]).split(), rng.poisson(1))
-        messages.append(" ".join([*own, *other, *rng.choice(ANYWHERE, rng.poisson(6) + 1)]))
-    return messages, kinds
+def docstrings(module: str) -> list[str]:
+    """First paragraphs of the docstrings of a module, without its name."""
+    spec = importlib.util.find_spec(module)
+    names, texts = re.compile(rf"\b({module.replace('.', '|')})\b", re.IGNORECASE), {}
+    for file in sorted(Path(spec.origin).parent.rglob("*.py")):
+        if "tests" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
+                text = " ".join((ast.get_docstring(node) or "").split("\n\nParameters")[0].split()[:60])
+                if len(text.split()) > 8:
+                    texts[names.sub(" ", text)] = None
+    return list(texts)[:PER_MODULE]
 
 
 def main() -> None:
-    messages, kinds = texts(1500)
-    rows = train_test_split(messages, kinds, random_state=0)
-    model = make_pipeline(CountVectorizer(), NonnegativeMixtureClassifier(4, solver="accelerated", random_state=0))
+    parts = {module: docstrings(module) for module in MODULES}
+    texts = [text for part in parts.values() for text in part]
+    labels = np.repeat(list(parts), [len(part) for part in parts.values()])
+    train, test, y_train, y_test = train_test_split(texts, labels, stratify=labels, random_state=0)
+    words = {"stop_words": "english", "min_df": 2}
+    model = make_pipeline(CountVectorizer(**words), NonnegativeMixtureClassifier(random_state=0))
+    codes = NMF(50, init="nndsvda", tol=1e-3, random_state=0)  # parts of texts as features, for comparison
     rivals = {
-        "mixture of word counts": model,
-        "mixture of tf-idf": make_pipeline(
-            CountVectorizer(), TfidfTransformer(), NonnegativeMixtureClassifier(4, solver="accelerated", random_state=0)
+        "mixture of words": model,
+        "mixture of 50 NMF codes": make_pipeline(
+            CountVectorizer(**words), codes, NonnegativeMixtureClassifier(random_state=0)
         ),
-        "multinomial naive Bayes": make_pipeline(CountVectorizer(), MultinomialNB()),
-        "logistic regression": make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000)),
+        "multinomial naive Bayes": make_pipeline(CountVectorizer(**words), MultinomialNB()),
+        "complement naive Bayes": make_pipeline(CountVectorizer(**words), ComplementNB()),
+        "logistic regression": make_pipeline(CountVectorizer(**words), LogisticRegression(max_iter=1000)),
     }
     for name, rival in rivals.items():
-        print(f"{name:26} accuracy {100 * rival.fit(rows[0], rows[2]).score(rows[1], rows[3]):.1f} %")
-    words, classifier = model[0].get_feature_names_out(), model[-1]
-    print(
-        f"\n{classifier.n_components_.sum()} of {4 * len(TOPICS)} bases are left; the words that speak most for each:"
-    )
-    for number, basis in enumerate(classifier.bases_ - classifier.bases_.mean(0)):
-        kind = classifier.classes_[classifier.weights_[:, number].argmax()]
-        print(f"{kind:8} {' '.join(words[basis.argsort()[::-1][:6]])}")
+        loss = log_loss(y_test, rival.fit(train, y_train).predict_proba(test))
+        print(f"{name:24} error {100 - 100 * rival.score(test, y_test):4.1f} %   log-loss {loss:.2f}")
+
+    classifier, names = model[-1], model[0].get_feature_names_out()
+    print("\nwords that speak most for each class, beside the other classes:")
+    shares = classifier.weights_ / classifier.weights_.sum(1, keepdims=True)
+    coefficients = shares @ classifier.bases_  # of a class: the mean of its components
+    for label, row in zip(classifier.classes_, coefficients - coefficients.mean(0), strict=True):
+        print(f"{label:16} {' '.join(names[row.argsort()[::-1][:7]])}")
+
+    print("\none text, and what its words say:")
+    print(" ".join(test[0].split()[:30]))
+    print(classifier.explain(model[0].transform(test[:1]), feature_names=names))
 
 
 if __name__ == "__main__":
