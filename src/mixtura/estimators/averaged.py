@@ -29,7 +29,15 @@ from mixtura.estimators.gaussian_mixture import (
     read_density,
 )
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
-from mixtura.estimators.training import Data, bring_home, describe, keep_unobserved, select, warn_of_repairs
+from mixtura.estimators.training import (
+    Data,
+    bring_home,
+    describe,
+    keep_unobserved,
+    raise_interruption,
+    select,
+    warn_of_repairs,
+)
 from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe as describe_samples
 from mixtura.model.mixture import Mixture
@@ -292,8 +300,8 @@ class AveragedMixture(DensityMixin, AveragedBase):
         with computing(), recorded(self, training=data.source):
             task = describe(base, data, settings)
             chosen = select(base, make_search(base, random_state), task)
-            if chosen.results:
-                raise KeyboardInterrupt
+            for result in chosen.results:
+                raise_interruption(result)
             task, begin_at = chosen.task, make_start(base, random_state)
             members = []
             for b in range(self.n_estimators):

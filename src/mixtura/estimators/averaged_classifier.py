@@ -26,6 +26,7 @@ from mixtura.estimators.training import (
     describe,
     keep_unobserved,
     make_generator,
+    raise_interruption,
     read_training,
     select,
 )
@@ -172,8 +173,8 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         with computing(), recorded(self, training=data.source):
             settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
             chosen = select(base, search, describe(base, data, settings))
-            if chosen.results:
-                raise KeyboardInterrupt
+            for result in chosen.results:
+                raise_interruption(result)
             task = chosen.task
             self._check_solver(base, task)
             rows, self.warp_ = replace(rows, warp=task.warp), bring_home(task.warp, data)

@@ -169,8 +169,8 @@ def fitting(fit: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fit)
     def checked_fit(self: Any, *samples: Any, **named: Any) -> Any:
+        self._check_arguments()
         with atomic_fit(self):
-            self._check_arguments()
             return fit(self, *samples, **named)
 
     return checked_fit

@@ -24,7 +24,7 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, recorded
+from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
     FIRST_STARTS,
@@ -254,7 +254,8 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         if is_auto(self.n_components):
             values["n_components"] = 1
         validate_parameter_constraints(LIKE_SCIKIT_LEARN, values, type(self).__name__)
-        super()._check_arguments()
+        ours = {name: value for name, value in values.items() if name not in LIKE_SCIKIT_LEARN}
+        checks.check_arguments(ours, declared(type(self), "_arguments"))
 
     def _fit(self, settings: Settings, X: Any, sample_weight: Any) -> None:
         search, random_state = make_search(self), check_random_state(self.random_state)
