@@ -94,6 +94,24 @@ def test_parameters_count_free_frequencies():
         assert model.n_parameters_ == (6 - 1) + 6 * (2 + 1 + 2) + n_covariances, kind
 
 
+def test_categories_have_a_part_in_the_moments_of_distances():
+    """The distance of an observed category is -2 log of its frequency, which varies between samples of a component."""
+    X, y = mixed_samples()
+    covariance = MixtureClassifier(2, random_state=0).fit(X, y).mixture_.covariance
+    sizes, n_numeric = covariance.kind.sizes, covariance.n_numeric
+    for seen in itertools.product((False, True), repeat=1 + len(sizes)):
+        mask = np.repeat(seen, [n_numeric, *sizes])
+        means, variances = covariance.distance_moments(torch.from_numpy(mask[None]))
+        for k, log_frequencies in enumerate(covariance.log_frequencies.numpy()):
+            mean, variance, first = n_numeric * seen[0], 2 * n_numeric * seen[0], 0
+            for size, known in zip(sizes, seen[1:], strict=True):
+                distances = -2 * log_frequencies[first : first + size]
+                shares, first = np.exp(distances / -2), first + size
+                mean += known * (shares @ distances)
+                variance += known * (shares @ (distances - shares @ distances) ** 2)
+            assert_allclose([float(means[k, 0]), float(variances[k, 0])], [mean, variance], atol=1e-9)
+
+
 def test_the_densities_of_all_samples_sum_to_one():
     X, y = mixed_samples(missing=0.0)
     model = MixtureClassifier(2, random_state=0).fit(X[["sex", "town"]].assign(x=X["income"]), y)

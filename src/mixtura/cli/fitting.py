@@ -16,7 +16,7 @@ from mixtura.cli.columns import TableProblem, read_problem
 from mixtura.cli.files import read_table
 from mixtura.cli.held_out_rows import predict_held_out
 from mixtura.cli.output import Answer, check_place, pairs, progress
-from mixtura.cli.scores import log_loss_of, sampled
+from mixtura.cli.scores import decimals, percents, performance, sampled
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.files.atomic_write import write_atomically
@@ -73,11 +73,7 @@ def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: floa
     judged = ~np.isnan(outlier_scores)
     probabilities, numbers = probabilities[judged], np.searchsorted(model.classes_, labels[judged])
     model.estimator_.outlier_reference_ = reference_of(outlier_scores[judged])
-    return {
-        "held_out_rows": int(judged.sum()),
-        "held_out_error": float((probabilities.argmax(1) != numbers).mean()),
-        "held_out_log_loss": log_loss_of(probabilities, numbers),
-    }
+    return {"held_out_rows": int(judged.sum()), **performance(model.estimator_, probabilities, numbers)}
 
 
 def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
@@ -128,8 +124,9 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         ),
         (
             "Held out",
-            f"{100 * facts['held_out_error']:.1f} % error, log-loss {facts['held_out_log_loss']:.3f} "
-            f"({facts['held_out_rows']} rows, cross-validation)",
+            f"{percents(facts['held_out_error'], facts['held_out_error_interval'])} error, "
+            f"log-loss {decimals(facts['held_out_log_loss'], facts['held_out_log_loss_interval'])} "
+            f"({'corrected for the selection' if facts['held_out_error_interval'] else 'cross-validation'})",
         ),
         *(("Note", note) for note in facts["notes"]),
         ("Written", f"{out} in {facts['seconds']:.1f} seconds"),

@@ -25,7 +25,7 @@ from mixtura.cli.held_out_rows import (
     plane_of,
 )
 from mixtura.cli.output import Answer, check_place, progress
-from mixtura.cli.scores import calibration_error, log_loss_of
+from mixtura.cli.scores import calibration_error, decimals, log_loss_of, percents, performance
 from mixtura.estimators.refits import split_samples, with_selected_settings
 from mixtura.files.atomic_write import write_atomically
 from mixtura.inspection.tables import text_of
@@ -77,19 +77,23 @@ def report(
 
 def _beginning(evidence: ReportedRows, data_name: str) -> str:
     target, shares = evidence.model.about_["target"], np.bincount(evidence.numbers) / len(evidence.numbers)
-    error, naive = (evidence.predicted != evidence.numbers).mean(), 1 - shares.max()
-    own, prior = log_loss_of(evidence.probabilities, evidence.numbers), shares[shares > 0]
+    own, naive = performance(evidence.fitted, evidence.probabilities, evidence.numbers), 1 - shares.max()
+    error, prior = percents(own["held_out_error"], own["held_out_error_interval"]), shares[shares > 0]
+    log_loss = decimals(own["held_out_log_loss"], own["held_out_log_loss_interval"])
     n_classes, n_columns = len(evidence.names), len(evidence.columns)
     missing = np.asarray(evidence.frame[evidence.columns].isna()).mean()
     numbers = [
-        (html.percent(error), f"error of held-out rows (most frequent class alone: {html.percent(naive)})"),
-        (f"{own:.3f}", f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
+        (error, f"error of held-out rows (most frequent class alone: {html.percent(naive)})"),
+        (log_loss, f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
         (f"{calibration_error(evidence.probabilities, evidence.numbers):.3f}", "calibration error"),
         (f"{len(evidence.labels)}", f"rows, {n_classes} classes"),
         (f"{n_columns}", f"columns, {html.percent(missing)} of the values missing"),
     ]
     text = f"A classifier of {target!r}, and its predictions for rows of {data_name} that it had not seen (5-fold "
     text += "cross-validation with the settings of the model)."
+    if own["held_out_error_interval"]:
+        text += " Error and log-loss are corrected for the selection of the settings (95 % intervals); other figures "
+        text += "of this page are not."
     return html.paragraph(text) + html.tiles(numbers)
 
 

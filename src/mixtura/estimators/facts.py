@@ -28,7 +28,8 @@ def chosen_facts(search: Any) -> dict[str, Any]:
     """Facts about a search: candidates, criterion and choice."""
     criterion, n_compared = search.criterion.replace("_", " "), len(search.candidates)
     chosen = {f"chosen {name.replace('_', ' ')}": value for name, value in search.best.what.items()}
-    return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen}
+    expected = {} if search.estimate is None else {"expected on new samples": str(search.estimate)}
+    return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen, **expected}
 
 
 def label_facts(model: Any, X: Any, y: Any, sample_weight: Any) -> dict[str, float]:

@@ -110,7 +110,8 @@ class MixtureClassifier(DensityClassifier):
     n_components_ : array of shape (n_classes,)
         Components per class.
     search_ : SearchTable or None
-        The candidates of the selection with their scores; None if nothing was selected.
+        The candidates of the selection with their scores; None if nothing was selected. Its `estimate` has the log-loss
+        and the error rate to expect on new samples, corrected for the selection (honest-estimate).
     temperature_ : float
         The temperature of the class probabilities.
     label_noise_ : float

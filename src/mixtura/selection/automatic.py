@@ -20,6 +20,7 @@ from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, CandidateFit, Comparison
+from mixtura.selection.estimates import estimate_selection
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
@@ -139,7 +140,13 @@ class AutomaticSearch:
         results = (chosen_task.interrupted(start),) if search.interrupted else ()
         if not results and chosen.fit.mixture is None and chosen_task.tol == math.inf:
             results = _fit_of(chosen_task)
-        return Selected((chosen_task,), search.table(chosen), results)
+        estimate = None
+        if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
+            temperature = None if self.takes_temperature else task.temperature
+            estimate = estimate_selection(
+                comparison, search.trials, STANDARD_ERRORS, temperature, task.missingness, self.informative
+            )
+        return Selected((chosen_task,), replace(search.table(chosen), estimate=estimate), results)
 
     def _structures(self, task: Task) -> dict[str, Structure]:
         """Covariance structures to compare, by their names."""

@@ -66,7 +66,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """A candidate: losses of the held-out samples at its temperature, and its fit to the first fold."""
+    """A candidate: scores of the held-out samples, their losses at its temperature, and its fit to the first fold."""
 
     candidate: Candidate
     losses: Tensor  # (n,)

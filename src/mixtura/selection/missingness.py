@@ -45,22 +45,28 @@ def choose_missingness(
     Missingness or None
         None if the factor is not admitted.
     """
-    known, weights = comparison.known_shares, comparison.weights[comparison.scored]
-    prior, factors = (weights @ known / weights.sum()).log(), _held_out_factors(comparison, missingness)
+    factors, weights = held_out_factors(comparison, missingness), comparison.weights[comparison.scored]
+    strength = choose_strength(log_posteriors, factors, comparison.known_shares, weights, comparison.noise, always)
+    return missingness.scaled(strength) if strength > 0 else None
+
+
+def choose_strength(
+    log_posteriors: Tensor, factors: Tensor, known: Tensor, weights: Tensor, noise: float, always: bool
+) -> float:
+    """The strength of log factors (n, C) for labels as shares of the classes (n, C); 0 if it is not admitted."""
+    prior = (weights @ known / weights.sum()).log()
     losses = torch.stack(
         [
-            -(known * with_noise((log_posteriors + s * factors).log_softmax(1), comparison.noise, prior)).sum(1)
+            -(known * with_noise((log_posteriors + s * factors).log_softmax(1), noise, prior)).sum(1)
             for s in (0.0, *STRENGTHS)
         ]
     )
     best = 1 + int((losses[1:] @ weights).argmin())
     gain, error = mean_and_error(losses[0] - losses[best], weights)
-    if not always and gain <= STANDARD_ERRORS * error:
-        return None
-    return missingness.scaled(STRENGTHS[best - 1])
+    return STRENGTHS[best - 1] if always or gain > STANDARD_ERRORS * error else 0.0
 
 
-def _held_out_factors(comparison: Comparison, missingness: Missingness) -> Tensor:
+def held_out_factors(comparison: Comparison, missingness: Missingness) -> Tensor:
     """Log factors of strength 1 of the scored samples, (n, C), the mean over the folds that hold out a sample."""
     missing, held_out = comparison.rows[comparison.scored].isnan(), comparison.held_out[comparison.scored]
     total = comparison.weights.new_zeros(len(missing), comparison.n_classes)

@@ -1,0 +1,119 @@
+"""The performance of a selected model on new samples (honest-estimate).
+
+Held-out losses of the winner of a comparison are too low: it won on these samples. The bootstrap bias-corrected
+cross-validation of Tsamardinos, Greasidou and Borboudakis (2018) selects again by bootstrap samples of the held-out
+samples, and scores each selection on the others. It needs no further fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mixtura.model.missingness import Missingness
+from mixtura.model.temperature import Temperature
+from mixtura.selection.comparison import CandidateFit, Comparison
+from mixtura.selection.missingness import choose_strength, held_out_factors
+from mixtura.selection.search import Trial
+from mixtura.selection.splits import draw_rows
+from mixtura.selection.table import Estimate
+from mixtura.selection.temperature import grid, penalties_of, tempered_losses
+
+N_BOOTSTRAPS, LEVEL = 200, 0.95
+# Of more held-out samples a random part will do: the correction is then below the last digit.
+MOST_SAMPLES = 2000
+
+
+def _simplest(losses: Tensor, weights: Tensor, sizes: Tensor, standard_errors: float) -> int:
+    """The rule of the selection, for losses of every candidate and held-out sample, (T, n), and sizes, (T,)."""
+    means = losses @ weights / weights.sum()
+    differences, gaps = losses - losses[means.argmin()], means - means.min()
+    errors = ((differences - gaps.unsqueeze(1)).square() @ weights).sqrt() / weights.sum()
+    able = (gaps <= standard_errors * errors).nonzero()[:, 0]
+    smallest = able[sizes[able] == sizes[able].min()]
+    return int(smallest[means[smallest].argmin()])
+
+
+def estimate_selection(
+    comparison: Comparison,
+    trials: Sequence[Trial[CandidateFit]],
+    standard_errors: float,
+    temperature: float | None,
+    missingness: Missingness | None,
+    always: bool,
+) -> Estimate | None:
+    """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
+
+    They also choose the strength of the factor of missing values, which `always` admits. A given temperature is that of
+    the selected model, without a share of random labels.
+    """
+    fits = [trial.fit for trial in trials]
+    sizes = torch.tensor([fit.n_parameters for fit in fits])
+    scored = comparison.scored.cpu().nonzero()[:, 0]
+    part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0))
+    shares, scores = comparison.known_shares.cpu()[part], [fit.scores.cpu()[part] for fit in fits]
+    weights, observed = (values.cpu()[scored[part]] for values in (comparison.weights, comparison.observed))
+    prior = weights @ shares / weights.sum()
+    class_prior = comparison.task.class_prior  # acts after the temperature
+    given = None if class_prior is None else torch.where(prior > 0, class_prior.cpu() / prior, 1.0).log()
+    at_all = torch.stack([tempered_losses(own, shares, observed, 1, comparison.noise, prior) for own in scores])
+    temperatures, penalties = grid(at_all), penalties_of(at_all)
+    noise = comparison.noise if temperature is None else 0.0
+    factors = None if missingness is None else held_out_factors(comparison, missingness).cpu()[part]
+
+    def rule(weights: Tensor) -> Tensor:
+        numbers = (at_all @ weights + penalties).argmin(1)  # (T,)
+        chosen = _simplest(at_all[torch.arange(len(fits)), numbers], weights, sizes, standard_errors)
+        value = float(temperatures[numbers[chosen]]) if temperature is None else temperature
+        # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others.
+        own_prior = (weights @ shares + prior) / (weights.sum() + 1)
+        change = torch.where(prior > 0, own_prior / prior, 1.0).log() if given is None else given
+        own, tempered = (scores[chosen] + change).T, Temperature(value, given, noise, prior.log() if noise else None)
+        if factors is None:
+            return tempered.apply(own, observed).log_softmax(0).T
+        alone = Temperature(value).apply(scores[chosen].T, observed).log_softmax(0).T
+        strength = choose_strength(alone, factors, shares, weights, comparison.noise, always)
+        return tempered.apply(own, observed, strength * factors.T).log_softmax(0).T
+
+    return estimate_performance(rule, shares, weights)
+
+
+def estimate_performance(rule: Callable[[Tensor], Tensor], shares: Tensor, weights: Tensor) -> Estimate | None:
+    """Select again by bootstrap samples, and average the losses of the samples that each leaves out (honest-estimate).
+
+    Parameters
+    ----------
+    rule : callable
+        From weights (n,) of the held-out samples to the log probabilities (n, C) of all of them, by the model that
+        these weights select.
+    shares : Tensor of shape (n, C)
+        Labels as shares of the classes.
+    weights : Tensor of shape (n,)
+        Sample weights.
+
+    Returns
+    -------
+    Estimate or None
+        None if every bootstrap sample has all samples.
+    """
+    generator, n_samples, scores = torch.Generator().manual_seed(0), len(weights), []
+    for _ in range(N_BOOTSTRAPS):
+        counts = torch.randint(n_samples, (n_samples,), generator=generator).bincount(minlength=n_samples)
+        inside, outside = (part.to(weights) * weights for part in (counts, counts == 0))
+        if float(inside.sum()) > 0 and float(outside.sum()) > 0:
+            scores.append(_scores(rule(inside), shares, outside))
+    if not scores:
+        return None
+    results = torch.tensor(scores, dtype=torch.float64)
+    log_loss, error = results.mean(0).tolist()
+    ends = results.quantile(torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64), 0).T.tolist()
+    return Estimate(log_loss, error, tuple(ends[0]), tuple(ends[1]))
+
+
+def _scores(log_posteriors: Tensor, shares: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Mean log-loss and error rate; a label of share zero costs nothing, however improbable."""
+    losses = -torch.where(shares > 0, shares * log_posteriors, 0.0).sum(1)
+    errors = 1 - shares.gather(1, log_posteriors.argmax(1, keepdim=True))[:, 0]
+    return tuple((torch.stack((losses, errors)) @ weights / weights.sum()).tolist())
