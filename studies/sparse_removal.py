@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from mixtura.solvers.loop import Outcome, run
-from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, State, without_components
 
 # Precision updates after which trials are compared, and of the one that is pursued: most weights that are not needed

@@ -19,7 +19,7 @@ from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spher
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import TOLERANCES
 from mixtura.model.mixture import Mixture
-from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.priors import SparseShares
 from mixtura.nonnegative.updates import Accelerated, Multiplicative
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate

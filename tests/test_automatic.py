@@ -16,9 +16,8 @@ from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
 from mixtura.selection import automatic
-from mixtura.selection.scores import mean_and_error
+from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -26,8 +26,7 @@ from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, Tied, automatic_rank
 from mixtura.covariances.marginals import _blocks_of as blocks_of
 from mixtura.numerics import conditioning, linalg
-from mixtura.values.moments import Moments
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import Moments, PseudoMoments
 
 N_COMPONENTS, N_ROWS = len(CLASS_OF), 15
 

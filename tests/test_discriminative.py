@@ -16,7 +16,7 @@ from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.estimators.mixture_classifier import make_settings
 from mixtura.estimators.training import describe, read_training
-from mixtura.init.splitting import split, unexplained
+from mixtura.init.starts import split, unexplained
 from mixtura.priors import Shrinkage
 from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, HillClimb, Optimum, uphill
 from mixtura.solvers import BaumWelch

@@ -8,8 +8,8 @@ from sklearn.model_selection import KFold
 from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.files.codec import Decoder, Encoder
+from mixtura.selection.search import ScoredCandidate, SearchTable
 from mixtura.selection.splits import ENOUGH_SAMPLES, checked_cv, hold_outs, renumbered
-from mixtura.selection.table import ScoredCandidate, SearchTable
 from test_bad_input import refused
 
 LABELS = torch.tensor([0] * 10 + [1] * 7 + [2] + [-1] * 4)

@@ -25,15 +25,13 @@ from cases import (
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
-from mixtura.files.checkpoints import CheckpointFile
-from mixtura.numerics import optimisers
+from mixtura.files.checkpoints import CheckpointFile, Journal, recording
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
 from mixtura.solvers import EM, EarlyStopping, Gradient, Outcome, run
-from mixtura.solvers.gradient import Training
-from mixtura.solvers.journal import Journal, recording
+from mixtura.solvers.gradient import LBFGS, Adam, Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -274,8 +272,8 @@ def test_the_mixture_is_a_moving_average_of_the_parameters(rng, device):
 @pytest.mark.parametrize(
     ("ours", "theirs", "options"),
     [
-        (optimisers.Adam, torch.optim.Adam, {"lr": 0.1, "fused": True}),
-        (optimisers.LBFGS, torch.optim.LBFGS, {"max_iter": 3, "line_search_fn": "strong_wolfe"}),
+        (Adam, torch.optim.Adam, {"lr": 0.1, "fused": True}),
+        (LBFGS, torch.optim.LBFGS, {"max_iter": 3, "line_search_fn": "strong_wolfe"}),
     ],
 )
 def test_optimisers_without_the_compiler_are_those_of_torch(ours, theirs, options, device):

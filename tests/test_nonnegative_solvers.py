@@ -20,7 +20,7 @@ from mixtura.nonnegative.mixture import (
     posterior,
     sides,
 )
-from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.priors import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 from mixtura.solvers import run

@@ -18,7 +18,7 @@ from mixtura import (
 )
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators.labels import number_integers, read_integers, read_labels, unlabeled_integers
-from mixtura.solvers.stepwise import DECAY
+from mixtura.solvers.em import DECAY
 
 
 def clusters(rng, n_rows, shift=0.0):

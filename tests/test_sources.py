@@ -13,8 +13,8 @@ from scipy.stats import kstest
 
 from cases import KINDS, every_kind, random_data, tensor
 from mixtura.checks import SourceError
-from mixtura.engine.prefetch import prefetched
 from mixtura.engine.sources import ArraySource, BatchSource, Block, TensorSource, joined
+from mixtura.engine.threads import prefetched
 from mixtura.engine.tuning import PREFETCHED
 from mixtura.values.row_samples import largest, uniform_keys
 

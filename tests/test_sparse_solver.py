@@ -22,7 +22,7 @@ from mixtura.sparse.kernels import (
     monomials,
     no_scaling,
 )
-from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, with_pairs, without_components
 from mixtura.sparse.problem import make_problem
 from mixtura.sparse.relevance import Relevance

@@ -19,7 +19,7 @@ from mixtura.cli.output import Answer, check_place, pairs, progress
 from mixtura.cli.scores import decimals, percents, performance, sampled
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
-from mixtura.files.atomic_write import write_atomically
+from mixtura.files.tensor_files import write_atomically
 from mixtura.inspection.outliers import reference_of
 from mixtura.inspection.tables import text_of
 

@@ -27,7 +27,7 @@ from mixtura.cli.held_out_rows import (
 from mixtura.cli.output import Answer, check_place, progress
 from mixtura.cli.scores import calibration_error, decimals, log_loss_of, percents, performance
 from mixtura.estimators.refits import split_samples, with_selected_settings
-from mixtura.files.atomic_write import write_atomically
+from mixtura.files.tensor_files import write_atomically
 from mixtura.inspection.tables import text_of
 
 MOST_FEATURES, MOST_CLASSES, MOST_COMPONENTS, MOST_ELLIPSES = 15, 30, 12, 60

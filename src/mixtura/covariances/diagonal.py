@@ -13,8 +13,7 @@ from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
-from mixtura.values.moments import DiagonalForm, Form, Moments, image
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import DiagonalForm, Form, Moments, PseudoMoments, image
 
 DIAGONAL = DiagonalForm()
 # For optimisers, which work on columns of standard deviation one: a component is at most a thousand times as wide.

@@ -11,8 +11,7 @@ from torch import Tensor
 from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.roles import Covariance, Quadratic, Structure
-from mixtura.values.moments import Moments
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import Moments, PseudoMoments
 
 
 @storable("full")

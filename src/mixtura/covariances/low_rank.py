@@ -24,8 +24,7 @@ from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
-from mixtura.values.moments import Form, Moments, ProjectedForm, image
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import Form, Moments, ProjectedForm, PseudoMoments, image
 
 # A uniqueness may not fall below this part of its feature's variance (a Heywood case: the likelihood is unbounded).
 SMALLEST_UNIQUENESS = 1e-6

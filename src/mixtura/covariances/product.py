@@ -18,8 +18,7 @@ from torch import Tensor
 from mixtura.files.registry import storable
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import Coefficients, SharedMap
-from mixtura.values.moments import Form, Moments
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import Form, Moments, PseudoMoments
 
 # Added to the frequencies that are derived from means, so that none is zero.
 SMALLEST_FREQUENCY = 1e-3

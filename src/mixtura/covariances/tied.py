@@ -13,8 +13,7 @@ from mixtura.files.registry import storable
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.values.features import Coefficients
-from mixtura.values.moments import Form, Moments
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import Form, Moments, PseudoMoments
 
 
 @storable("tied")

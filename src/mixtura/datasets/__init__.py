@@ -5,6 +5,7 @@ training and a test set from one distribution, draw once and split.
 """
 
 from mixtura.datasets.generators import (
+    load_penguins,
     make_anisotropic,
     make_checkerboard,
     make_rings,
@@ -12,7 +13,6 @@ from mixtura.datasets.generators import (
     make_waveform,
     remove_values,
 )
-from mixtura.datasets.tables import load_penguins
 from mixtura.files.moved import look_up_moved
 
 __all__ = [

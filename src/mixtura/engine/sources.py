@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.prefetch import prefetched
+from mixtura.engine.threads import prefetched
 from mixtura.engine.tuning import STREAMED_BYTES
 from mixtura.model.warp import Warp
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union

@@ -45,7 +45,7 @@ from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduced
 from mixtura.selection.task import Task, is_auto
 from mixtura.solvers import EM, FitResult, MemberFit, Outcome, Record, Stack, run_together
-from mixtura.streams.sharded import Sharded
+from mixtura.streams.batches import Sharded
 
 # Number of rows scored by all members at a time.
 SCORED_ROWS = 16_384

@@ -28,9 +28,8 @@ from mixtura.estimators.refits import held_out, probabilities_of
 from mixtura.estimators.rows import Rows, as_array, is_batches, is_dask
 from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
-from mixtura.inspection.explanations import Explanation, shapley_values
+from mixtura.inspection.explanations import Explanation, marginal_importances, shapley_values
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
-from mixtura.inspection.importances import marginal_importances
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
 from mixtura.inspection.summaries import feature_names
 from mixtura.inspection.tables import ModelSummary, Table, data_frame

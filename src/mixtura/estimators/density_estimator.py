@@ -30,7 +30,7 @@ from mixtura.inspection.tables import ModelSummary
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
 from mixtura.objectives import posteriors
-from mixtura.selection.table import SearchTable
+from mixtura.selection.search import SearchTable
 
 
 class DensityEstimator(Estimator):

@@ -19,14 +19,13 @@ from tqdm.auto import tqdm
 
 from mixtura import checks
 from mixtura.engine.sources import Source
-from mixtura.files.checkpoints import CheckpointFile, digest, update_digest
+from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
 from mixtura.inspection.graphs import export
 from mixtura.inspection.summaries import feature_names
 from mixtura.selection.splits import checked_cv
 from mixtura.solvers import Record
-from mixtura.solvers.journal import Journal, Show, recording
 
 MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 

@@ -60,7 +60,7 @@ from mixtura.roles import Structure
 from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
 from mixtura.selection.task import Selected, Task, is_auto
 from mixtura.solvers import EM, FitResult, run
-from mixtura.solvers.stepwise import RunningMoments
+from mixtura.solvers.em import RunningMoments
 
 # Rules of scikit-learn's class for its arguments, with `n_components` other than "auto".
 LIKE_SCIKIT_LEARN = {

@@ -20,7 +20,7 @@ from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.rows import adopt_features, as_array, read_array, with_nan
 from mixtura.files.registry import storable
-from mixtura.inspection.importances import forward_selection
+from mixtura.inspection.explanations import forward_selection
 
 
 @storable("MixtureImputer", check=check_fitted)

@@ -19,7 +19,7 @@ from mixtura.roles import MixtureSolver, Objective
 from mixtura.selection.automatic import AutomaticSearch
 from mixtura.selection.task import is_auto
 from mixtura.solvers import SOLVERS
-from mixtura.solvers.stepwise import RunningMoments
+from mixtura.solvers.em import RunningMoments
 
 
 @storable("MixtureClassifier", check=check_fitted)

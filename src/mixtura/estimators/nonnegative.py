@@ -23,10 +23,10 @@ from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
+from mixtura.inspection.explanations import ScoredWords, word_contributions
 from mixtura.inspection.graphs import ConditionalGraph
 from mixtura.inspection.summaries import feature_names as known_names
 from mixtura.inspection.tables import Table
-from mixtura.inspection.words import ScoredWords, word_contributions
 from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
@@ -35,9 +35,8 @@ from mixtura.nonnegative.mixture import (
     labeled_rows,
     rows_per_chunk,
 )
-from mixtura.nonnegative.priors import Normal, PseudoCounts
+from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, without_empty_rows
-from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.log_linear import COMPONENTS, TextSearch, TextSettings, some_of
 from mixtura.selection.splits import checked_cv, hold_outs, renumbered

@@ -30,7 +30,7 @@ from mixtura.objectives import OBJECTIVES
 from mixtura.roles import Objective
 from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, Problem, Record
-from mixtura.solvers.stepwise import adds_over_time, kept
+from mixtura.solvers.em import adds_over_time, kept
 from mixtura.values.moments import Moments, Summary
 
 # Soft label of all samples for a class without samples, so that it can be initialised; negligible for other classes.

@@ -18,9 +18,8 @@ from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
 from mixtura.estimators.labels import as_labels, labeled_rows
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
-from mixtura.streams.batches import Batch, named_batches
+from mixtura.streams.batches import Batch, Sharded, named_batches
 from mixtura.streams.predictions import BatchedPredictions
-from mixtura.streams.sharded import Sharded
 
 
 def is_streamed(X: Any) -> bool:

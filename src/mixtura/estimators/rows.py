@@ -21,7 +21,7 @@ from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, pre
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.model.warp import Warp
-from mixtura.streams.sharded import Sharded
+from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
 
 # Types of columns of a frame that are not numeric.

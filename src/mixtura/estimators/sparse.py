@@ -35,8 +35,7 @@ from mixtura.sparse.kernels import (
     no_scaling,
     standard_scaling,
 )
-from mixtura.sparse.mixture import SparseMixture
-from mixtura.sparse.model import SparseModel, compact
+from mixtura.sparse.model import SparseMixture, SparseModel, compact
 from mixtura.sparse.newton import SparseNewton, State, starting_state
 from mixtura.sparse.problem import (
     KERNELS,

@@ -41,7 +41,7 @@ from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Struc
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, best_of
-from mixtura.streams.sharded import Sharded
+from mixtura.streams.batches import Sharded
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
 # Mean log posterior of the labels above which classes count as perfectly separated.

@@ -4,6 +4,9 @@ A fit runs several loops: initialisations, candidates of a search, folds, the fi
 they run in the same order, so a number identifies a loop. The file holds the final states of completed loops and the
 last state of the current one. A fit with an existing file repeats the same sequence: completed loops return their
 results at once, and the current one continues from its state. The file also identifies the fit that it belongs to.
+
+The journal of a fit, a context variable that only the loop reads, takes the progress of its loops to that file and to
+the screen. Nested searches need not pass it on, it changes no result, and every thread has its own.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import hashlib
 import json
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +173,66 @@ def _add_object(total: Any, value: Any) -> None:
             parts = ()
     for part in parts:
         update_digest(total, part)
+
+
+# Takes the name of a solver, an objective, its change, and the number of rows of an iteration (None: unknown).
+Show = Callable[[str, float, float, int | None], None]
+
+
+class Journal:
+    """Numbers the loops of a fit.
+
+    Parameters
+    ----------
+    file : CheckpointFile, optional
+    show : callable, optional
+        Called after every iteration with the name of the solver, the objective, its change and the number of rows.
+    """
+
+    def __init__(self, file: CheckpointFile | None = None, show: Show | None = None):
+        self.file, self.show, self._n_loops = file, show, 0
+
+    def next_loop(self, name: str, n_rows: int | None) -> LoopJournal:
+        self._n_loops += 1
+        return LoopJournal(self, self._n_loops - 1, name, n_rows)
+
+
+class LoopJournal:
+    """The part of a journal that belongs to one loop."""
+
+    def __init__(self, journal: Journal, number: int, name: str, n_rows: int | None):
+        self._journal, self._number, self._name, self._n_rows = journal, number, name, n_rows
+
+    def read(self, kind: type) -> Any:
+        """Return the progress of this loop at the interruption of the fit, or None."""
+        return None if self._journal.file is None else self._journal.file.read(self._number, kind)
+
+    def write(self, progress: Callable[[], Any], ended: bool) -> None:
+        """Store the progress of this loop if it has ended, or if it is time to; without a file nothing."""
+        file = self._journal.file
+        if file is not None and (ended or file.is_due):
+            file.write(self._number, progress())
+
+    def show(self, objective: float, change: float) -> None:
+        if self._journal.show is not None:
+            self._journal.show(self._name, objective, change, self._n_rows)
+
+
+_current: ContextVar[Journal | None] = ContextVar("journal", default=None)
+
+
+def next_loop(name: str, n_rows: int | None = None) -> LoopJournal:
+    """Return the journal of the next loop, with the number of rows of an iteration."""
+    return (_current.get() or Journal()).next_loop(name, n_rows)
+
+
+@contextmanager
+def recording(journal: Journal) -> Iterator[None]:
+    """A context whose loops write to a journal."""
+    token = _current.set(journal)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        if journal.file is not None:
+            journal.file.close()

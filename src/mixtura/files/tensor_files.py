@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mixtura.files.atomic_write import write_atomically
+BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are opened in text mode
+
+
+@contextmanager
+def write_atomically(target: Path) -> Iterator[BinaryIO]:
+    """A context with a file to write to, renamed when it is complete on disk; after an error it is deleted."""
+    unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
+    # Created without tempfile, so that permissions follow the umask as for any other file.
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name is on disk only after its folder is flushed
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
 
 # Limits of the header: characters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text,
 # and empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header

@@ -3,6 +3,9 @@
     v(S) = log-odds of the class given the features in S alone, the others integrated out
     phi_j = average over orders of v(features up to and including j) - v(features before j)           (shapley)
 
+The same for words, without a density (word-contributions); and the importance of features by the log-loss with features
+integrated out.
+
 The values of a sample sum to its log-odds minus those of the class prior: within every order the differences
 telescope. This holds for the average over all orders or a sample of them. A missing feature has the value zero, unless
 the model takes into account that it is missing.
@@ -17,8 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from mixtura.inspection.tables import data_frame
+from mixtura.inspection.tables import Table, data_frame
+from mixtura.model.rows import RowTransform
+from mixtura.nonnegative.mixture import LogLinearMixture
+from mixtura.values.sparse_rows import is_dense, row_slice
 
 # Largest number of features for which all subsets are evaluated: 2^9 = 512 evaluations, as many as 32 orders of 16.
 MOST_EXACT = 9
@@ -259,3 +267,76 @@ class Explanation:
         from mixtura.plotting.explanations import ExplanationDisplay
 
         return ExplanationDisplay(self, max_features).plot(ax)
+
+
+Loss = Callable[[np.ndarray], float]  # kept features (D,) of bool -> log-loss
+
+
+def marginal_importances(loss: Loss, n_features: int) -> np.ndarray:
+    """Increase of the log-loss when a single feature is integrated out, (D,)."""
+    whole = loss(np.ones(n_features, bool))
+    return np.array([loss(np.arange(n_features) != j) - whole for j in range(n_features)])
+
+
+def forward_selection(loss: Loss, n_features: int, n_selected: int) -> tuple[list[int], list[float]]:
+    """Select features one by one, each with the largest decrease of the log-loss; return them and the log-losses.
+
+    The features that are not selected yet are integrated out.
+    """
+    chosen: list[int] = []
+    losses: list[float] = []
+    while len(chosen) < n_selected:
+        trials = {j: loss(np.isin(np.arange(n_features), [*chosen, j])) for j in range(n_features) if j not in chosen}
+        best = min(trials, key=lambda j: trials[j])
+        chosen.append(best)
+        losses.append(trials[best])
+    return chosen, losses
+
+
+@dataclass(frozen=True)
+class ScoredWords:
+    """A mixture of transformed rows, their transform, and the temperature of the posteriors."""
+
+    mixture: LogLinearMixture
+    transform: RowTransform | None
+    temperature: float
+
+    def contributions(self, raw: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, float, int]:
+        """Columns of a row (1, D) that are not zero, their values and contributions, the log-odds, and the class.
+
+        `score` holds the log posteriors (C,) of the row.
+        """
+        mixture = self.mixture
+        row = raw.double() if self.transform is None else self.transform.forward(raw)
+        dense, plain = (part if is_dense(part) else part.to_dense() for part in (row, raw.double()))
+        used = plain[0].nonzero()[:, 0]
+        log_joint = mixture.log_joint(row)[:, 0]
+        theta = mixture.coefficients[:, used][mixture.basis_of]  # (K, m)
+        by_class = torch.stack(
+            [log_joint[mixture.class_of == c].softmax(0) @ theta[mixture.class_of == c] for c in range(len(score))]
+        )  # (C, m)
+        c = int(score.argmax())
+        others = score.clone()
+        others[c] = -torch.inf
+        difference = by_class[c] - others.softmax(0) @ by_class
+        parts = difference * dense[0, used] / self.temperature
+        if not bool(dense.any()):
+            parts = torch.zeros_like(parts)
+        return used, plain[0, used], parts, float(score[c] - others.logsumexp(0)), c
+
+
+def word_contributions(
+    model: ScoredWords, features: Tensor, scores: Tensor, classes: np.ndarray, names: np.ndarray
+) -> Table:
+    """One line for each row and word, the largest contribution first; with a constant they sum to the log-odds."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
+    for number, score in enumerate(scores):
+        row = row_slice(features, slice(number, number + 1))
+        used, values, parts, log_odds, c = model.contributions(row, score)
+        order = parts.abs().argsort(descending=True, stable=True)
+        columns["sample"] += [number] * (len(used) + 1)
+        columns["class"] += [classes[c]] * (len(used) + 1)
+        columns["feature"] += [*names[used[order].numpy()].tolist(), "(constant)"]
+        columns["value"] += [*values[order].tolist(), math.nan]
+        columns["contribution"] += [*parts[order].tolist(), log_odds - float(parts.sum())]
+    return Table(columns)

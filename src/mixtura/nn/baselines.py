@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mixtura import checks
-from mixtura.nn.logits import at_least_single
+from mixtura.nn.components import at_least_single
 
 
 class LinearHead(nn.Linear):

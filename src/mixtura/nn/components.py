@@ -1,4 +1,4 @@
-"""Coefficients of the scores as module parameters: unconstrained, and sparse variational.
+"""Components of heads as module parameters: unconstrained, sparse variational, Gaussian densities; their logits.
 
 The scores use the feature map of a mixture (scores), but their coefficients need not describe a Gaussian. For
 "low_rank" no array of size D x D is allocated.
@@ -11,9 +11,59 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from mixtura.nn.logits import divergence, minus_log_alphas, noisy
+from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance
+from mixtura.objectives import class_log_joint
+from mixtura.roles import Covariance
 from mixtura.values.features import LINEAR, QUADRATICS, SQUARES, Coefficients, SharedMap, project, weigh
+
+# Molchanov, Ashukha & Vetrov (2017), eq. 14: a fit of the divergence from the log-uniform prior.
+KL_SLOPE, KL_SHIFT, KL_STEEPNESS = 0.63576, 1.87320, 1.48695
+# Beyond these the divergence is flat, and only the large gradients of weights near zero would remain.
+LARGEST_LOG_ALPHA = LARGEST_LOG_VARIANCE = 8.0
+TINY = 1e-8
+
+
+def in_autocast(x: Tensor) -> bool:
+    """Whether autocast is on for the device of these values."""
+    kind = x.device.type
+    return kind != "meta" and torch.is_autocast_enabled(kind)  # is_autocast_available does not compile in 2.11
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Half precision as float32: half precision would round small differences of scores away."""
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+
+
+def noisy(means: Tensor, squares: Tensor, log_variances: Tensor) -> Tensor:
+    """Products of features with weights of these variances, given their means (K, n) and the squared features (P, n).
+
+    (local-reparametrisation)
+    """
+    variances = functional.hardtanh(log_variances, -math.inf, LARGEST_LOG_VARIANCE).exp() @ squares
+    scales = (at_least_single(variances) + TINY).sqrt()
+    return torch.addcmul(means, scales, torch.randn_like(scales))
+
+
+def class_logits(scores: Tensor, n_members: int) -> Tensor:
+    """(head-logits) of scores (K, n) sorted by class, with this many components in each: (n, C)."""
+    if n_members == 1:
+        return scores.T
+    return class_log_joint(at_least_single(scores), [n_members] * (len(scores) // n_members)).T
+
+
+def minus_log_alphas(weight: Tensor, log_variances: Tensor) -> Tensor:
+    """-log alpha of weights, alpha w^2 being their variances."""
+    logs = (weight * weight + TINY).log() - log_variances
+    return functional.hardtanh(logs, -LARGEST_LOG_ALPHA, LARGEST_LOG_ALPHA)
+
+
+def divergence(minus_log_alpha: Tensor) -> Tensor:
+    """(dropout-kl), the sum over weights; 1/2 log(1 + 1 / alpha) and 1 - sigmoid(z) = sigmoid(-z)."""
+    missing = torch.rsub(minus_log_alpha, -KL_SHIFT, alpha=-KL_STEEPNESS).sigmoid()
+    return 0.5 * torch.add(functional.softplus(minus_log_alpha), missing, alpha=2 * KL_SLOPE).sum()
+
 
 MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diag": SQUARES, "low_rank": SQUARES, "none": LINEAR}
 # Initial contribution of the quadratic terms to a score, relative to the linear ones: a new head is nearly linear.
@@ -122,3 +172,54 @@ class SparseComponents(FreeComponents):
         along = project(x.T, self.projection, None)  # (K, R, n)
         flat = noisy(along.flatten(0, 1), (x * x).T, self.projection_log_variances.flatten(0, 1))
         return means.combined(scores, flat.unflatten(0, along.shape[:2]))
+
+
+# In units of the normalised features, whose variances are one. Without it the likelihood has no maximum.
+SMALLEST_VARIANCE = 1e-3
+
+
+class GaussianComponents(nn.Module):
+    """Log joints a_k(x) = log weight_k + log N(x; mean_k, Sigma_k), by the feature map of (scores).
+
+    Sigma_k is a lower triangular root times its transpose ("full"), variances ("diag"), variances and loadings
+    ("low_rank"), each plus the smallest variance; "none" has one set of variances for all components (head-gaussians).
+    """
+
+    def __init__(self, n_features: int, n_components: int, quadratic: str, rank: int):
+        super().__init__()
+        self.quadratic, self.rank, self.n_features, self.n_components = quadratic, rank, n_features, n_components
+        self.bias = nn.Parameter(torch.zeros(n_components))  # log weights, up to a constant
+        self.means = nn.Parameter(torch.randn(n_components, n_features))
+        shapes = {"full": (n_components, n_features, n_features), "none": (1, n_features)}
+        start = torch.zeros(shapes.get(quadratic, (n_components, n_features)))
+        # Roots of the covariances. Positive entries go through softplus, since exp would overflow after a large step.
+        self.roots = nn.Parameter(start)
+        loadings = torch.randn(n_components, n_features, rank) * 0.1 if quadratic == "low_rank" else None
+        self.loadings = None if loadings is None else nn.Parameter(loadings)
+
+    # The product form of a squared distance cancels: in half precision no correct digit would be left.
+    in_own_precision = True
+    spread = 1.0  # the standard deviation to which features are scaled; the unit of the smallest variance
+
+    def log_weights(self) -> Tensor:
+        return self.bias.log_softmax(0)
+
+    def covariance(self) -> Covariance:
+        """Covariances of the normalised features."""
+        if self.quadratic == "full":
+            scales = functional.softplus(self.roots.diagonal(dim1=-2, dim2=-1))
+            roots = self.roots.tril(-1) + torch.diag_embed(scales)
+            floor = SMALLEST_VARIANCE * torch.eye(self.n_features, device=roots.device, dtype=roots.dtype)
+            return FullCovariance(roots @ roots.mT + floor)
+        variances = functional.softplus(self.roots).square() + SMALLEST_VARIANCE
+        if self.loadings is not None:
+            return LowRankCovariance(variances, self.loadings)
+        return DiagonalCovariance(variances.expand(self.n_components, -1))
+
+    def coefficients(self) -> Coefficients:
+        return self.covariance().coefficients(self.means, self.log_weights())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log joints (K, n) of normalised features (n, D)."""
+        coefficients = self.coefficients()
+        return coefficients.forward(coefficients.phi(x.T.to(self.means.dtype)))[0]

@@ -23,7 +23,7 @@ from mixtura.covariances import (
 from mixtura.engine.threads import computing
 from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
-from mixtura.nn.gaussians import SMALLEST_VARIANCE, GaussianComponents
+from mixtura.nn.components import SMALLEST_VARIANCE, GaussianComponents
 from mixtura.nn.pruned import without_offsets
 from mixtura.nn.running_density import MOMENTUM
 from mixtura.numerics.linalg import safe_cholesky

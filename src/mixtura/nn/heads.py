@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from mixtura import checks
 from mixtura.covariances import automatic_rank
 from mixtura.nn import conversion
-from mixtura.nn.components import MAPS, FreeComponents, SparseComponents
-from mixtura.nn.gaussians import GaussianComponents
-from mixtura.nn.logits import class_logits, in_autocast
+from mixtura.nn.components import MAPS, FreeComponents, GaussianComponents, SparseComponents, class_logits, in_autocast
 from mixtura.nn.pruned import PrunedHead, pruned
 from mixtura.nn.running_density import RunningDensity
 from mixtura.objectives import Conditional, Hybrid

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from mixtura.covariances import DiagonalCovariance, FullCovariance, LowRankCovariance, TiedCovariance
 from mixtura.model.mixture import Mixture
-from mixtura.nn.gaussians import SMALLEST_VARIANCE
+from mixtura.nn.components import SMALLEST_VARIANCE
 from mixtura.objectives import Joint
 from mixtura.roles import Covariance
 from mixtura.solvers.em import updated_means
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import PseudoMoments
 from mixtura.values.targets import Targets
 
 # Weight of a new batch: the memory is about fifty batches. Together they must hold several times as many samples of

@@ -20,8 +20,7 @@ from mixtura.nonnegative.mixture import (
     posterior,
     sides,
 )
-from mixtura.nonnegative.priors import Normal, PseudoCounts
-from mixtura.nonnegative.share_penalty import SparseShares
+from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
 from mixtura.roles import Info
 
 # Log ratios are clipped here. A shorter step still increases the bound, and numbers stay finite.

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
-from mixtura.selection.table import SearchTable
+from mixtura.selection.search import SearchTable
 
 
 class CoverageDisplay:

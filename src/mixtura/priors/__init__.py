@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mixtura.priors.conjugate import Conjugate, Shrinkage, default_strength, log_terms
-from mixtura.priors.scaled import Scaled
+from mixtura.priors.conjugate import Conjugate, Scaled, Shrinkage, default_strength, log_terms
 from mixtura.roles import DataScales, Prior
 
 # Each entry makes a prior from statistics of the rows.

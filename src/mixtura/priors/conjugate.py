@@ -1,4 +1,7 @@
-"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-7), as pseudo-moments."""
+"""The conjugate prior of a Gaussian mixture: Dirichlet, normal and Wishart (OT95 eq. 5-7), as pseudo-moments.
+
+And a prior with a factor.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.files.registry import storable
-from mixtura.roles import DataScales, Parameters
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.roles import DataScales, Parameters, Prior
+from mixtura.values.moments import PseudoMoments
 
 TARGETS = ("expected", "pooled", "covariance", "identity")
 
@@ -325,3 +328,33 @@ class Shrinkage:
         if self.target_strength is not None:
             return scales.covariance(self.target_strength, self.variances == "identity")
         return scales.covariance() if self.variances == "covariance" else scales.covariance(math.inf, True).diagonal()
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Prior whose log density is multiplied by a factor, as in hybrid training (RPTP18).
+
+    Parameters
+    ----------
+    prior : Prior
+        The prior.
+    factor : float
+        Factor of its log density.
+    """
+
+    prior: Prior
+    factor: float
+
+    def log_density(self, parameters: Parameters) -> Tensor:
+        """Compute the log density of the parameters of a mixture, up to a constant.
+
+        Parameters
+        ----------
+        parameters : Parameters
+            A mixture, or the parameters of an optimiser.
+
+        Returns
+        -------
+        log_density : Tensor of shape ()
+        """
+        return self.factor * self.prior.log_density(parameters)

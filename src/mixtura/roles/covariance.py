@@ -17,8 +17,7 @@ from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.numerics.conditioning import DenseGaussians
 from mixtura.values.features import QUADRATICS, Coefficients
-from mixtura.values.moments import DenseForm, Form, Moments, image
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import DenseForm, Form, Moments, PseudoMoments, image
 
 DENSE = DenseForm()
 

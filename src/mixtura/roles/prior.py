@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import PseudoMoments
 
 
 @dataclass(frozen=True)

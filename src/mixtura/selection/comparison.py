@@ -24,11 +24,10 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath
-from mixtura.selection.scores import mean_and_error
+from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Trial
 from mixtura.selection.splits import Split, hold_outs, sample_of, strata_of
 from mixtura.selection.task import Task, make_prior
-from mixtura.selection.temperature import estimate_temperature, grid, tempered_losses
 from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
 
 COARSE = 4  # strengths are compared at every fourth temperature

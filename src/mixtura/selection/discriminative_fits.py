@@ -13,7 +13,7 @@ from torch import Tensor
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, TensorSource, locate
 from mixtura.files.registry import storable
-from mixtura.init.splitting import split, unexplained
+from mixtura.init.starts import split, unexplained
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture
 from mixtura.nonnegative.multinomial import fit_multinomials
-from mixtura.nonnegative.priors import Normal
+from mixtura.nonnegative.priors import Normal, SparseShares
 from mixtura.nonnegative.problem import random_start
-from mixtura.nonnegative.share_penalty import SparseShares
 from mixtura.nonnegative.updates import Accelerated, finished
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from mixtura import checks
-from mixtura.init.splitting import unexplained
+from mixtura.init.starts import unexplained
 from mixtura.model.mixture import Mixture
 from mixtura.priors import Shrinkage
 from mixtura.selection.discriminative_fits import (
@@ -27,8 +27,7 @@ from mixtura.selection.discriminative_fits import (
     weight_of,
     with_prior,
 )
-from mixtura.selection.search import Search, Trial
-from mixtura.selection.table import SearchTable
+from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.task import Selected, Task, is_auto, start
 from mixtura.solvers import BaumWelch, FitResult, Outcome, run
 

@@ -20,8 +20,7 @@ from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure
-from mixtura.selection.search import Trial
-from mixtura.selection.table import SearchTable
+from mixtura.selection.search import SearchTable, Trial
 from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, first_update, run
 from mixtura.values.extents import Frame
 

@@ -18,9 +18,8 @@ from mixtura.objectives import Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
-from mixtura.selection.search import Search, Trial
+from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import hold_outs
-from mixtura.selection.table import SearchTable
 from mixtura.selection.task import Selected, Task, make_prior, start
 from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together

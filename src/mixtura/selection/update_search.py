@@ -11,8 +11,7 @@ from typing import Any
 from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, smoothed_likelihood
 from mixtura.nonnegative.problem import NonnegativeProblem, random_start
 from mixtura.nonnegative.updates import finished
-from mixtura.selection.search import Search, Trial
-from mixtura.selection.table import SearchTable
+from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
 
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples

@@ -23,7 +23,7 @@ from mixtura.roles import Info, Parameters, Structure
 from mixtura.solvers.em import EM, ILL_DEFINED
 from mixtura.solvers.loop import FitResult, run_members
 from mixtura.solvers.problem import Problem
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import PseudoMoments
 
 REPAIRED = "a covariance was not positive definite; a multiple of its diagonal was added"
 

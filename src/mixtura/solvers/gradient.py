@@ -1,11 +1,18 @@
 """Gradient training: any torch optimiser on minibatches, or L-BFGS on all rows (RPTP18).
 
 A step is one epoch. On CUDA the work of a minibatch is captured once in a graph and replayed.
+
+torch decorates the methods of its optimisers for `torch.compile`: the first call imports the compiler, which takes two
+to four seconds and sets an environment variable. `Adam` and `LBFGS` here are the same code without the decorators.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -14,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import summarise
@@ -22,12 +30,44 @@ from mixtura.engine.threads import threads_for
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
-from mixtura.numerics.optimisers import LBFGS, Adam, import_compiler
 from mixtura.roles import Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem
 from mixtura.solvers.unconstrained import FreeMixture, Units
 from mixtura.values.extents import Frame
 from mixtura.values.targets import Targets
+
+CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+
+
+class _Uncompiled(Optimizer):
+    """The methods that all optimisers share."""
+
+    add_param_group = inspect.unwrap(Optimizer.add_param_group)
+    state_dict = inspect.unwrap(Optimizer.state_dict)
+    zero_grad = inspect.unwrap(Optimizer.zero_grad)
+
+
+class Adam(_Uncompiled, torch.optim.Adam):
+    """`torch.optim.Adam`; its updates cannot be differentiated."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class LBFGS(_Uncompiled, torch.optim.LBFGS):
+    """`torch.optim.LBFGS`."""
+
+
+@functools.cache
+def import_compiler() -> None:
+    """Import torch's compiler, as other optimisers do when they are first used, and restore the environment variables.
+
+    The import sets an environment variable, a folder for compiled code, that child processes would inherit.
+    """
+    before = os.environ.get(CACHE_FOLDER)
+    importlib.import_module("torch._dynamo")
+    if before is None:
+        os.environ.pop(CACHE_FOLDER, None)
+
 
 # Rows per evaluation of the gradient in L-BFGS.
 CHUNK_ROWS = 4096

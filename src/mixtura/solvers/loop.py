@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from mixtura.checks import SourceError
+from mixtura.files.checkpoints import next_loop
 from mixtura.files.registry import device_of, on_device, storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
-from mixtura.solvers.journal import next_loop
 from mixtura.solvers.problem import Problem
 
 

@@ -16,7 +16,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
 from mixtura.roles import ConjugatePrior, MovablePrior, Objective, Prior
 from mixtura.values.extents import Frame
-from mixtura.values.pseudo_moments import PseudoMoments
+from mixtura.values.moments import PseudoMoments
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mixtura.numerics.linalg import NumericalError, safe_cholesky, solve_lower
-from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseMixture
 from mixtura.values.features import gather, weigh
 
 # From this number of pairs on, operations take longer than their calls.

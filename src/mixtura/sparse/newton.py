@@ -15,7 +15,7 @@ from torch import Tensor
 from mixtura.files.registry import storable
 from mixtura.roles import Info
 from mixtura.sparse.curvature import MANY_PAIRS, Curvature, DirectCurvature, Factored, FeatureCurvature, Share
-from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.relevance import Relevance
 
 # Stopping thresholds of the authors' code: the norm of the gradient, and the mean change of responsibilities.

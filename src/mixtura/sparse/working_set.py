@@ -15,7 +15,7 @@ from mixtura.files.registry import storable
 from mixtura.roles import Info
 from mixtura.sparse.curvature import DirectCurvature, Share
 from mixtura.sparse.kernels import Basis
-from mixtura.sparse.mixture import SparseMixture
+from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
 
 # Enough to distinguish the components of a class. This and LEAST_GAIN give nearly the smallest log-loss on held-out

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from mixtura.streams.batches import Batch
+from mixtura.streams.batches import Batch, Sharded
 from mixtura.streams.predictions import BatchedPredictions
-from mixtura.streams.sharded import Sharded
 
 __all__ = ["Batch", "BatchedPredictions", "Sharded"]

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mixtura import checks
-from mixtura.files.atomic_write import write_atomically
+from mixtura.files.tensor_files import write_atomically
 from mixtura.streams.batches import named_batches
 
 
