@@ -11,7 +11,7 @@ from mixtura import GaussianMixture, MixtureClassifier, load
 from mixtura.datasets import make_ripley
 from mixtura.selection import estimates
 from mixtura.selection.estimates import LEVEL, N_BOOTSTRAPS, estimate_performance
-from mixtura.selection.table import Estimate
+from mixtura.selection.search import Estimate
 
 N_SAMPLES = 60
 

@@ -18,7 +18,7 @@ from mixtura.estimators.refits import refit, split_samples
 from mixtura.estimators.rows import PandasLike, as_array
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
-from mixtura.inspection.importances import forward_selection
+from mixtura.inspection.explanations import forward_selection
 from mixtura.inspection.tables import data_frame
 
 CONSTANT = "(constant)"  # a numeric column that models of version 0.1 add to tables of categories alone

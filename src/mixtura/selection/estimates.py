@@ -16,10 +16,9 @@ from mixtura.model.missingness import Missingness
 from mixtura.model.temperature import Temperature
 from mixtura.selection.comparison import CandidateFit, Comparison
 from mixtura.selection.missingness import choose_strength, held_out_factors
-from mixtura.selection.search import Trial
+from mixtura.selection.scores import grid, penalties_of, tempered_losses
+from mixtura.selection.search import Estimate, Trial
 from mixtura.selection.splits import draw_rows
-from mixtura.selection.table import Estimate
-from mixtura.selection.temperature import grid, penalties_of, tempered_losses
 
 N_BOOTSTRAPS, LEVEL = 200, 0.95
 # Of more held-out samples a random part will do: the correction is then below the last digit.

@@ -77,8 +77,12 @@ def estimate_temperature(losses_at: Tensor, weights: Tensor, every: int = 1) -> 
     every : int, default 1
         As in `grid`.
     """
-    penalties = 0.5 * (grid(losses_at, every).log() / PRIOR_SCALE).square()
-    return int((losses_at @ weights + penalties).argmin())
+    return int((losses_at @ weights + penalties_of(losses_at, every)).argmin())
+
+
+def penalties_of(like: Tensor, every: int = 1) -> Tensor:
+    """Penalties of the temperatures of `grid`, (G,)."""
+    return 0.5 * (grid(like, every).log() / PRIOR_SCALE).square()
 
 
 def grid(like: Tensor, every: int = 1) -> Tensor:

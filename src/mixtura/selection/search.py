@@ -37,6 +37,38 @@ class ScoredCandidate:
     seconds: float
 
 
+@storable("estimate")
+@dataclass(frozen=True)
+class Estimate:
+    """The performance to expect on new samples, corrected for the selection (honest-estimate).
+
+    Parameters
+    ----------
+    log_loss : float
+        Mean log-loss.
+    error : float
+        Error rate.
+    log_loss_interval, error_interval : tuple of float
+        Intervals with a confidence of 95 %, from below to above.
+
+    Examples
+    --------
+    >>> from mixtura.selection.search import Estimate
+    >>> print(Estimate(0.312, 0.121, (0.25, 0.4), (0.08, 0.17)))
+    12.1 % error (8.0 to 17.0), log-loss 0.312 (0.250 to 0.400)
+    """
+
+    log_loss: float
+    error: float
+    log_loss_interval: tuple[float, float]
+    error_interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        (low, high), errors = self.log_loss_interval, (100 * self.error, *(100 * end for end in self.error_interval))
+        error = "{:.1f} % error ({:.1f} to {:.1f})".format(*errors)
+        return f"{error}, log-loss {self.log_loss:.3f} ({low:.3f} to {high:.3f})"
+
+
 @storable("search_table")
 @dataclass(frozen=True)
 class SearchTable:
@@ -51,6 +83,10 @@ class SearchTable:
     chosen : int
         The position of the chosen candidate. It need not have the smallest score: a simpler candidate is preferred
         when the difference is small compared with its standard error.
+    estimate : Estimate or None, default=None
+        The log-loss and error rate to expect on new samples. The scores of the table are lower than that, since the
+        chosen candidate is the best of many on the held-out samples. None if the search does not keep their
+        predictions.
 
     Examples
     --------
@@ -65,6 +101,7 @@ class SearchTable:
     criterion: str
     candidates: Sequence[ScoredCandidate]
     chosen: int
+    estimate: Estimate | None = None
 
     @property
     def best(self) -> ScoredCandidate:
@@ -111,7 +148,8 @@ class SearchTable:
             for line in lines
         ]
         left_out = len(ranked) - SHOWN
-        return "\n".join(text + ([f"  ... and {left_out} more"] if left_out > 0 else []))
+        text += [f"  ... and {left_out} more"] if left_out > 0 else []
+        return "\n".join(text + ([] if self.estimate is None else [f"  expected on new samples: {self.estimate}"]))
 
 
 Fit = TypeVar("Fit")
