@@ -1,5 +1,7 @@
 """Outliers, abstaining, doubtful labels, other class priors, costs, imputed values."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,6 +28,59 @@ from named_samples import NAMES, named_samples
 
 two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
 COVARIANCES = ["full", "tied", "diag", "spherical", "low_rank"]
+
+
+# ---- sets ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
+def test_sets_hold_the_class_as_often_as_they_say(coverage):
+    """Over 100 splits, in every class, whatever the model is worth."""
+    rng, shares = np.random.default_rng(0), []
+    centres = np.array([[0.0, 0.0], [3.0, 1.0], [0.0, 5.0]])
+
+    def draw(n_of_each):
+        y = np.repeat([0, 1, 2], n_of_each)
+        return centres[y] + rng.standard_t(3, (len(y), 2)), np.array(["a", "b", "c"])[y]
+
+    model = MixtureClassifier(1, covariance_type="spherical").fit(*draw([20, 200, 30]))
+    for _ in range(100):
+        X, y = draw([50, 70, 60])
+        rows, _ = draw([300, 300, 300])
+        members = model.calibrate_sets(X, y).predict_set(rows, coverage)
+        own = members[np.arange(900), np.repeat([0, 1, 2], 300)]
+        shares.append(own.reshape(3, 300).mean(1))
+    mean, error = np.mean(shares, 0), np.std(shares, 0, ddof=1) / 10
+    expected = np.ceil(np.array([51, 71, 61]) * coverage) / np.array([51, 71, 61])
+    assert (np.abs(mean - expected) < 3.5 * error).all()
+    assert (mean > coverage - 2 * error).all()
+    assert members.sum(1).mean() < 2.5
+
+
+def test_sets_are_order_statistics_of_the_class(tmp_path):
+    X, y = make_ripley(100, random_state=0)
+    model = MixtureClassifier(2, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match=r"Call model.calibrate_sets\(X, y\) first, with labeled samples"):
+        model.predict_set(X)
+    rows, labels = make_ripley(40, random_state=1)
+    model.calibrate_sets(rows, labels)
+    scores = -model.predict_log_proba(rows)
+    for c, label in enumerate(model.classes_):
+        own = np.sort(scores[labels == label, c])
+        threshold = own[math.ceil((len(own) + 1) * 0.7) - 1]
+        assert (model.predict_set(X, 0.7)[:, c] == (-model.predict_log_proba(X)[:, c] <= threshold)).all()
+    model.save(tmp_path / "model")
+    assert (load(tmp_path / "model").predict_set(X) == model.predict_set(X)).all()
+    assert torch.equal(model.predict_set(torch.from_numpy(X)), torch.from_numpy(model.predict_set(X)))
+    assert model.predict_set([X[:3], X[3:]]) is not None
+    few = np.r_[np.flatnonzero(labels == 0)[:8], np.flatnonzero(labels == 1)]
+    assert model.calibrate_sets(rows[few], labels[few]).predict_set(X)[:, 0].all()  # too few to leave it out
+    assert model.with_class_prior([0.9, 0.1]).set_reference_ is None
+    for coverage in (0.0, 1.0, "most"):
+        with pytest.raises(ValueError, match="coverage"):
+            model.predict_set(X, coverage)
+    with pytest.raises(ValueError, match="which is not a class of the model"):
+        model.calibrate_sets(rows, labels + 7)
 
 
 # ---- outliers --------------------------------------------------------------------------------------------------------

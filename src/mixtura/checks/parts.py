@@ -93,6 +93,12 @@ def fitted_prior(estimator: Any) -> None:
     if estimator.class_offsets_ is not None:
         is_kind("class_offsets_", estimator.class_offsets_, np.ndarray)
         numbers("class_offsets_", torch.from_numpy(estimator.class_offsets_), estimator.classes_.shape)
+    reference = estimator.set_reference_
+    if reference is not None:
+        is_kind("set_reference_", reference, np.ndarray)
+        numbers("set_reference_", torch.from_numpy(reference), (len(reference), 2))
+        if not np.isin(reference[:, 0], np.arange(len(estimator.classes_))).all():
+            raise ValueError("set_reference_ has numbers of classes that the model does not have")
 
 
 def fitted_reference(scores: Any) -> None:

@@ -30,7 +30,7 @@ from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collecti
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, marginal_importances, shapley_values
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
-from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious
+from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import feature_names
 from mixtura.inspection.tables import ModelSummary, Table, data_frame
 from mixtura.model.member import Member
@@ -202,6 +202,7 @@ class Classifier(ClassifierMixin, Estimator):
             prior = [prior[label] for label in checks.prior_labels(prior, self.classes_)]
         probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64))
         model = copy.copy(self)
+        vars(model).pop("set_reference_", None)  # its scores are those of the former class prior
         model._take_class_prior(self.class_prior_ if probabilities is None else probabilities.numpy())
         return model
 
@@ -237,6 +238,70 @@ class Classifier(ClassifierMixin, Estimator):
         numbers, probabilities = checks.known_labels(y, self.classes_), as_array(model.predict_proba(X))
         checks.as_many_labels(numbers, len(probabilities))
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
+
+    set_reference_: np.ndarray | None = None  # classes of calibration samples, and -log of their probabilities
+
+    def calibrate_sets(self, X: Any, y: Any) -> Any:
+        """Calibrate `predict_set` with labeled samples that the model has not seen.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples that were not used for the fit: the model is too sure of those.
+        y : array-like of shape (n_samples,)
+            Their labels. A class with fewer samples than coverage / (1 - coverage), 9 for 0.9, is in every set.
+
+        Returns
+        -------
+        self : estimator
+        """
+        X, y, _ = only_labeled(X, y, None, self.unlabeled)
+        numbers, scores = checks.known_labels(y, self.classes_), -as_array(self.predict_log_proba(X))
+        checks.as_many_labels(numbers, len(scores))
+        own = scores[np.arange(len(numbers)), numbers].clip(max=1e300)
+        self.set_reference_ = np.column_stack((numbers, own)).astype(np.float64)
+        return self
+
+    @by_parts("class")
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
+        """Predict sets of classes that hold the true one with a given probability, in every class (prediction-sets).
+
+        Nothing is assumed of the model or the distribution, except that samples of a class are exchangeable with its
+        calibration samples. A sample unlike all classes may have an empty set.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        coverage : float, default=0.9
+            Probability that the set of a sample holds its class.
+
+        Returns
+        -------
+        members : ndarray of bool of shape (n_samples, n_classes)
+            Which of `classes_` are in the set of each sample.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from mixtura import MixtureClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = MixtureClassifier(1, random_state=0).fit(X[::2], y[::2]).calibrate_sets(X[1::2], y[1::2])
+        >>> model.predict_set([[5.0, 3.4, 1.5, 0.2], [6.2, 2.8, 4.9, 1.6]])
+        array([[ True, False, False],
+               [False,  True,  True]])
+        """
+        share = checks.fraction("coverage", coverage)
+        if self.set_reference_ is None:
+            raise ValueError(
+                "predict_set needs calibrated thresholds. Call model.calibrate_sets(X, y) first, with labeled samples "
+                "that were not used for the fit."
+            )
+        thresholds = set_thresholds(self.set_reference_, len(self.classes_), share)
+        scores = self.predict_log_proba(X)
+        if isinstance(scores, Tensor):
+            return -scores <= torch.from_numpy(thresholds).to(scores)
+        return -scores <= thresholds
 
     def suspicious_labels(self, X: Any, y: Any, cv: Any = 5, reselect: bool = False) -> SuspiciousLabels:
         """Find samples that are probably mislabelled, by cross-validation.

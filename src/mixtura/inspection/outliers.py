@@ -1,4 +1,4 @@
-"""Outlier scores that are comparable between samples with different missing values, and thresholds for them."""
+"""Outlier scores that are comparable between samples with different missing values; thresholds from held-out scores."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
     """
     rank = math.ceil((len(reference) + 1) * (1 - false_alarm))
     return float(reference[min(rank, len(reference)) - 1])
+
+
+def set_thresholds(reference: np.ndarray, n_classes: int, coverage: float) -> np.ndarray:
+    """For every class the largest -log p(c | x) of the samples x whose set holds it, (C,) (prediction-sets).
+
+    `reference` (n, 2) holds the classes of calibration samples and their scores. The threshold is the order statistic
+    ceil((n_c + 1) coverage) of the n_c scores of a class, and infinite if there are fewer.
+    """
+    thresholds = np.full(n_classes, np.inf)
+    for c in range(n_classes):
+        own = np.sort(reference[reference[:, 0] == c, 1])
+        rank = math.ceil((len(own) + 1) * coverage)
+        if rank <= len(own):
+            thresholds[c] = own[rank - 1]
+    return thresholds
 
 
 @dataclass(frozen=True)
