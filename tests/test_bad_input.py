@@ -525,8 +525,8 @@ def test_batches_that_change_between_readings():
 
     refused(
         lambda: MixtureClassifier(1).fit(Changing()),
-        "Batch 0 could not be used: it holds the label 5, which the first pass did not have; batches must hold the "
-        "same rows in every pass.",
+        "Batch 0 could not be used: y holds 5, which is not a class of the model; the classes are [0, 1, 2]. Batches "
+        "must hold the same rows in every pass.",
     )
 
 

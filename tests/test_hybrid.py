@@ -243,7 +243,7 @@ def test_a_checkpoint_is_refused_with_another_validation_set_or_prior(tmp_path):
         ({"learning_rate": 0}, "learning_rate must be a number above 0; got 0."),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1; got 0."),
         ({"n_epochs": -1}, "n_epochs must be an integer of at least 0; got -1."),
-        ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
+        ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1 or None; got 1.0."),
         ({"covariance_type": "low_rank", "rank": 3}, "rank must not exceed the number of features, 2; got 3."),
         ({"device": "cuda:77"}, "device='cuda:77' is not available: torch sees"),
     ],
@@ -255,8 +255,16 @@ def test_arguments(arguments, text):
 
 
 def test_rows_that_choose_must_be_of_known_classes():
-    with pytest.raises(ValueError, match=r"y_val must hold one label per row, each of them a class of y; got \[7\]"):
+    with pytest.raises(ValueError, match="y_val may hold labels of y alone"):
         hybrid().fit(RIPLEY, RIPLEY_LABELS, X_val=TEST, y_val=np.where(TEST_LABELS == 1, 7, 0))
+
+
+def test_unlabeled_rows_do_not_choose():
+    labels, free = np.where(RIPLEY_LABELS == 1, 1, 2), np.arange(len(TEST)) % 3 == 0
+    known = np.where(TEST_LABELS == 1, 1, 2)
+    some = hybrid(unlabeled=-1).fit(RIPLEY, labels, X_val=TEST, y_val=np.where(free, -1, known))
+    expected = hybrid(unlabeled=-1).fit(RIPLEY, labels, X_val=TEST[~free], y_val=known[~free])
+    assert some.validation_scores_ == expected.validation_scores_
 
 
 def test_unlabeled_rows_need_a_share_of_the_likelihood():

@@ -315,7 +315,7 @@ def test_a_column_that_does_not_vary_says_nothing(counts, value):
     [
         ({"n_components": 0}, "n_components must be an integer of at least 1; got 0."),
         ({"shared": "yes"}, "shared must be True or False; got 'yes'."),
-        ({"sparsity": -1}, "sparsity must be a number of at least 0; got -1."),
+        ({"sparsity": -1}, 'sparsity must be a number of at least 0 or "auto"; got -1.'),
         ({"solver": "em"}, "solver must be one of 'auto', 'accelerated', 'multiplicative'; got 'em'."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1; got 1.0."),
         ({"early_stopping": 1}, "early_stopping must be True or False; got 1."),

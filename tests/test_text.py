@@ -559,7 +559,7 @@ def test_unlabeled_rows_of_batches(texts):
             {},
             "NonnegativeMixtureClassifier needs batches of (X, y) or (X, y, sample_weight).",
         ),
-        (lambda X, y: [(X, np.eye(3)[y])], {}, "y of a batch must hold one label per row; pass soft labels with all"),
+        (lambda X, y: [(X, np.eye(3)[y])], {}, "y of a batch must hold one label per row; got shape"),
         (lambda X, y: [(X, y), (-X, y)], {}, "features must be at least 0"),
         (lambda X, y: iter([(X, y)]), {}, "can be iterated only once"),
         (lambda X, y: [(X, y)], {"cv": [(np.arange(300), np.arange(300, 600))]}, "cv must be a number of folds for an"),

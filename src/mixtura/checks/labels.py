@@ -32,7 +32,7 @@ def distinct(labels: np.ndarray) -> np.ndarray:
         ) from error
 
 
-def known_labels(labels: Any, classes: np.ndarray) -> np.ndarray:
+def known_labels(labels: Any, classes: np.ndarray, advice: str = "") -> np.ndarray:
     """The number of the class of every label, in the order of classes."""
     values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.ndim != 1:
@@ -40,11 +40,15 @@ def known_labels(labels: Any, classes: np.ndarray) -> np.ndarray:
     numbers = np.searchsorted(classes, values).clip(0, len(classes) - 1)
     strange = classes[numbers] != values
     if strange.any():
-        raise ValueError(
-            f"y holds {_plain(values[strange.argmax()])!r}, which is not a class of the model; the classes are "
-            f"{classes.tolist()}."
-        )
+        raise strange_label(values[strange.argmax()], classes, advice)
     return numbers
+
+
+def strange_label(label: Any, classes: np.ndarray, advice: str = "") -> ValueError:
+    """A label that is not a class; `advice` is what to do about it."""
+    return ValueError(
+        f"y holds {_plain(label)!r}, which is not a class of the model; the classes are {classes.tolist()}.{advice}"
+    )
 
 
 def finite_labels(values: np.ndarray) -> None:

@@ -160,19 +160,3 @@ def not_over_time(covariance_type: str) -> str:
         "with every step, so moments of earlier and later samples cannot be added; use 'full', 'tied', 'diag' or "
         "'spherical'"
     )
-
-
-def new_label(label: Any, classes: np.ndarray) -> ValueError:
-    """Batches whose labels changed."""
-    return ValueError(
-        f"it holds the label {label!r}, which the first pass did not have; batches must hold the same rows in every "
-        "pass."
-    )
-
-
-def unnamed_class(label: Any, classes: np.ndarray) -> ValueError:
-    """A label that is not in the classes of the first call of partial_fit."""
-    return ValueError(
-        f"y holds the label {label!r}, which is not among the classes {classes.tolist()} of the first call of "
-        "partial_fit; pass all classes there, or mark samples without a label with `unlabeled`."
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -19,6 +19,62 @@ from mixtura.estimators.rows import FrameLike, is_missing, missing_objects
 
 FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True)
+class ClassNumbers:
+    """From labels to numbers of classes: of all rows, of batches, of later rows, on the host and on a GPU.
+
+    Parameters
+    ----------
+    classes : ndarray
+        Sorted.
+    unlabeled : object, default=None
+        As the argument of the estimators.
+    advice : str, default=""
+        What the error about a label that is not a class adds.
+    """
+
+    classes: np.ndarray
+    unlabeled: Any = None
+    advice: str = ""
+
+    def read(self, y: Any, n_rows: int, weights: Tensor | None, what: str) -> Tensor:
+        """Check labels and number them, (n,); -1 for unlabeled rows. `what` names the labels in errors."""
+        if integers_on_gpu(y) and weights is None and self.classes.dtype.kind in "iu":
+            checks.as_many_labels(y, n_rows)
+            return self.number_integers(y, unlabeled_integers(y, self.unlabeled))
+        return self.number(*read_one_per_row(y, n_rows, weights, self.unlabeled, what))
+
+    def number(self, known: np.ndarray, labeled: np.ndarray) -> Tensor:
+        """The numbers of the labels of the labeled rows, -1 for all others."""
+        numbers = np.full(len(labeled), -1)
+        numbers[labeled] = checks.known_labels(known, self.classes, self.advice)
+        return torch.from_numpy(numbers)
+
+    def number_integers(self, y: Tensor, free: Tensor) -> Tensor:
+        """The numbers of integers on their device, -1 where they are `free`."""
+        y = y.long()
+        known = torch.from_numpy(self.classes).to(y)
+        places = torch.searchsorted(known, y.contiguous()).clamp_max(len(known) - 1)
+        strange = (known[places] != y) & ~free
+        if bool(strange.any()):
+            raise checks.strange_label(int(y[strange][0]), self.classes, self.advice)
+        return torch.where(free, -1, places)
+
+
+def read_one_per_row(
+    y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Check one label per row; the labels of the labeled rows, and their mask. `what` names them in errors."""
+    values, missing = as_labels(y)
+    checks.as_many_labels(values, n_rows)
+    if values.ndim != 1:
+        raise ValueError(
+            f"{what} must hold one label per row; got shape {values.shape}. Soft labels need all rows at once: pass X "
+            "and y as arrays or memory maps."
+        )
+    return labeled_rows(values, missing, weights, unlabeled, takes_unlabeled=True)
 
 
 @dataclass(frozen=True)
@@ -61,9 +117,7 @@ def read_labels(
     check_classification_targets(known)
     n_present = n_rows if weights is None else int((weights > 0).sum())
     checks.enough_classes(classes, n_present - len(known), name, n_rows - n_present)
-    numbers = np.full(len(values), -1)
-    numbers[labeled] = np.searchsorted(classes, known)
-    return Labels(classes, torch.from_numpy(numbers), None)
+    return Labels(classes, ClassNumbers(classes).number(known, labeled), None)
 
 
 def integers_on_gpu(y: Any) -> bool:
@@ -79,21 +133,7 @@ def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unl
     classes = y[~(free | absent)].unique()
     known, n_absent = classes.cpu().numpy(), int(absent.sum())
     checks.enough_classes(known, int((free & ~absent).sum()), name, n_absent)
-    return Labels(known, number_integers(y, known, free | absent), None)
-
-
-def number_integers(
-    y: Tensor, classes: np.ndarray, free: Tensor, refuse: Callable[[Any, np.ndarray], ValueError] | None = None
-) -> Tensor:
-    """The class numbers of integer labels, -1 where they are `free`, on their device; unknown labels raise an error."""
-    y = y.long()
-    known = torch.from_numpy(classes).to(y)
-    places = torch.searchsorted(known, y.contiguous()).clamp_max(len(known) - 1)
-    if refuse is not None:
-        strangers = (known[places] != y) & ~free
-        if bool(strangers.any()):
-            raise refuse(int(y[strangers][0]), classes)
-    return torch.where(free, -1, places)
+    return Labels(known, ClassNumbers(known).number_integers(y, free | absent), None)
 
 
 def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:

@@ -18,8 +18,8 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
-from mixtura.estimators.labels import as_labels, integers_on_gpu, labeled_rows, number_integers, unlabeled_integers
-from mixtura.estimators.parts import is_streamed, number_labels
+from mixtura.estimators.labels import ClassNumbers
+from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
 from mixtura.estimators.training import Settings, check_described, make_generator
 from mixtura.files.registry import as_loaded
@@ -43,6 +43,10 @@ TRACE = 1e-6
 #     1 initialisation    +1.96    -1.84   -0.001
 #     4 initialisations   +1.96   -0.001   -0.001
 FIRST_STARTS = 4
+
+
+# What the error about a strange label in a batch adds.
+ALL_CLASSES = " Pass all classes in the first call of partial_fit, or mark samples without a label with `unlabeled`."
 
 
 def learns_online(estimator: Any) -> bool:
@@ -191,7 +195,8 @@ def update_classifier(
     known = _classes(classes, None if first else self.classes_)
     rows = read_rows(self, X, reset=first)
     weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
-    numbers = _number_batch(self, y, len(rows), weights, known)
+    checks.given_labels(y, type(self).__name__)
+    numbers = ClassNumbers(known, self.unlabeled, ALL_CLASSES).read(y, len(rows), weights, "y of partial_fit")
     weights = _weigh_classes(self, weights, numbers, known)
     shares = _shares_of(numbers, weights, len(known)) if first else None
     if first:
@@ -233,19 +238,6 @@ def _take_step(self: Any, settings: Settings, source: Source, step: float | str)
     self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
     self.n_iter_ += 1
     self.history_ = [*self.history_, record]
-
-
-def _number_batch(self: Any, y: Any, n_rows: int, weights: Tensor | None, classes: np.ndarray) -> Tensor:
-    checks.given_labels(y, type(self).__name__)
-    if integers_on_gpu(y) and weights is None and classes.dtype.kind in "iu":
-        checks.as_many_labels(y, n_rows)
-        return number_integers(y, classes, unlabeled_integers(y, self.unlabeled), checks.unnamed_class)
-    values, missing = as_labels(y)
-    checks.as_many_labels(values, n_rows)
-    if values.ndim != 1:
-        raise ValueError(f"partial_fit needs one label per sample; got y of shape {values.shape}.")
-    known, labeled = labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
-    return number_labels(known, labeled, classes, checks.unnamed_class)
 
 
 def _weigh_classes(self: Any, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:

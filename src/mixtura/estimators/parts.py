@@ -16,10 +16,13 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
-from mixtura.estimators.labels import as_labels, labeled_rows
+from mixtura.estimators.labels import ClassNumbers, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, Sharded, named_batches
 from mixtura.streams.predictions import BatchedPredictions
+
+# What the error about a label adds that the first pass over batches did not see.
+SAME_ROWS = " Batches must hold the same rows in every pass."
 
 
 def is_streamed(X: Any) -> bool:
@@ -105,35 +108,15 @@ class Reader:
         if y is None:
             name = type(self.estimator).__name__
             raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); this one has no y.")
-        values, missing = as_labels(y)
-        checks.as_many_labels(values, n_rows)
-        if values.ndim != 1:
-            raise ValueError(
-                f"y of a batch must hold one label per row; got shape {values.shape}. Soft labels need all rows at "
-                "once: pass X and y as arrays or memory maps."
-            )
-        return labeled_rows(values, missing, weights, self.unlabeled, takes_unlabeled=True)
+        return read_one_per_row(y, n_rows, weights, self.unlabeled, "y of a batch")
 
     def _block(self, rows: Rows, weights: Tensor | None, known: np.ndarray | None, labeled: np.ndarray) -> Block:
         numbers = None
         if known is not None and self.classes is not None:
-            numbers = number_labels(known, labeled, self.classes, checks.new_label)
+            numbers = ClassNumbers(self.classes, advice=SAME_ROWS).number(known, labeled)
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         values = block.rows.to(self.dtype)
         return Block(values, block.labels, None, block.weights, complete=block.complete)
-
-
-def number_labels(
-    known: np.ndarray, labeled: np.ndarray, classes: np.ndarray, refuse: Callable[[Any, np.ndarray], ValueError]
-) -> Tensor:
-    """The class number of each row, -1 for unlabeled rows; unknown labels raise an error."""
-    places = np.searchsorted(classes, known).clip(0, len(classes) - 1)
-    strangers = classes[places] != known
-    if strangers.any():
-        raise refuse(known[strangers.argmax()].item(), classes)
-    numbers = np.full(len(labeled), -1)
-    numbers[labeled] = places
-    return torch.from_numpy(numbers)
 
 
 @dataclass(frozen=True)

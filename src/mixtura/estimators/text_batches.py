@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.labels import as_labels, labeled_rows
-from mixtura.estimators.parts import number_labels
+from mixtura.estimators.labels import ClassNumbers, read_one_per_row
+from mixtura.estimators.parts import SAME_ROWS
 from mixtura.model.rows import document_counts
 from mixtura.nonnegative.mixture import ClassChunk, LabeledRows, chunk_of, parts_of, with_totals
 from mixtura.nonnegative.problem import column_units
@@ -39,13 +39,7 @@ class TextBatches:
                 weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
                 if batch.y is None:
                     raise ValueError(f"{type(estimator).__name__} needs batches of (X, y) or (X, y, sample_weight).")
-                values, missing = as_labels(batch.y)
-                checks.as_many_labels(values, len(rows))
-                if values.ndim != 1:
-                    raise ValueError(
-                        "y of a batch must hold one label per row; pass soft labels with all rows at once."
-                    )
-                known, labeled = labeled_rows(values, missing, weights, estimator.unlabeled, takes_unlabeled=True)
+                known, labeled = read_one_per_row(batch.y, len(rows), weights, estimator.unlabeled, "y of a batch")
             except ValueError as error:
                 raise checks.unread(batch.origin, error) from error
             yield features, known, labeled, weights
@@ -72,7 +66,7 @@ class TextBatches:
         rows, weights = stacked_rows([part[0] for part in parts]), torch.cat([part[2] for part in parts])
         labels = np.concatenate([part[1] for part in parts])
         is_known = np.array([label is not None for label in labels])
-        numbers = number_labels(np.array(labels[is_known].tolist()), is_known, classes, checks.new_label)
+        numbers = ClassNumbers(classes).number(np.array(labels[is_known].tolist()), is_known)
         weights = torch.where(empty_rows(rows), 0.0, weights)
         facts = RowFacts(counts, weight, column_units(rows, weights))
         few = TextSamples(rows, numbers, None, weights, len(classes), facts=facts)
@@ -115,7 +109,7 @@ class TextChunks:
 
     def __iter__(self) -> Iterator[ClassChunk]:
         for features, known, labeled, weights in self.batches.read():
-            numbers = number_labels(known, labeled, self.classes, checks.new_label)
+            numbers = ClassNumbers(self.classes, advice=SAME_ROWS).number(known, labeled)
             rows = self.view.transformed(features)
             chosen = torch.from_numpy(labeled) == self.labeled
             index = (chosen & (weights > 0) & ~empty_rows(features)).nonzero()[:, 0]

@@ -27,7 +27,7 @@ from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import recorded, trial_watcher
-from mixtura.estimators.labels import Labels, read_labels, weigh_classes
+from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes
 from mixtura.estimators.parts import read_stream
 from mixtura.estimators.rows import Rows, is_batches, is_dask
 from mixtura.files.registry import as_loaded
@@ -142,16 +142,13 @@ def read_training(estimator: DensityClassifier, settings: Settings, X: Any, y: A
 def read_validation(estimator: DensityClassifier, data: Data, X: Any, y: Any) -> TensorSource:
     """Check validation samples and their labels, which must be classes of the training set."""
     rows, classes = read_samples(estimator, X, reset=False), data.classes
-    labels = read_labels(y, len(rows), None, type(estimator).__name__)
     assert classes is not None
-    strangers = [] if labels.numbers is None else np.setdiff1d(labels.classes, classes).tolist()
-    if labels.numbers is None or strangers:
-        raise ValueError(
-            f"y_val must hold one label per row, each of them a class of y; got {strangers or 'soft labels'}."
-        )
-    numbers = torch.from_numpy(np.searchsorted(classes, labels.classes))[labels.numbers.cpu()]
+    checks.given_labels(y, type(estimator).__name__)
+    advice = " y_val may hold labels of y alone."
+    numbers = ClassNumbers(classes, estimator.unlabeled, advice).read(y, len(rows), None, "y_val")
+    labeled = numbers >= 0
     values = rows.values if isinstance(rows.values, Tensor) else torch.from_numpy(np.array(rows.values))
-    return TensorSource(values, numbers.to(values.device))
+    return TensorSource(values[labeled.to(values.device)], numbers[labeled].to(values.device))
 
 
 def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
