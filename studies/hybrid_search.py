@@ -75,6 +75,24 @@ def of_variant(name: str) -> Space:
     return Space(starts, (3.0, 100.0), (1e-4, 1e-2), 60, options, (base.AVERAGES[f"{name} (pca50)"],))
 
 
+def of_pixels(sizes: tuple[tuple[int, int, float], ...], em: str = "low_rank") -> Space:
+    """Generative fits to pixels: components per digit, rank, and epsilon, with the same of all for every digit."""
+    options = tuple(Start(each(k), None, em, em, rank, epsilon) for k, rank, epsilon in sizes)
+    return Space({}, (0.0, 0.0), (0.0, 0.0), 0, options, n_starts=1)
+
+
+# 10,000 training images are 1000 of a digit: the published 18 components of rank 25 have 55 images each.
+OF_FEW = (
+    (1, 25, 0.1),
+    (1, 25, 0.01),
+    (2, 10, 0.1),
+    (4, 5, 0.1),
+    (4, 5, 0.01),
+    (4, 25, 0.1),
+    (8, 10, 0.1),
+    (18, 25, 0.1),
+)
+OF_DIAGONALS = tuple((k, 1, epsilon) for k in (4, 8, 20, 40, 80) for epsilon in (0.1, 0.02))
 PIXELS = replace(OF_PIXELS, rank=25, epsilon=0.1)
 SPACES = {
     "MNIST": Space(
@@ -132,6 +150,12 @@ SPACES = {
         (base.AVERAGES["MNIST (pca50), diagonal"],),
     ),
     **{f"{name} (pca50)": of_variant(name) for name in base.VARIANTS},
+    **{name: of_pixels(OF_FEW) for name in base.VARIANTS},
+    **{
+        f"{name}{coordinates}, diagonal": of_pixels(OF_DIAGONALS, "diag")
+        for name in base.VARIANTS
+        for coordinates in ("", " (pca50)")
+    },
     "CIFAR-10 (pca50)": Space(
         {"full": Start(each(10), (50.0, 0.3))},
         (3.0, 100.0),
@@ -273,7 +297,7 @@ def generative(table: str, options: Options) -> None:
             tables.append(torch.stack([score_classes(fit, data[name][0]) for fit in fits]))
     y = data["validation"][1]
     picks = chosen(scores["validation"], y)
-    kept = {"chosen": [[space.options[pick].k[0], space.options[pick].prior] for pick in picks],
+    kept = {"chosen": [size_of(space.options[pick]) for pick in picks],
             "validation of the other half": halved(scores["validation"], y)}  # fmt: skip
     columns, index = torch.arange(10, device=y.device), torch.tensor(picks, device=y.device)
     for number, seed in enumerate(SEEDS):
@@ -282,6 +306,11 @@ def generative(table: str, options: Options) -> None:
             for name, tables in scores.items()
         }
         base.keep(options, table, row, seed, {**kept, **error})
+
+
+def size_of(option: Start) -> list[Any]:
+    """Components, and the prior or, of a fit without one, rank and epsilon."""
+    return [option.k[0], option.prior] if option.prior else [option.k[0], option.rank, option.epsilon]
 
 
 def averaged(table: str, options: Options) -> None:

@@ -136,6 +136,37 @@ def test_one_component_is_naive_bayes_of_both_kinds_of_features():
     assert_allclose(model.predict_proba(X), expected, atol=0.01)  # smoothing differs
 
 
+@pytest.mark.parametrize("covariance_type", COVARIANCES)
+def test_frequencies_are_shrunk_towards_those_of_all_samples(covariance_type):
+    """By two samples with the overall frequencies, in which every category occurs once more."""
+    X, y = mixed_samples(missing=0.0)
+    model = MixtureClassifier(1, covariance_type=covariance_type).fit(X, y)
+    first = 0
+    for name, values in zip(("sex", "town"), model.encoding_.categories, strict=True):
+        counts = np.array([[((X[name] == value) & (y == c)).sum() for value in values] for c in model.classes_])
+        overall = (counts.sum(0) + 1) / (counts.sum() + len(values))
+        expected = (counts + 2 * overall) / (counts.sum(1, keepdims=True) + 2)
+        actual = model.mixture_.covariance.log_frequencies[:, first : first + len(values)].exp()
+        assert_allclose(actual, expected, atol=1e-9)
+        first += len(values)
+
+
+def test_indicators_have_no_density_and_missing_ones_their_frequencies():
+    X, y = mixed_samples(missing=0.0)
+    mixture = MixtureClassifier(2, random_state=0).fit(X, y).mixture_
+    covariance, n_numeric = mixture.covariance, mixture.covariance.n_numeric
+    rows, _ = mixture.sample(7, torch.Generator().manual_seed(0))
+    deviations, observed = rows - mixture.means.unsqueeze(1), torch.ones_like(rows, dtype=torch.bool)
+    given = covariance.condition(deviations, observed)
+    plain = covariance.squared_distances(deviations) + covariance.log_determinants.unsqueeze(1)
+    assert_allclose(plain, given.squared_distances + given.log_determinants, atol=1e-8)
+    observed[:, n_numeric:] = False
+    given = covariance.condition(torch.where(observed, deviations, 0.0), observed)
+    expected = covariance.log_frequencies.exp() - covariance.centres
+    assert float(expected.abs().max()) > 1e-4  # frequencies are shrunk, centres are not
+    assert_allclose(given.deviations[:, 3, n_numeric:], expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "wanted",
     ["from_dtype", ["sex", "town"], [1, 3], [False, True, False, True]],

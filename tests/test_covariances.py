@@ -374,6 +374,17 @@ def test_no_variance_falls_below_the_floor(case, rng, device):
     assert torch.isfinite(updated.log_determinants).all()
 
 
+def test_a_feature_that_the_factors_explain_keeps_a_millionth_of_its_variance(device):
+    """A Heywood case: the likelihood is unbounded where the uniqueness of a feature goes to zero."""
+    column = torch.tensor([2.0, 1.0, 3.0, 1.0], dtype=torch.float64, device=device)
+    scatter = (torch.outer(column, column) + torch.diag(torch.tensor([0.0, 1.0, 1.0, 1.0]).to(column))).unsqueeze(0)
+    counts, zeros = torch.full((1,), 50.0, dtype=torch.float64, device=device), torch.zeros_like(column)
+    uniquenesses = torch.ones_like(column).index_fill(0, torch.tensor(0, device=device), 1e-9)
+    covariance = LowRank(1).from_tensors({"uniquenesses": uniquenesses[None], "loadings": column[None, :, None]})
+    covariance = covariance.updated(scatter_of(covariance, 50 * scatter, counts), nothing_added(device), zeros)
+    assert_close(covariance.uniquenesses[0, 0], 1e-6 * 4.0, 1e-12)
+
+
 @every_updated_covariance
 def test_a_ridge_is_added_to_every_variance(case, rng, device):
     """Exactly so where the structure is closed under it; a factor analyser takes it as part of the scatter."""

@@ -249,6 +249,17 @@ def test_a_row_that_no_component_can_explain_has_value_minus_infinity_and_no_res
         assert torch.isfinite(actual.values).sum() == N_ROWS - 1
 
 
+def test_a_class_without_a_share_may_be_impossible(log_joint, device):
+    """Zero times minus infinity is zero: the label says nothing about that class."""
+    class_of = tensor(CLASS_OF, device)
+    log_joint[class_of == 1] = -torch.inf
+    shares = tensor(np.tile([0.3, 0.0, 0.7], (N_ROWS, 1)), device)
+    actual = Joint().evaluate(log_joint, Targets(class_of, shares=shares))
+    sums = [torch.logsumexp(log_joint[class_of == c], 0) for c in (0, 2)]
+    assert_close(actual.values, 0.3 * sums[0] + 0.7 * sums[1])
+    assert (actual.numerator[class_of == 1] == 0).all()
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_posteriors_are_the_gradient_of_the_log_sum(dim, rng, device):
     log_joint = tensor(rng.normal(0, 3, size=(4, 6, 2)), device)

@@ -31,7 +31,7 @@ from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned
 from mixtura.priors import PRIORS as REGISTRY
-from mixtura.priors import Conjugate, Shrinkage, default_strength
+from mixtura.priors import Conjugate, Scaled, Shrinkage, default_strength
 from mixtura.roles import DataScales
 from mixtura.solvers import EM
 from test_bad_input import refused
@@ -57,6 +57,11 @@ def test_log_density_equals_the_twin_up_to_a_constant(case, make_prior, twin_pri
         value = float(prior.log_density(mixture))
         offsets.append(value - twin_prior.log_density(reference.twin_of(mixture), groups_of(case, mixture)))
     assert_close(offsets, np.full(3, offsets[0]))
+
+
+def test_a_scaled_prior_has_a_part_of_the_log_density(rng, device):
+    prior, mixture = Conjugate(4.0, tensor(VARIANCES, device)), random_mixture(COVARIANCES["full"], rng, device)
+    assert_close(Scaled(prior, 0.3).log_density(mixture), 0.3 * prior.log_density(mixture))
 
 
 def test_a_tied_covariance_meets_the_prior_once(rng, device):
