@@ -287,7 +287,7 @@ class Classifier(ClassifierMixin, Estimator):
         >>> from mixtura import MixtureClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> model = MixtureClassifier(1, random_state=0).fit(X[::2], y[::2]).calibrate_sets(X[1::2], y[1::2])
-        >>> model.predict_set([[5.0, 3.4, 1.5, 0.2], [6.2, 2.8, 4.9, 1.6]])
+        >>> model.predict_set([[5.0, 3.4, 1.5, 0.2], [6.2, 2.8, 4.9, 1.6]], coverage=0.95)
         array([[ True, False, False],
                [False,  True,  True]])
         """

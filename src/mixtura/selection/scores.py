@@ -1,4 +1,4 @@
-"""Scores of held-out samples, and the temperature with the best ones."""
+"""Scores of held-out samples, and the temperature with the best ones (temperature-estimate)."""
 
 from __future__ import annotations
 
