@@ -26,7 +26,7 @@ from mixtura import MixtureClassifier
 
 Folds = list[tuple[np.ndarray, np.ndarray]]
 Predict = Callable[[pd.DataFrame], np.ndarray]
-Fit = Callable[[pd.DataFrame, np.ndarray, Folds], Predict]
+Fit = Callable[..., Predict]  # of rows, class numbers and folds; ours also of groups
 OURS = "MixtureClassifier()"
 IMPUTED = ", imputed"  # with medians and indicators in place of native support of missing values
 MOST_TREES, PATIENCE, RATE = 500, 30, 0.05  # of boosting: the number of trees is chosen
@@ -100,8 +100,8 @@ def with_imputation(fit: Fit) -> Fit:
 # ---- classifiers -----------------------------------------------------------------------------------------------------
 
 
-def mixture(X: pd.DataFrame, y: np.ndarray, folds: Folds, **settings: Any) -> Predict:
-    return MixtureClassifier(**settings, random_state=0).fit(X, y).predict_proba
+def mixture(X: pd.DataFrame, y: np.ndarray, folds: Folds, groups: Any = None, **settings: Any) -> Predict:
+    return MixtureClassifier(**settings, random_state=0).fit(X, y, groups=groups).predict_proba
 
 
 def catboost(X: pd.DataFrame, y: np.ndarray, folds: Folds) -> Predict:

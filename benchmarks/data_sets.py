@@ -95,18 +95,22 @@ def development_sets() -> Iterator[tuple[str, pd.DataFrame, np.ndarray, list[str
 # ---- missing values --------------------------------------------------------------------------------------------------
 
 
-def remove(X: pd.DataFrame, mechanism: str, share: float, seed: int) -> pd.DataFrame:
+def remove(X: pd.DataFrame, mechanism: str, share: float, seed: int, y: np.ndarray | None = None) -> pd.DataFrame:
     """Rows with a share of their values removed.
 
     "random": every value with the same probability. "at random": with probability u ** (1 / share - 1) where u is the
     rank of the row, from 0 to 1, in a column that loses nothing, the one with the most values; the columns take turns
     in which end of it loses more. "informative": with the rank of the value itself in its column. Ranks of categories
-    are those of their frequencies.
+    are those of their frequencies. "by class": every column loses values of every class with a probability of its own,
+    from 0 to twice the share.
     """
     rng = np.random.default_rng(seed)
     draws = rng.random(X.shape)
     if mechanism == "random":
         return X.mask(draws < share)
+    if mechanism == "by class":
+        assert y is not None
+        return X.mask(draws < 2 * share * rng.random((y.max() + 1, X.shape[1]))[y])
     ranks = np.column_stack([_ranks(X[name], rng) for name in X])
     falling = rng.random(X.shape[1]) < 0.5
     kept = np.zeros(X.shape[1], bool)

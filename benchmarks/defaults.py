@@ -3,10 +3,11 @@
 Development sets (data_sets.toml) may be used as often as one likes; evaluation sets are for a default that is done.
 The folder MIXTURA_BENCHMARKS has the sets that `python -m benchmarks.export_data FOLDER` writes. Conditions are
 "complete" (values that are missing in the set itself are missing), and "random 30", "at random 30", "informative 30":
-30 % of the values removed in training and test rows, with 10, 30 or 60. In "deployment 30" training rows are complete
-and test rows lack 30 % at random; this library's classifiers are trained on the complete rows, others on these and
-three thinned copies. Every measurement is appended to a file of results at once, and is not repeated. This library's
-classifiers are measured again for every version of the code. Seconds are processor time of one thread.
+30 % of the values removed in training and test rows, with 10, 30 or 60; "by class 30" depends on the class. In
+"deployment 30" training rows are complete and test rows lack 30 % at random; this library's classifiers are trained on
+the complete rows, others on these and three thinned copies. Every measurement is appended to a file of results at once,
+and is not repeated. This library's classifiers are measured again for every version of the code. Seconds are processor
+time of one thread.
 
     python -m benchmarks defaults --ours-only --folds 2                # the default alone on the development sets
     python -m benchmarks defaults --ours-only --quick --out /tmp/new.jsonl --against benchmarks/results/defaults.jsonl
@@ -38,6 +39,7 @@ FILE = RESULTS / "defaults.jsonl"
 CONDITIONS = [
     "complete",
     *(f"{kind} {share}" for share in (30, 10, 60) for kind in ("random", "at random", "informative", "deployment")),
+    "by class 30",
 ]
 N_COPIES = 3  # thinned copies of the training rows, for other classifiers, in deployment
 N_BINS = 10
@@ -58,6 +60,12 @@ def split(part: str, name: str, fold: int) -> Parts:
     return data.X.iloc[train], data.y[train], data.X.iloc[test], data.y[test]
 
 
+def groups_of(part: str, name: str, fold: int) -> np.ndarray | None:
+    """The groups of the training rows of a fold, if the set has any."""
+    data = None if part == "generators" else load(name)
+    return None if data is None or data.groups is None else data.groups[list(data.folds())[fold][0]]
+
+
 def thin(parts: Parts, condition: str, fold: int, copies: bool) -> tuple[Parts, np.ndarray]:
     """Rows with values removed, and numbers of the training rows, which copies of a row share."""
     X, y, X_test, y_test = parts
@@ -67,7 +75,7 @@ def thin(parts: Parts, condition: str, fold: int, copies: bool) -> tuple[Parts, 
         return parts, rows
     together = pd.concat((X, X_test))
     if mechanism != "deployment":
-        together = remove(together, mechanism, int(share) / 100, fold)
+        together = remove(together, mechanism, int(share) / 100, fold, np.append(y, y_test))
         return (together.iloc[: len(X)], y, together.iloc[len(X) :], y_test), rows
     X_test = remove(X_test, "random", int(share) / 100, fold)
     if copies:
@@ -84,12 +92,14 @@ def measure(part: str, name: str, fold: int, condition: str, classifier: str) ->
     """Scores and seconds. A classifier that fails predicts the class frequencies, and the row says why."""
     copies = not classifier.startswith("Mixture")
     (X, y, X_test, y_test), rows = thin(split(part, name, fold), condition, fold, copies)
-    frequencies = np.bincount(y) / len(y)
+    frequencies, groups = np.bincount(y) / len(y), groups_of(part, name, fold)
+    given = {} if copies or groups is None else {"groups": groups}
     failure, start = {}, time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            predict = CLASSIFIERS[classifier](X.reset_index(drop=True), y, inner_folds(y, rows))
+            folds = inner_folds(y, rows if groups is None else groups[rows])
+            predict = CLASSIFIERS[classifier](X.reset_index(drop=True), y, folds, **given)
             fitted = time.process_time()
             probabilities = np.asarray(predict(X_test.reset_index(drop=True)), dtype=float)
             if not np.isfinite(probabilities).all():

@@ -23,6 +23,7 @@ TITLES = {
     "random": "{} % of the values removed at random, in training and test rows",
     "at random": "{} % removed with probabilities that depend on another column, in training and test rows",
     "informative": "{} % removed with probabilities that depend on the value itself, in training and test rows",
+    "by class": "{} % removed with probabilities that depend on the class, in training and test rows",
     "deployment": "Training rows complete, {} % removed at random from test rows",
 }
 

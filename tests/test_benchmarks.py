@@ -90,6 +90,10 @@ def test_what_removal_depends_on():
     at_random, informative = (remove(X, mechanism, 0.3, seed=3) for mechanism in ("at random", "informative"))
     assert abs(np.corrcoef(at_random["few"].isna(), X["wide"])[0, 1]) > 0.4
     assert abs(np.corrcoef(informative["wide"].isna(), X["wide"])[0, 1]) > 0.4
+    y = np.arange(len(X)) % 2
+    rates = remove(X, "by class", 0.3, seed=3, y=y).isna().groupby(y).mean()
+    assert float((rates.loc[0] - rates.loc[1]).abs().max()) > 0.1
+    assert 0 <= float(rates.min().min()) < float(rates.max().max()) < 0.65
     assert abs(np.corrcoef(remove(X, "random", 0.3, seed=3)["few"].isna(), X["wide"])[0, 1]) < 0.05
 
 
@@ -125,6 +129,7 @@ def test_a_failure_counts_as_the_class_frequencies(monkeypatch):
     parts = (frame(30), np.arange(30) % 3 // 2, frame(6), np.arange(6) % 2)
     monkeypatch.setitem(defaults.CLASSIFIERS, "failing", fail)
     monkeypatch.setattr(defaults, "split", lambda *arguments: parts)
+    monkeypatch.setattr(defaults, "groups_of", lambda *arguments: None)
     row = defaults.measure("development", "", 0, "complete", "failing")
     assert row["failure"] == "ValueError: no model"
     np.testing.assert_allclose(row["log-loss"], -np.log([2 / 3, 1 / 3]).mean(), atol=1e-6)

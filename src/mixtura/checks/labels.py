@@ -51,6 +51,19 @@ def strange_label(label: Any, classes: np.ndarray, advice: str = "") -> ValueErr
     )
 
 
+def groups(values: np.ndarray, missing: np.ndarray, n_rows: int) -> None:
+    """Check that there is one group for every sample, and more than one in all."""
+    if values.shape != (n_rows,):
+        raise ValueError(f"groups must hold one group for each of the {n_rows} samples; got shape {values.shape}.")
+    if missing.any():
+        raise ValueError(
+            f"groups contains NaN or another missing group for {int(missing.sum())} samples. A sample that belongs to "
+            "no other needs a group of its own."
+        )
+    if len(set(values.tolist())) < 2:
+        raise ValueError("groups holds the same group for all samples, so that none can be held out; leave it out.")
+
+
 def finite_labels(values: np.ndarray) -> None:
     """Check that numeric labels are not infinite."""
     if values.dtype.kind == "f" and np.isinf(values).any():

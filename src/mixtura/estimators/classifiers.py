@@ -303,7 +303,9 @@ class Classifier(ClassifierMixin, Estimator):
             return -scores <= torch.from_numpy(thresholds).to(scores)
         return -scores <= thresholds
 
-    def suspicious_labels(self, X: Any, y: Any, cv: Any = 5, reselect: bool = False) -> SuspiciousLabels:
+    def suspicious_labels(
+        self, X: Any, y: Any, cv: Any = 5, reselect: bool = False, groups: Any = None
+    ) -> SuspiciousLabels:
         """Find samples that are probably mislabelled, by cross-validation.
 
         Copies of the model predict samples that they were not fitted to. They have the settings that the model
@@ -318,6 +320,8 @@ class Classifier(ClassifierMixin, Estimator):
         reselect : bool, default=False
             Whether every copy selects its own settings, without the held-out samples. It then takes as long as `cv`
             fits of the model.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, as in `fit`: no group is divided between folds.
 
         Returns
         -------
@@ -331,7 +335,7 @@ class Classifier(ClassifierMixin, Estimator):
         def answer(copy: Any, part: Any) -> np.ndarray:
             return probabilities_of(copy, part, self.classes_)
 
-        for test, values in held_out(self, X, y, cv, answer, reselect=reselect):
+        for test, values in held_out(self, X, y, cv, answer, reselect=reselect, groups=groups):
             probabilities[test] = values
         return find_suspicious(probabilities, numbers, self.classes_)
 

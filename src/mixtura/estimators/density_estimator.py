@@ -232,7 +232,13 @@ class DensityEstimator(Estimator):
         return rows.answer(scores)
 
     def calibrate_outliers(
-        self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5, reselect: bool = False
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        cv: Any = 5,
+        reselect: bool = False,
+        groups: Any = None,
     ) -> Any:
         """Estimate the distribution of outlier scores by cross-validation, for `is_outlier`.
 
@@ -253,6 +259,8 @@ class DensityEstimator(Estimator):
         reselect : bool, default=False
             Whether every copy selects its own settings, without the held-out samples. It then takes as long as `cv`
             fits of the model.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, as in `fit`: no group is divided between folds.
 
         Returns
         -------
@@ -260,7 +268,14 @@ class DensityEstimator(Estimator):
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         parts = held_out(
-            self, X, y, cv, lambda copy, part: copy.outlier_score(part), sample_weight=sample_weight, reselect=reselect
+            self,
+            X,
+            y,
+            cv,
+            lambda copy, part: copy.outlier_score(part),
+            sample_weight=sample_weight,
+            reselect=reselect,
+            groups=groups,
         )
         self.outlier_reference_ = reference_of(np.concatenate([as_array(scores) for _, scores in parts]))
         return self

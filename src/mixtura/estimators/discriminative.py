@@ -149,7 +149,9 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         self.checkpoint = checkpoint
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> DiscriminativeMixtureClassifier:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None
+    ) -> DiscriminativeMixtureClassifier:
         """Fit the classifier.
 
         Parameters
@@ -160,12 +162,14 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
             Labels or soft labels.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
         self : DiscriminativeMixtureClassifier
         """
-        fit_classifier(self, self._settings(), self._search(), X, y, sample_weight)
+        fit_classifier(self, self._settings(), self._search(), X, y, sample_weight, groups=groups)
         return self
 
     def _settings(self) -> Settings:

@@ -25,6 +25,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded
+from mixtura.estimators.labels import with_groups
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
     FIRST_STARTS,
@@ -58,6 +59,7 @@ from mixtura.numerics import linalg
 from mixtura.objectives import Marginal
 from mixtura.roles import Structure
 from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
+from mixtura.selection.splits import renumbered
 from mixtura.selection.task import Selected, Task, is_auto
 from mixtura.solvers import EM, FitResult, run
 from mixtura.solvers.em import RunningMoments
@@ -229,7 +231,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self.memory_limit = memory_limit
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> GaussianMixture:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> GaussianMixture:
         """Fit the mixture; NaN means missing.
 
         Parameters
@@ -240,12 +242,14 @@ class GaussianMixture(DensityMixin, DensityEstimator):
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
         self : GaussianMixture
         """
-        self._fit(make_settings(self), X, sample_weight)
+        self._fit(make_settings(self), X, sample_weight, groups)
         return self
 
     def _check_arguments(self) -> None:
@@ -257,9 +261,9 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         ours = {name: value for name, value in values.items() if name not in LIKE_SCIKIT_LEARN}
         checks.check_arguments(ours, declared(type(self), "_arguments"))
 
-    def _fit(self, settings: Settings, X: Any, sample_weight: Any) -> None:
+    def _fit(self, settings: Settings, X: Any, sample_weight: Any, groups: Any = None) -> None:
         search, random_state = make_search(self), check_random_state(self.random_state)
-        data = read_density(self, X, sample_weight)
+        data = read_density(self, X, sample_weight, groups)
         # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
         bar = search is not None or data.rows is None
         with computing(), recorded(self, bar=bar, training=data.source):
@@ -541,9 +545,10 @@ def make_start(model: GaussianMixture, random_state: np.random.RandomState) -> S
     return ScikitLearnStart(model.init_params, *given, model.covariance_type, random_state)
 
 
-def read_density(model: GaussianMixture, X: Any, sample_weight: Any) -> Data:
+def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any = None) -> Data:
     """Check samples and their weights."""
     if is_streamed(X):
+        checks.alone_with_batches(groups=groups)
         return Data(read_stream(model, X, None, sample_weight, labeled=False).source)
     rows = read_rows(model, X, reset=True, smallest=2).nearby()
     weights = checks.sample_weight(sample_weight, len(rows))
@@ -553,7 +558,9 @@ def read_density(model: GaussianMixture, X: Any, sample_weight: Any) -> Data:
         raise ValueError(
             f"Expected n_samples >= n_components but got n_components = {model.n_components}, n_samples = {n_rows}"
         )
-    return Data(rows.source(weights=weights), rows=rows, weights=weights)
+    cv = with_groups(None, groups, len(rows))
+    cv = cv if weights is None else renumbered(cv, weights > 0)
+    return Data(rows.source(weights=weights), rows=rows, weights=weights, cv=cv)
 
 
 def keep_density(model: GaussianMixture, data: Data, chosen: Selected, result: FitResult) -> None:

@@ -173,7 +173,13 @@ class HybridMixtureClassifier(DensityClassifier):
 
     @fitting
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+        groups: Any = None,
     ) -> HybridMixtureClassifier:
         """Fit the mixture.
 
@@ -190,6 +196,8 @@ class HybridMixtureClassifier(DensityClassifier):
             model is then not refitted.
         y_val : array-like of shape (n_validation,), optional
             Labels of the validation set.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
@@ -197,7 +205,8 @@ class HybridMixtureClassifier(DensityClassifier):
         """
         validation = None if X_val is None else (X_val, y_val)
         objective = self._objective()
-        fit_classifier(self, self._settings(objective), self._search(objective), X, y, sample_weight, validation)
+        settings, search = self._settings(objective), self._search(objective)
+        fit_classifier(self, settings, search, X, y, sample_weight, validation, groups)
         return self
 
     def _objective(self) -> Hybrid:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.rows import FrameLike, is_missing, missing_objects
+from mixtura.selection.splits import Grouped
 
 FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -118,6 +119,16 @@ def read_labels(
     n_present = n_rows if weights is None else int((weights > 0).sum())
     checks.enough_classes(classes, n_present - len(known), name, n_rows - n_present)
     return Labels(classes, ClassNumbers(classes).number(known, labeled), None)
+
+
+def with_groups(cv: Any, groups: Any, n_rows: int) -> Any:
+    """Splits that do not divide groups, one per row; `cv` itself without groups."""
+    if groups is None:
+        return cv
+    values, missing = as_labels(groups)
+    checks.groups(values, missing, n_rows)
+    numbers: dict[Any, int] = {}
+    return Grouped(cv, torch.tensor([numbers.setdefault(value, len(numbers)) for value in values.tolist()]))
 
 
 def integers_on_gpu(y: Any) -> bool:

@@ -210,7 +210,7 @@ class MixtureClassifier(DensityClassifier):
         self.checkpoint = checkpoint
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureClassifier:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> MixtureClassifier:
         """Fit the classifier.
 
         Parameters
@@ -222,12 +222,14 @@ class MixtureClassifier(DensityClassifier):
             Labels, or soft labels whose rows sum to 1; a row of NaN is unlabeled.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
         self : MixtureClassifier
         """
-        fit_classifier(self, make_settings(self), make_search(self), X, y, sample_weight)
+        fit_classifier(self, make_settings(self), make_search(self), X, y, sample_weight, groups=groups)
         return self
 
     def _selected_settings(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher
-from mixtura.estimators.labels import read_labels
+from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
@@ -39,7 +39,7 @@ from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
 from mixtura.nonnegative.problem import NonnegativeProblem, column_units, without_empty_rows
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.log_linear import COMPONENTS, TextSearch, TextSettings, some_of
-from mixtura.selection.splits import checked_cv, hold_outs, renumbered
+from mixtura.selection.splits import checked_cv, hold_outs, regroup, renumbered
 from mixtura.selection.task import is_auto
 from mixtura.selection.text_samples import RowsUnder, TextSamples, rows_in_memory
 from mixtura.selection.update_search import UpdateSearch
@@ -245,7 +245,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     # ---- fitting ---------------------------------------------------------------------------------------------------
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> NonnegativeMixtureClassifier:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> NonnegativeMixtureClassifier:
         """Fit the classifier.
 
         Parameters
@@ -258,12 +258,15 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             Labels, or soft labels whose rows sum to 1; a row of NaN is unlabeled.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
         self : NonnegativeMixtureClassifier
         """
         if is_batches(X):
+            checks.alone_with_batches(groups=groups)
             return self._fit_batches(X, y, sample_weight)
         features, rows = self._read(X, reset=True)
         weights = checks.sample_weight(sample_weight, len(rows))
@@ -279,13 +282,14 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         source = TensorSource(features, samples.labels, samples.shares, weights)
         with computing(), recorded(self, training=source):
             present = weights > 0
+            cv = renumbered(with_groups(checked_cv(self.cv), groups, len(weights)), present)
             if not bool(present.all()):
                 samples = samples.part(present)
             largest = largest_values(samples.features)
             checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
             prior = samples.class_totals(samples.weights)
             self.classes_, self.class_prior_ = labels.classes, (prior / prior.sum()).numpy()
-            outcome = self._fit_automatically(samples, present) if automatic else self._fit_by_updates(samples)
+            outcome = self._fit_automatically(samples, cv) if automatic else self._fit_by_updates(samples, cv)
         self.mixture_ = self.mixture_.to(rows.home or rows.device)
         if self.rows_ is not None:
             self.rows_ = self.rows_.to(rows.home or rows.device)
@@ -309,13 +313,14 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- fitting, with a search -------------------------------------------------------------------------------------
 
-    def _fit_automatically(self, samples: TextSamples, present: Tensor) -> Outcome:
+    def _fit_automatically(self, samples: TextSamples, cv: Any) -> Outcome:
         """Compare candidates on some of the samples, then fit the chosen one to all of them."""
         samples = samples.to(samples.features.device)
         weights = without_empty_rows(samples.features, samples.weights, samples.class_totals)
         samples = replace(samples, weights=weights, step=self._chunk_size(self._most_components(), samples))
-        cv, (splitter, _) = renumbered(checked_cv(self.cv), present), self._generators()
-        return self._fit_candidates(some_of(samples, cv, splitter), rows_in_memory(samples), cv, splitter)
+        splitter, _ = self._generators()
+        few, cv = some_of(samples, cv, splitter)
+        return self._fit_candidates(few, rows_in_memory(samples), cv, splitter)
 
     def _most_components(self) -> int:
         return max(COMPONENTS) if is_auto(self.n_components) else self.n_components
@@ -364,7 +369,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- fitting, by named updates ----------------------------------------------------------------------------------
 
-    def _fit_by_updates(self, samples: TextSamples) -> Outcome:
+    def _fit_by_updates(self, samples: TextSamples, cv: Any) -> Outcome:
         """Fit with the solver that `solver` names: the number of iterations and the penalty by held-out samples."""
         solvers = self._solvers()
         transform = None
@@ -372,7 +377,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             counts = document_counts(samples.features, samples.weights.to(samples.features.device))
             transform = make_row_transform(self.rows, counts, float(samples.weights.sum()))
             samples = replace(samples, features=transform.forward(samples.features))
-        problem = self._problem(samples, transform is None)
+        problem = self._problem(samples, transform is None, cv)
         search = UpdateSearch(
             problem,
             solvers,
@@ -395,7 +400,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         name = "accelerated" if is_auto(self.solver) else self.solver
         return [NONNEGATIVE_SOLVERS[name](SparseShares(strength)) for strength in strengths]
 
-    def _problem(self, samples: TextSamples, has_units: bool) -> NonnegativeProblem:
+    def _problem(self, samples: TextSamples, has_units: bool, cv: Any) -> NonnegativeProblem:
         generator, splitter = self._generators()
         features, device = samples.features.double(), samples.features.device
         assert samples.labels is not None
@@ -404,7 +409,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         shifts, scales = column_units(features, weights) if has_units else (0 * ones, ones)
         scaled = scaled_columns(features, shifts, scales)
         step = self._chunk_size(self._n_components(), samples)
-        kept_out = self._held_out(labels, weights, splitter)
+        kept_out = self._held_out(labels, weights, splitter, cv)
         labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
 
         def part(chosen: Tensor) -> LabeledRows:
@@ -421,12 +426,16 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     def _n_components(self) -> int:
         return PLAIN_COMPONENTS if is_auto(self.n_components) else self.n_components
 
-    def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator, cv: Any) -> Tensor:
         """Mask of the rows held out for early stopping, (n,), stratified by class."""
         parts = []
         if self.early_stopping:
             parts = hold_outs(
-                float(self.validation_fraction), labels, generator, weights=weights, smallest=SMALLEST_HELD_OUT
+                regroup(cv, float(self.validation_fraction)),
+                labels,
+                generator,
+                weights=weights,
+                smallest=SMALLEST_HELD_OUT,
             )
         return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
 

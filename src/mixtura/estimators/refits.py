@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from mixtura import checks
-from mixtura.estimators.labels import read_labels
+from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.selection.splits import checked_cv, hold_outs
 
@@ -25,7 +25,15 @@ def with_selected_settings(model: Any) -> Any:
     return copy.set_params(**given, **model._selected_settings())
 
 
-def refit(model: Any, X: Any, y: Any, train: np.ndarray, sample_weight: Any = None, reselect: bool = False) -> Any:
+def refit(
+    model: Any,
+    X: Any,
+    y: Any,
+    train: np.ndarray,
+    sample_weight: Any = None,
+    reselect: bool = False,
+    groups: Any = None,
+) -> Any:
     """Fit a copy of a model to some of the samples, without the warnings that the model itself has given.
 
     The copy has the settings that the model selected; with `reselect` it selects its own.
@@ -37,6 +45,7 @@ def refit(model: Any, X: Any, y: Any, train: np.ndarray, sample_weight: Any = No
         present = set(labels.tolist())
         copy.n_components = {label: count for label, count in counts.items() if label in present}
     given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}
+    given |= fit_groups(copy, None if groups is None else as_array(groups)[train])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copy.fit(_safe_indexing(indexable(X), train), labels, **given)
@@ -56,16 +65,17 @@ def held_out(
     *,
     sample_weight: Any = None,
     reselect: bool = False,
+    groups: Any = None,
     seed: int = 0,
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """For every split, the positions of the held-out samples and answer(copy fitted without them, samples)."""
     X = indexable(X)
-    for train, test in split_samples(model, X, y, cv, sample_weight, seed):
-        yield test, answer(refit(model, X, y, train, sample_weight, reselect), _safe_indexing(X, test))
+    for train, test in split_samples(model, X, y, cv, sample_weight, seed, groups):
+        yield test, answer(refit(model, X, y, train, sample_weight, reselect, groups), _safe_indexing(X, test))
 
 
 def split_samples(
-    model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None, seed: int = 0
+    model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None, seed: int = 0, groups: Any = None
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Positions of training and held-out samples, stratified by class.
 
@@ -79,10 +89,19 @@ def split_samples(
         labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
         numbers, shares = labels.numbers, labels.shares
     generator = torch.Generator().manual_seed(seed)
-    parts = hold_outs(checked_cv(cv), numbers, generator, shares=shares, weights=weights, every=True)
+    splits = with_groups(checked_cv(cv), groups, n_samples)
+    parts = hold_outs(splits, numbers, generator, shares=shares, weights=weights, every=True)
     if not parts:
-        raise ValueError("No sample can be held out: every class has a single sample. Pass more samples.")
+        unit = "sample" if groups is None else "group"
+        raise ValueError(f"No {unit} can be held out: every class has a single {unit}. Pass more samples.")
     return [(part.kept.nonzero()[:, 0].numpy(), part.held_out.nonzero()[:, 0].numpy()) for part in parts]
+
+
+def fit_groups(model: Any, groups: Any) -> dict[str, Any]:
+    """The argument `groups` of `fit`, if the model has it and there is more than one group."""
+    if groups is None or not has_fit_parameter(model, "groups") or len(set(np.asarray(groups).tolist())) < 2:
+        return {}
+    return {"groups": groups}
 
 
 def probabilities_of(copy: Any, X: Any, classes: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from mixtura.estimators.density_estimator import DensityEstimator as OutlierDete
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
+from mixtura.estimators.refits import fit_groups
 from mixtura.estimators.rows import adopt_features, as_array
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
@@ -87,7 +88,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         return MixtureClassifier(1) if self.estimator is None else self.estimator
 
     @fitting
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RejectOption:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> RejectOption:
         """Fit the estimator and the threshold of the outlier detection.
 
         Parameters
@@ -98,6 +99,8 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
             Labels.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: samples of a group are never both in training and held out.
 
         Returns
         -------
@@ -111,10 +114,10 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
             )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
         model: Any = clone(base)  # pyright: ignore[reportArgumentType]
-        model.fit(X, y, **known)
+        model.fit(X, y, **known, **fit_groups(model, groups))
         label = self._label(model.classes_)
         if self.false_alarm is not None:
-            model.calibrate_outliers(X, y, **known)
+            model.calibrate_outliers(X, y, **known, groups=groups)
         self.estimator_: Any = model
         self.classes_, self.reject_label_ = model.classes_, label
         adopt_features(self, model)

@@ -14,7 +14,7 @@ from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.refits import refit, split_samples
+from mixtura.estimators.refits import fit_groups, refit, split_samples
 from mixtura.estimators.rows import PandasLike, as_array
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
@@ -112,7 +112,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         return data_frame(values, table.index)
 
     @fitting
-    def fit(self, X: Any, y: Any) -> TableClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> TableClassifier:
         """Find the kinds of the columns and fit the estimator to them.
 
         Parameters
@@ -120,6 +120,8 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         X : data frame
             Of pandas, polars or Arrow.
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), optional
+            The group of each row, such as a patient: rows of a group are never both in training and held out.
 
         Returns
         -------
@@ -133,14 +135,14 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
                 raise ValueError(f"No column of the table can be used. {' '.join(notes)}".strip())
         self.columns_ = columns
         model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
-        model.fit(self.read(X), y)
+        model.fit(self.read(X), y, **fit_groups(model, groups))
         if self.select and len(columns) > 1:
-            kept = _useful(model, self.read(X), labels)
+            kept = _useful(model, self.read(X), labels, groups)
             left = [column.feature for column in columns if column.feature not in kept]
             self.columns_ = [column for column in columns if column.feature in kept]
             if left:
                 notes.append(f"Held-out rows are predicted as well without {listed(left)}, which were left out.")
-                model = refit(model, self.read(X), labels, np.arange(len(labels)), reselect=True)
+                model = refit(model, self.read(X), labels, np.arange(len(labels)), reselect=True, groups=groups)
         self.estimator_, self.classes_, self.n_features_in_ = model, model.classes_, len(self.columns_)
         self.notes_, self.about_ = notes, {}
         return self
@@ -266,13 +268,13 @@ def as_frame(X: Any) -> Any:
     return X
 
 
-def _useful(model: Any, table: Any, labels: np.ndarray) -> set[str]:
+def _useful(model: Any, table: Any, labels: np.ndarray, groups: Any) -> set[str]:
     """The features with which a copy of the model predicts held-out rows best, at a price of one nat per feature.
 
     The price is what the best of several useless features gains on the held-out rows at random.
     """
-    train, test = split_samples(model, table, labels, 3)[0]
-    copy, test = refit(model, table, labels, train), test[:MOST_JUDGED]
+    train, test = split_samples(model, table, labels, 3, groups=groups)[0]
+    copy, test = refit(model, table, labels, train, groups=groups), test[:MOST_JUDGED]
     loss = copy._marginal_loss(table.iloc[test], labels[test])
     order, losses = forward_selection(loss, table.shape[1], table.shape[1])
     size = int(np.argmin(np.array(losses) + np.arange(len(losses)) / len(test))) + 1

@@ -27,7 +27,7 @@ from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import recorded, trial_watcher
-from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes
+from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import read_stream
 from mixtura.estimators.rows import Rows, is_batches, is_dask
 from mixtura.files.registry import as_loaded
@@ -108,9 +108,10 @@ def fit_classifier(
     y: Any,
     sample_weight: Any,
     validation: tuple[Any, Any] | None = None,
+    groups: Any = None,
 ) -> None:
     """Fit a classifier; `validation` are samples and labels for a search that compares candidates on them."""
-    data = read_training(estimator, settings, X, y, sample_weight)
+    data = read_training(estimator, settings, X, y, sample_weight, groups)
     if validation is not None:
         data = replace(data, held_out=read_validation(estimator, data, *validation))
     with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
@@ -120,17 +121,20 @@ def fit_classifier(
     keep(estimator, settings, data, chosen, results)
 
 
-def read_training(estimator: DensityClassifier, settings: Settings, X: Any, y: Any, sample_weight: Any) -> Data:
+def read_training(
+    estimator: DensityClassifier, settings: Settings, X: Any, y: Any, sample_weight: Any, groups: Any = None
+) -> Data:
     """Check samples, labels and weights; the estimator gets the features and the encoding of categories."""
     if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
-        checks.alone_with_batches(class_weight=settings.class_weight)
+        checks.alone_with_batches(class_weight=settings.class_weight, groups=groups)
         checks.no_streamed_categories(estimator.categorical_features)
         stream = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
         return Data(stream.source, stream.classes, stream.n_unlabeled, cv=settings.cv)
     rows = read_samples(estimator, X, reset=True).nearby()
     n_rows = len(rows)
     weights = checks.sample_weight(sample_weight, n_rows)
-    cv = settings.cv if weights is None else renumbered(settings.cv, weights > 0)
+    cv = with_groups(settings.cv, groups, n_rows)
+    cv = cv if weights is None else renumbered(cv, weights > 0)
     labels = read_labels(y, n_rows, weights, type(estimator).__name__, settings.unlabeled, takes_unlabeled=True)
     free = labels.unlabeled
     n_unlabeled = int((free if weights is None else free & (weights.to(free.device) > 0)).sum())

@@ -23,6 +23,7 @@ from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, Candidate
 from mixtura.selection.estimates import estimate_selection
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.search import Search, Trial
+from mixtura.selection.splits import plain_cv
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update
 
@@ -122,7 +123,9 @@ class AutomaticSearch:
         structures = self._structures(task)
         once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
         wide = once and self.time_budget is None
-        comparison = Comparison(task, once=once and isinstance(task.cv, int) and task.cv == DEFAULT_FOLDS)
+        comparison = Comparison(
+            task, once=once and isinstance(plain_cv(task.cv), int) and plain_cv(task.cv) == DEFAULT_FOLDS
+        )
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
             prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)

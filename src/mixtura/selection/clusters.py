@@ -29,7 +29,7 @@ from mixtura.roles import Prior, Structure
 from mixtura.selection.merging import one_fewer
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.splits import hold_outs, sample_of
+from mixtura.selection.splits import Grouped, hold_outs, regroup, sample_of
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, is_auto, make_prior
 from mixtura.solvers import EM, MemberFit, Outcome, Problem, Stack, first_update, run_together
 
@@ -100,7 +100,7 @@ class ComponentSearch:
         priors = wanted_priors(self.prior, task.structure, task.source.n_features)
         problem = replace(task.problem, ridge=0.0)
         search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA), watch)
-        path = ComponentPath(problem, task.structure, priors, search, self.generator)
+        path = ComponentPath(problem, task.structure, priors, search, self.generator, regroup(task.cv, N_FOLDS))
         search.run(lambda: path.walk(self.n_components))
         best = search.best
         counts = [best.what["n_components"]]
@@ -120,10 +120,11 @@ class ComponentPath:
         priors: list[Any],
         search: Search[Mixture],
         generator: torch.Generator,
+        cv: Any = N_FOLDS,
     ):
         self.problem, self.structure, self.priors, self.search = problem, structure, priors, search
-        rows, _, _, weights = sample_of(problem.source, generator, SELECTION_ROWS)
-        self.counts = counts_of(search.criterion, len(rows), weights, generator, rows.device)
+        rows, _, _, weights, cv = sample_of(problem.source, generator, SELECTION_ROWS, cv)
+        self.counts = counts_of(search.criterion, len(rows), weights, generator, rows.device, cv)
         if search.criterion not in INFORMATION:
             checks.rows_to_hold_out(bool((self.counts[:, :-1] == 0).any()), "choose with criterion='bic'")
         self.rows = TensorSource(rows, weights=weights, counts=self.counts)
@@ -213,16 +214,23 @@ def _densities_and_entropies(joints: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def counts_of(
-    criterion: str, n_rows: int, weights: Tensor | None, generator: torch.Generator, device: torch.device
+    criterion: str,
+    n_rows: int,
+    weights: Tensor | None,
+    generator: torch.Generator,
+    device: torch.device,
+    cv: Any = N_FOLDS,
 ) -> Tensor:
     """Counts of each row in the training sets of the folds or replicates, (n, F + 1); all ones in the last column."""
     counts = torch.zeros(n_rows, 0, dtype=torch.int16)
     if criterion == "out_of_bag":
-        drawn = torch.randint(n_rows, (N_REPLICATES, n_rows), generator=generator)
-        counts = torch.stack([replicate.bincount(minlength=n_rows) for replicate in drawn], 1)
+        units = cv.groups if isinstance(cv, Grouped) else torch.arange(n_rows)
+        n_units = int(units.max()) + 1
+        drawn = torch.randint(n_units, (N_REPLICATES, n_units), generator=generator)
+        counts = torch.stack([replicate.bincount(minlength=n_units)[units] for replicate in drawn], 1)
     elif criterion == "held_out":
         one_class = torch.zeros(n_rows, dtype=torch.int64)
-        parts = hold_outs(N_FOLDS, one_class, generator, weights=weights)
+        parts = hold_outs(cv, one_class, generator, weights=weights)
         counts = torch.stack([part.kept for part in parts], 1) if parts else counts
     return torch.cat((counts.to(torch.int16), torch.ones(n_rows, 1, dtype=torch.int16)), 1).to(device)
 

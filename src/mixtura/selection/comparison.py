@@ -26,7 +26,7 @@ from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Trial
-from mixtura.selection.splits import Split, hold_outs, sample_of, strata_of
+from mixtura.selection.splits import Grouped, Split, hold_outs, plain_cv, regroup, sample_of, strata_of
 from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
 
@@ -90,13 +90,14 @@ class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
     def __init__(self, task: Task, once: bool = False):
-        most = SELECTION_SAMPLES if isinstance(task.cv, int) else None
-        self.rows, self.labels, self.shares, weights = sample_of(task.source, task.generator, most)
+        most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
+        self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
-        cv = 0.2 if once and _suffices_once(strata, self.n_classes) else task.cv
+        self.groups = cv.groups if isinstance(cv, Grouped) else None  # (n,)
+        cv = regroup(cv, 0.2) if once and _suffices_once(strata, self.n_classes) else cv
         folds = hold_outs(cv, self.labels, task.generator, shares=self.shares, weights=self.weights)
         self.strata = strata.to(self.rows.device)
         folds = [fold for fold in folds if self._has_all_classes(fold.kept)]

@@ -18,7 +18,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
-from mixtura.selection.splits import hold_outs
+from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
 
@@ -147,6 +147,7 @@ def make_folds(task: Task, cv: Any, start: Callable[[Task], Mixture]) -> list[Fo
 
     `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
     """
+    cv = regroup(task.cv, cv) if isinstance(cv, Real) else cv
     rows, labels, weights = _described(task) if isinstance(cv, Real) else _in_memory(task, cv)
 
     def source(chosen: Tensor) -> TensorSource:
@@ -171,7 +172,8 @@ def _in_memory(task: Task, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     block = next(iter(task.source.blocks()))
     if block.labels is None or len(block.rows) < task.description.n_rows:
         raise ValueError(
-            f"cv as splits needs samples in memory with one label each; pass a number instead of a {type(cv).__name__}."
+            "Splits given by cv or by groups need samples in memory with one label each; pass a number for cv and no "
+            "groups."
         )
     return block.rows, block.labels, block.weights
 

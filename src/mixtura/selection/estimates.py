@@ -76,10 +76,13 @@ def estimate_selection(
         strength = choose_strength(alone, factors, shares, weights, comparison.noise, always)
         return tempered.apply(own, observed, strength * factors.T).log_softmax(0).T
 
-    return estimate_performance(rule, shares, weights)
+    groups = None if comparison.groups is None else comparison.groups[scored[part]].unique(return_inverse=True)[1]
+    return estimate_performance(rule, shares, weights, groups)
 
 
-def estimate_performance(rule: Callable[[Tensor], Tensor], shares: Tensor, weights: Tensor) -> Estimate | None:
+def estimate_performance(
+    rule: Callable[[Tensor], Tensor], shares: Tensor, weights: Tensor, groups: Tensor | None = None
+) -> Estimate | None:
     """Select again by bootstrap samples, and average the losses of the samples that each leaves out (honest-estimate).
 
     Parameters
@@ -91,15 +94,19 @@ def estimate_performance(rule: Callable[[Tensor], Tensor], shares: Tensor, weigh
         Labels as shares of the classes.
     weights : Tensor of shape (n,)
         Sample weights.
+    groups : Tensor of shape (n,), optional
+        Numbers of groups of samples, which are drawn as a whole.
 
     Returns
     -------
     Estimate or None
         None if every bootstrap sample has all samples.
     """
-    generator, n_samples, scores = torch.Generator().manual_seed(0), len(weights), []
+    generator, scores = torch.Generator().manual_seed(0), []
+    units = torch.arange(len(weights)) if groups is None else groups
+    n_units = int(units.max()) + 1
     for _ in range(N_BOOTSTRAPS):
-        counts = torch.randint(n_samples, (n_samples,), generator=generator).bincount(minlength=n_samples)
+        counts = torch.randint(n_units, (n_units,), generator=generator).bincount(minlength=n_units)[units]
         inside, outside = (part.to(weights) * weights for part in (counts, counts == 0))
         if float(inside.sum()) > 0 and float(outside.sum()) > 0:
             scores.append(_scores(rule(inside), shares, outside))

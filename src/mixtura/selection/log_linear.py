@@ -22,7 +22,7 @@ from mixtura.nonnegative.problem import random_start
 from mixtura.nonnegative.updates import Accelerated, finished
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.splits import draw_rows, hold_outs
+from mixtura.selection.splits import Grouped, draw_rows, hold_outs, plain_cv
 from mixtura.selection.task import is_auto
 from mixtura.selection.text_samples import RowsUnder, TextSamples, TransformedSamples, row_facts, view_samples
 from mixtura.solvers import FitResult, Outcome, run
@@ -310,14 +310,18 @@ class TextSearch:
         return replace(start, coefficients=shrunk * start.coefficients, log_weights=shrunk * start.log_weights)
 
 
-def some_of(samples: TextSamples, cv: Any, generator: torch.Generator) -> TextSamples:
-    """At most SELECTION_SAMPLES samples, drawn at random, unless the splits name samples."""
+def some_of(samples: TextSamples, cv: Any, generator: torch.Generator) -> tuple[TextSamples, Any]:
+    """At most SELECTION_SAMPLES samples, drawn at random, unless the splits name samples; and their splits."""
     n_rows = len(samples.weights)
-    if n_rows <= SELECTION_SAMPLES or not isinstance(cv, int):
-        return samples
-    few = samples.part(draw_rows(n_rows, SELECTION_SAMPLES, generator).to(samples.weights.device))
+    if n_rows <= SELECTION_SAMPLES or not isinstance(plain_cv(cv), int):
+        return samples, cv
+    grouped = isinstance(cv, Grouped)
+    chosen = cv.whole(SELECTION_SAMPLES, generator) if grouped else draw_rows(n_rows, SELECTION_SAMPLES, generator)
+    few = samples.part(chosen.to(samples.weights.device))
     few = replace(few, facts=row_facts(samples.features, samples.weights))
-    return few if bool((few.class_totals(few.weights) > 0).all()) else samples
+    if not bool((few.class_totals(few.weights) > 0).all()):
+        return samples, cv
+    return few, cv.of(chosen) if grouped else cv
 
 
 def class_weights(rows: LabeledRows, n_classes: int) -> Tensor:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Number, Real
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from torch import Tensor
 
 from mixtura import checks
@@ -20,6 +21,36 @@ from mixtura.values.row_samples import RowSample, largest, uniform_keys
 
 # Held-out samples that suffice to compare candidates: further folds are not used.
 ENOUGH_SAMPLES = 800
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Splits, as in `hold_outs`, that never divide a group: its samples are all for training, or all held out."""
+
+    cv: Any
+    groups: Tensor  # (n,), numbers from 0 on
+
+    def of(self, chosen: Tensor) -> Grouped:
+        """The splits of some of the samples, (n,)."""
+        return Grouped(self.cv, self.groups[chosen.cpu()].unique(return_inverse=True)[1])
+
+    def whole(self, most: int, generator: torch.Generator) -> Tensor:
+        """Draw groups of at most `most` samples in all, but at least two: a mask of their samples, (n,)."""
+        sizes = self.groups.bincount()
+        order = torch.randperm(len(sizes), generator=generator)
+        chosen = torch.zeros(len(sizes), dtype=torch.bool)
+        chosen[order[(sizes[order].cumsum(0) <= most) | (torch.arange(len(sizes)) < 2)]] = True
+        return chosen[self.groups]
+
+
+def regroup(cv: Any, other: Any) -> Any:
+    """Other splits that keep the groups of `cv`, if it has any."""
+    return Grouped(other, cv.groups) if isinstance(cv, Grouped) else other
+
+
+def plain_cv(cv: Any) -> Any:
+    """Splits as the user gave them, without groups."""
+    return cv.cv if isinstance(cv, Grouped) else cv
 
 
 @dataclass(frozen=True)
@@ -50,7 +81,7 @@ def hold_outs(
     cv : int, float or splits
         An int is the number of folds, of which only as many are used as hold out 800 samples. A float between 0 and 1
         is the held-out fraction of every class in a single split. Otherwise a scikit-learn splitter or an iterable of
-        pairs of index arrays.
+        pairs of index arrays. `Grouped` splits do not divide groups.
     labels : Tensor of shape (n,), or None
         Class numbers, -1 for an unlabeled sample. None with `shares` means soft labels, else one class.
     generator : torch.Generator
@@ -72,7 +103,9 @@ def hold_outs(
     strata = strata_of(labels, shares, weights)
     if strata is None:
         raise ValueError("hold_outs needs labels, shares or weights to know the number of samples.")
-    if isinstance(cv, Integral):
+    if isinstance(cv, Grouped):
+        parts = _grouped(strata, cv, generator, every)
+    elif isinstance(cv, Integral):
         parts = _folds(strata, int(cv), generator, every)
     elif isinstance(cv, Real):
         parts = [_fraction(strata, float(cv), generator)]
@@ -97,14 +130,24 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
 
 
 def sample_of(
-    source: Source, generator: torch.Generator, most: int | None
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Return rows, labels, soft labels and weights of at most `most` samples of a source, drawn uniformly."""
-    seed = int(torch.randint(2**62, (), generator=generator))
-    rows, labels, shares, weights = source.total(partial(_sample_part, seed, most or 2**62)).columns
+    source: Source, generator: torch.Generator, most: int | None, cv: Any = None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Any]:
+    """Return rows, labels, soft labels, weights and splits of at most `most` samples of a source, drawn uniformly.
+
+    Of `Grouped` splits whole groups are drawn.
+    """
+    seed, grouped = int(torch.randint(2**62, (), generator=generator)), isinstance(cv, Grouped)
+    rows, labels, shares, weights = source.total(
+        partial(_sample_part, seed, 2**62 if grouped else most or 2**62)
+    ).columns
     assert rows is not None
     assert weights is not None
-    return rows, labels, shares, None if bool((weights == 1).all()) else weights
+    if grouped and most is not None and len(rows) > most:
+        chosen = cv.whole(most, generator)
+        cv = cv.of(chosen)
+        labels, shares = (part if part is None else part[chosen.to(part.device)] for part in (labels, shares))
+        rows, weights = (part[chosen.to(part.device)] for part in (rows, weights))
+    return rows, labels, shares, None if bool((weights == 1).all()) else weights, cv
 
 
 def draw_rows(n_rows: int, most: int, generator: torch.Generator) -> Tensor:
@@ -136,6 +179,8 @@ def checked_cv(cv: Any) -> Any:
 
 def renumbered(cv: Any, present: Tensor) -> Any:
     """Translate splits by indices of all samples to a source that holds only the samples `present`, (n,)."""
+    if isinstance(cv, Grouped):
+        return replace(cv.of(present), cv=renumbered(cv.cv, present))
     if not isinstance(cv, list | tuple) or bool(present.all()):
         return cv
     is_present = present.cpu().numpy()
@@ -180,6 +225,43 @@ def _folds(strata: Tensor, n_folds: int, generator: torch.Generator, every: bool
     return [(numbers != part, numbers == part) for part in range(n_parts)]
 
 
+def _grouped(strata: Tensor, cv: Grouped, generator: torch.Generator, every: bool) -> list[tuple[Tensor, Tensor]]:
+    """Parts that do not divide groups, stratified by class as far as groups allow, for training sets of all classes.
+
+    Unlabeled samples of a group that is held out are in neither part.
+    """
+    known = (strata >= 0).nonzero()[:, 0]
+    labels, groups, seed = strata[known], cv.groups[known], int(torch.randint(2**31 - 1, (), generator=generator))
+    if isinstance(cv.cv, Real):
+        wanted = int(cv.cv) if isinstance(cv.cv, Integral) else round(1 / float(cv.cv))
+        n_folds = min(wanted, len(groups.unique()), int(labels.bincount().max()))
+        if n_folds < 2:
+            return []
+        if n_folds < wanted and isinstance(cv.cv, Integral):
+            checks.warn(
+                f"{len(groups.unique())} groups cannot be divided into {wanted} folds; {n_folds} folds are used.",
+                UserWarning,
+            )
+        splitter = StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+        enough = n_folds if every else math.ceil(ENOUGH_SAMPLES * n_folds / len(known))
+        n_parts = min(n_folds, enough) if isinstance(cv.cv, Integral) else 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of classes with fewer samples than folds
+            pairs = splitter.split(np.zeros((len(known), 1)), labels.numpy(), groups.numpy())
+            parts = [torch.from_numpy(part) for _, part in pairs][:n_parts]
+        held_out = [torch.zeros(len(strata), dtype=torch.bool).index_fill(0, known[part], True) for part in parts]
+        pairs = [(~torch.isin(cv.groups, cv.groups[part]), part) for part in held_out]
+    else:
+        pairs = _given(strata, cv.cv, cv.groups)
+        divided = [torch.isin(cv.groups[kept], cv.groups[part]) for kept, part in pairs]
+        if any(bool(part.any()) for part in divided):
+            raise ValueError(
+                "cv divides a group: some of its samples are held out, others are for training. Pass a number."
+            )
+    classes = labels.unique()
+    return [(kept, part) for kept, part in pairs if len(strata[kept & (strata >= 0)].unique()) == len(classes)]
+
+
 def _fraction(strata: Tensor, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     held_out = torch.zeros(len(strata), dtype=torch.bool)
     for stratum in strata[strata >= 0].unique().tolist():
@@ -189,12 +271,13 @@ def _fraction(strata: Tensor, fraction: float, generator: torch.Generator) -> tu
     return ~held_out, held_out
 
 
-def _given(strata: Tensor, cv: Any) -> list[tuple[Tensor, Tensor]]:
+def _given(strata: Tensor, cv: Any, groups: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
     splits = cv
     if not isinstance(cv, Iterable):  # a splitter divides the labeled samples
         known = (strata >= 0).nonzero()[:, 0].numpy()
         try:
-            pairs = list(cv.split(np.zeros((len(known), 1)), strata.numpy()[known]))
+            known_groups = None if groups is None else groups.numpy()[known]
+            pairs = list(cv.split(np.zeros((len(known), 1)), strata.numpy()[known], known_groups))
         except ValueError as error:
             raise ValueError(f"cv={cv!r} cannot split the samples: {error} Pass a number of folds.") from error
         splits = ((known[kept], known[part]) for kept, part in pairs)
@@ -205,5 +288,6 @@ def _given(strata: Tensor, cv: Any) -> list[tuple[Tensor, Tensor]]:
         held_out &= strata >= 0
         trained = torch.zeros(len(strata), dtype=torch.bool)
         trained[torch.from_numpy(positions_of(kept, len(strata)))] = True
-        parts.append((trained | ((strata < 0) & ~held_out), held_out))
+        away = held_out if groups is None else torch.isin(groups, groups[held_out])
+        parts.append((trained | ((strata < 0) & ~away), held_out))
     return parts

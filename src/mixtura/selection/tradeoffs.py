@@ -19,7 +19,7 @@ from mixtura.objectives.likelihood import class_posteriors
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
 from mixtura.selection.search import Search, SearchTable, Trial
-from mixtura.selection.splits import hold_outs
+from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import Selected, Task, make_prior, start
 from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together
@@ -115,7 +115,11 @@ class TradeoffSearch:
             return task, None
         generator = torch.Generator().manual_seed(self.seed)
         parts = hold_outs(
-            self.validation_fraction, block.labels, generator, weights=block.weights, smallest=SMALLEST_HELD_OUT
+            regroup(task.cv, self.validation_fraction),
+            block.labels,
+            generator,
+            weights=block.weights,
+            smallest=SMALLEST_HELD_OUT,
         )
         if not parts:
             return task, None
