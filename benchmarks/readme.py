@@ -21,7 +21,7 @@ from benchmarks.defaults_page import (
     part_of,
     rivals,
 )
-from reproduce.documents import rendered
+from studies.documents import rendered
 
 README = Path(__file__).parents[1] / "README.md"
 DECISIONS = Path(__file__).parents[1] / "docs" / "which_estimator.md"

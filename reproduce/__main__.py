@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from reproduce import behaviour, stamps
+from reproduce import behaviour, readme, stamps
 from reproduce.data import PUBLIC, download_into
 from reproduce.options import Options, UnknownCellError
 from reproduce.registry import SOURCES, TABLES, Source, Table, entries_of_others
@@ -55,7 +55,7 @@ def compute(table: Table, options: Options, fresh: bool) -> None:
             earlier(file).unlink(missing_ok=True)
     table.render(options.out)
     if options.out.resolve() == stamps.RESULTS:
-        render_pages_of_all_tables()
+        readme.write()
 
 
 def earlier(file: Path) -> Path:
@@ -89,15 +89,7 @@ def render() -> None:
     """All pages from the JSON files."""
     for table in TABLES.values():
         table.render(stamps.RESULTS)
-    render_pages_of_all_tables()
-
-
-def render_pages_of_all_tables() -> None:
-    from reproduce import documents, overview, readme
-
-    overview.write()
     readme.write()
-    documents.write()
 
 
 def missing_data(table: Table) -> list[Source]:
@@ -198,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         render()
     elif options.table == "behaviour":
         behaviour.record(options.tables)
-        render_pages_of_all_tables()
+        readme.write()
     elif options.table == "fetch":
         fetch(parser)
     else:

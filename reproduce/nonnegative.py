@@ -7,7 +7,6 @@ are used for accuracies only. Each line of a table is written as soon as it is d
 from __future__ import annotations
 
 import json
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import scipy
-import sklearn
 import torch
 from joblib import Parallel, delayed
 from sklearn.decomposition import NMF
@@ -25,11 +22,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
-import mixtura
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
 from reproduce.data import load
 from reproduce.options import Options
-from reproduce.stamps import write_json
+from reproduce.stamps import machine, write_json
 from reproduce.sum_penalty import SumPenalised
 
 STARTS = range(5)
@@ -147,25 +143,6 @@ def default(n_bases: int, sparsity: Any, solver: str = "multiplicative", **optio
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def machine() -> dict[str, str]:
-    """Where and with what the numbers were made."""
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        model = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), model
-        )
-    versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "numpy": np.__version__}
-    return {
-        "processor": model,
-        "threads": "1",
-        "python": platform.python_version(),
-        "mixtura": mixtura.__version__,
-        "scipy": scipy.__version__,
-        **versions,
-    }
 
 
 def mean_and_error(values: list[float], digits: int = 2) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from scipy.special import softmax
 from sklearn.ensemble import RandomForestClassifier
@@ -30,14 +28,13 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC
 
-import mixtura
 from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_rings
 from mixtura.priors import Conjugate
 from reproduce import data
 from reproduce.comparison import published
 from reproduce.options import Options
-from reproduce.stamps import write_json
+from reproduce.stamps import machine, write_json
 
 N_MEMBERS = 20
 TOY_REPETITIONS = 20
@@ -225,11 +222,6 @@ def numbered(repetition: Callable[[int], dict[str, Any]], seeds: list[int], n_pr
 def _numbered(job: tuple[Callable[[int], dict[str, Any]], int]) -> tuple[int, dict[str, Any]]:
     repetition, seed = job
     return seed, repetition(seed)
-
-
-def machine() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "scikit-learn": sklearn.__version__}
-    return versions | {"mixtura": mixtura.__version__, "processor": platform.machine()}
 
 
 def standard_error(values: Any) -> float:

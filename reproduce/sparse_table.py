@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import platform
 import textwrap
 import time
 import warnings
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.gaussian_process.kernels import RBF
@@ -29,11 +27,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import mixtura
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from reproduce.data import load
 from reproduce.options import Options
-from reproduce.stamps import write_json
+from reproduce.stamps import machine, write_json
 
 RESULTS = Path(__file__).parent / "results"
 NAMES = ["ripley", "titanic", "breast_cancer", "banana", "waveform"]
@@ -174,13 +171,6 @@ def run_one(method: str, name: str, number: int, chosen: dict | None) -> dict:
     record |= {"vectors": len(model.relevance_)}
     record |= {"log_evidence": model.log_evidence_, "iterations": model.n_iter_, "converged": model.converged_}
     return record | (chosen or {})
-
-
-def machine() -> dict:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
-    versions = {"mixtura": mixtura.__version__, "torch": torch.__version__, "scikit-learn": sklearn.__version__}
-    return {"processor": cpu, "threads": torch.get_num_threads(), "python": platform.python_version(), **versions}
 
 
 def machines(before: dict) -> dict:

@@ -11,6 +11,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy
+import sklearn
 import torch
 
 import mixtura
@@ -24,6 +27,16 @@ def stamp(behaviour: str = "") -> dict[str, str]:
     """The stamp of a result computed now; `behaviour` is a digest of what the small version of its table computes."""
     versions = {"mixtura": mixtura.__version__, "torch": torch.__version__, "python": platform.python_version()}
     return versions | ({"behaviour": behaviour} if behaviour else {})
+
+
+def machine() -> dict[str, str]:
+    """Where and with what the numbers were made."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    versions = {"scikit-learn": sklearn.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
+    processor = names[0] if names else platform.processor() or platform.machine()
+    return {"processor": processor, "threads": str(torch.get_num_threads()), **stamp(), **versions}
 
 
 def stamps_of(path: Path) -> list[dict[str, str]]:

@@ -20,11 +20,9 @@ from reproduce import (
     behaviour,
     comparison,
     discriminative,
-    documents,
     few_labels,
     heads,
     hybrid,
-    overview,
     readme,
     registry,
     stamps,
@@ -33,6 +31,7 @@ from reproduce.__main__ import check_data, compute, main
 from reproduce.data import PUBLIC
 from reproduce.options import Options
 from reproduce.registry import TABLES
+from studies import documents, overview
 
 FILES = sorted(path.name for path in stamps.RESULTS.glob("*.json"))
 with_results = pytest.mark.skipif(not FILES, reason="a source distribution has no result files")
@@ -102,9 +101,9 @@ def test_every_script_runs_from_data_to_page(name, small_data, tmp_path, monkeyp
 @with_results
 def test_the_readme_and_the_page_of_all_tables_are_rendered():
     assert readme.PAGE.read_text() == readme.text(), "run python -m reproduce render"
-    assert overview.PAGE.read_text() == overview.page(), "run python -m reproduce render"
+    assert overview.PAGE.read_text() == overview.page(), "run python -m studies render"
     for path, text in documents.documents().items():
-        assert path.read_text("utf-8") == text, f"{path.name}: run python -m reproduce render"
+        assert path.read_text("utf-8") == text, f"{path.name}: run python -m studies render"
 
 
 def test_figures_of_a_fragment_are_replaced_where_they_stand():
@@ -173,7 +172,7 @@ def test_a_fit_that_is_worse_than_its_start_is_not_called_better(start, verdict)
 
 @with_results
 def test_every_paper_has_a_sentence_on_its_claim():
-    from reproduce.claims import CLAIMS
+    from studies.claims import CLAIMS
 
     assert list(CLAIMS) == list(registry.PAPERS)
     for claim in CLAIMS.values():

@@ -1,4 +1,4 @@
-"""Figures of README and docs that come from results: `python -m reproduce render` writes them, a test compares them.
+"""Figures of README and docs that come from results: `python -m studies render` writes them, a test compares them.
 
 A fragment is a piece of a document with fields for figures; in the document its words may be wrapped otherwise.
 """

@@ -6,7 +6,6 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
-from reproduce.claims import CLAIMS
 from reproduce.comparison import (
     BLOCKS,
     COMPARATOR,
@@ -24,6 +23,7 @@ from reproduce.comparison import (
 )
 from reproduce.registry import PAPERS
 from reproduce.stamps import RESULTS, ROOT
+from studies.claims import CLAIMS
 
 PAGE = ROOT / "docs" / "reproductions.md"
 # A sign as well as a colour: colour-blind readers distinguish blue and orange, and print in different greys.
@@ -139,7 +139,7 @@ def page(folder: Path = RESULTS) -> str:
     lines = [
         "# Reproductions",
         "",
-        "The tables of the five papers beside ours. Written by `python -m reproduce render` from the result files and",
+        "The tables of the five papers beside ours. Written by `python -m studies render` from the result files and",
         "from [published.json](../reproduce/published.json); how to compute a table again is in",
         "[reproduce/README.md](../reproduce/README.md).",
         "",
