@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -581,3 +582,100 @@ def test_a_model_file_is_read_where_the_command_line_was_not_used(capsys):
     known = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=known).stdout
     assert shown == "TableClassifier\n"
+
+
+# ---- deciding ----------------------------------------------------------------------------------------------------
+
+
+def rare(n_rows=600):
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(n_rows) < 0.08, "fraud", "fine")
+    amount = np.exp(rng.normal(3 + 1.5 * (y == "fraud"), 1))
+    return pd.DataFrame({"id": np.arange(n_rows), "amount": [f"${v:,.2f}" for v in amount], "t": y})
+
+
+def test_thresholds_of_a_rare_class(capsys):
+    rare().to_csv("t.csv", index=False)
+    shown = run(capsys, "fit", "t.csv", "--target", "t", "--metric", "cost:10", "--budget", "5s")[1]
+    assert re.search(r"Threshold +0\.0909 for --metric cost:10: precision \d+ %, recall \d+ %", shown)
+    assert run(capsys, "predict", "model.mixtura", "t.csv", "--keep", "id,amount", "--explain", "--no-outliers")[0] == 0
+    result = pd.read_csv("predictions.csv")
+    assert list(result)[:4] == ["id", "amount", "class", "confidence"]
+    assert list(result)[4:] == ["p(fine)", "p(fraud)", "reason 1"]
+    assert ((result["class"] == "fraud") == (result["p(fraud)"] >= 1 / 11)).all()
+    assert result["reason 1"].str.fullmatch(r"amount \([+-]\d+\.\d\d\)").all()
+    assert run(capsys, "predict", "model.mixtura", "t.csv", "--threshold", "0.5", "--no-proba")[0] == 0
+    other = pd.read_csv("predictions.csv")
+    assert list(other) == ["class", "confidence", "outlier"]
+    assert (other["class"] == "fraud").sum() < (result["class"] == "fraud").sum()
+    for metric in ("f1", "balanced-error", "precision:0.3"):
+        arguments = ("fit", "t.csv", "--target", "t", "--method", "MixtureClassifier(1)", "--metric", metric, "--json")
+        facts = json.loads(run(capsys, *arguments)[1])
+        assert facts["method"] == "MixtureClassifier"
+        assert facts["precision"] >= 0.3 or metric != "precision:0.3"
+        assert facts["recall"] > 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metric", "speed"], "--metric must be log-loss, error, balanced-error, f1, cost:10 or precision:0.9; got"),
+        (["--metric", "cost"], "--metric must be log-loss, error, balanced-error, f1, cost:10 or precision:0.9; got"),
+        (["--positive", "maybe"], "--positive must be one of the classes 'fine', 'fraud'; got 'maybe'."),
+        (["--method", "random forest"], "--method must be one of MixtureClassifier, MixtureClassifier(1), "),
+    ],
+)
+def test_wrong_decisions_are_refused(arguments, message, capsys):
+    rare(60).to_csv("t.csv", index=False)
+    code, out, err = run(capsys, "fit", "t.csv", "--target", "t", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"mixtura: {message}")
+
+
+@pytest.mark.slow
+def test_compare_ends_with_the_command_to_run(capsys):
+    rare(200).to_csv("t.csv", index=False)
+    code, out, _ = run(capsys, "compare", "t.csv", "--target", "t", "--budget", "2s", "--out", "scores.csv")
+    assert code == 0
+    (command,) = re.findall(r"mixtura (fit t\.csv --target t.*)", out)
+    assert run(capsys, *shlex.split(command), "--budget", "2s")[0] == 0
+    assert {"method", "log_loss", "table"} <= set(pd.read_csv("scores.csv"))
+
+
+def shell(*arguments, **options):
+    """Run the command line as a process."""
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "mixtura", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=known, **options)
+
+
+def test_a_pipe_of_commands(folder):
+    frame = passengers()
+    frame.to_csv("t.csv", index=False)
+    text = (folder / "t.csv").read_text("utf-8")
+    result = shell("fit", "-", "--target", "survived", "--method", "MixtureClassifier(1)", input=text)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "120 rows, 2 numeric and 2 categorical columns" in result.stdout
+    result = shell("predict", "model.mixtura", "-", "--out", "-", "--keep", "id", input=text)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "id,class,confidence,outlier,p(no),p(yes)"
+    assert len(lines) == 121
+    assert sorted(os.listdir(folder)) == ["model.mixtura", "t.csv"]  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--help"], None),
+        (["fit"], "mixtura: Missing argument 'data'.\n"),
+        (["fit", "none.csv", "--target", "t"], "mixtura: There is no file 'none.csv'.\n"),
+        (["predict", "m", "none.csv"], "mixtura: There is no file 'none.csv'.\n"),
+    ],
+)
+def test_help_and_wrong_arguments_do_not_wait_for_torch(arguments, message):
+    code = f"import sys; from mixtura.cli import main; main({arguments!r}); assert 'torch' not in sys.modules"
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=known)
+    assert result.returncode == 0, result.stderr
+    assert message is None or result.stderr == message

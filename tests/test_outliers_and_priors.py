@@ -9,6 +9,8 @@ import torch
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 from sklearn.base import clone
+from sklearn.metrics import f1_score
+from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
@@ -361,3 +363,23 @@ def test_features_of_bfloat16_tensors_are_selected():
     rows = torch.from_numpy(X.to_numpy()).bfloat16()
     selector = MarginalFeatureSelector(MixtureClassifier(1), n_features_to_select=2).fit(rows, y)
     assert_allclose(selector.transform(rows), rows.float().numpy()[:, selector.get_support()])
+
+
+def test_a_class_prior_is_given_by_label():
+    X, y = make_ripley(60, random_state=0)
+    by_label = MixtureClassifier(1, class_prior={1: 0.2, 0: 0.8}, random_state=0).fit(X, y)
+    in_order = MixtureClassifier(1, class_prior=[0.8, 0.2], random_state=0).fit(X, y)
+    np.testing.assert_array_equal(by_label.predict_proba(X), in_order.predict_proba(X))
+    with pytest.raises(ValueError, match=r"one probability for each of the classes \[0, 1\]; got \[1\]"):
+        MixtureClassifier(1, class_prior={1: 0.2}).fit(X, y)
+
+
+def test_thresholds_are_tuned_by_scikit_learn():
+    X, y = make_ripley(200, random_state=0)
+    rare = (y == 0) | (np.arange(len(y)) % 10 == 0)
+    model = MixtureClassifier(1, random_state=0)
+    tuned = TunedThresholdClassifierCV(model, scoring="f1").fit(X[rare], y[rare])
+    assert 0 < tuned.best_threshold_ < 0.5  # the positive class is rare
+    assert f1_score(y[~rare], tuned.predict(X[~rare])) > f1_score(
+        y[~rare], model.fit(X[rare], y[rare]).predict(X[~rare])
+    )

@@ -175,13 +175,17 @@ def prior_labels(prior: Mapping[Any, float], classes: np.ndarray) -> list[Any]:
     """The classes in order, if a class prior by label names each of them."""
     labels = classes.tolist()
     if set(prior) != set(labels):
-        raise ValueError(f"prior must have one probability for each of the classes {labels}; got {list(prior)}.")
+        raise ValueError(
+            f"A class prior must have one probability for each of the classes {labels}; got {list(prior)}."
+        )
     return labels
 
 
-def class_prior(value: object, class_weights: Tensor) -> Tensor | None:
-    """Check fixed class probabilities (C,); None if they are learned."""
+def class_prior(value: object, class_weights: Tensor, classes: np.ndarray | None = None) -> Tensor | None:
+    """Check fixed class probabilities (C,), which a dict names by label; None if they are learned."""
     n_classes = len(class_weights)
+    if isinstance(value, Mapping) and classes is not None:
+        value = [value[label] for label in prior_labels(value, classes)]
     if isinstance(value, str) or value is None:
         one_of("class_prior", value, ("empirical", "uniform"), " or an array with one probability per class")
         return None if value == "empirical" else torch.full_like(class_weights, 1 / n_classes)

@@ -33,12 +33,15 @@ class TableProblem:
         The features.
     notes : list of str
         Sentences about rows and columns that were left out, and values that count as missing.
+    no_classes : tuple
+        Values of the target that stand for missing ones.
     """
 
     frame: pd.DataFrame
     labels: np.ndarray
     columns: list[TableColumn]
     notes: list[str]
+    no_classes: tuple[Any, ...] = ()
 
 
 def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProblem:
@@ -72,7 +75,9 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
     columns, more = find_columns(kept, labels)
     if not columns:
         raise ValueError(f"No column besides the target {target!r} can be used. {' '.join([*notes, *more])}".strip())
-    return TableProblem(kept, labels, columns, shorten([*notes, *more]))
+    absent = tuple(frame[target][~known].drop_duplicates().astype(object).tolist())
+    no_classes = tuple(None if value != value else value for value in absent)
+    return TableProblem(kept, labels, columns, shorten([*notes, *more]), no_classes)
 
 
 def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mixtura import __version__
-from mixtura.cli.output import Answer
+from mixtura.cli.output import Answer, check_metric, check_place, check_table
 
 UNEXPECTED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -72,11 +72,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Data = Annotated[Path, typer.Argument(help="CSV or Parquet file.", show_default=False)]
-LabeledData = Annotated[Path, typer.Argument(help="CSV or Parquet file with the target.", show_default=False)]
+Data = Annotated[Path, typer.Argument(help="CSV or Parquet file; - is the standard input.", show_default=False)]
+LabeledData = Annotated[
+    Path, typer.Argument(help="CSV or Parquet file with the target; - is the standard input.", show_default=False)
+]
 Model = Annotated[Path, typer.Argument(help="Model file of `mixtura fit`.", show_default=False)]
 Target = Annotated[str, typer.Option(help="Name of the column with the classes.", show_default=False)]
 Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out (may be repeated).")]
+Sep = Annotated[str | None, typer.Option(metavar="CHARACTER", help="Delimiter of a CSV file, if not detected.")]
 Budget = Annotated[Any, typer.Option(parser=_seconds, metavar="TIME", help="Time budget, such as 60s or 5m.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="NUMBER", help="Seed of every random choice.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -97,11 +100,26 @@ def _options(
 
 @app.command()
 def fit(
-    data: Data,
+    data: LabeledData,
     target: Target,
     out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.mixtura"),
     budget: Budget = "60s",
     drop: Drop = None,
+    method: Annotated[
+        str, typer.Option(help="Classifier: a mixture that `mixtura compare` names.")
+    ] = "MixtureClassifier",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="Metric by which the threshold of the positive class is set: log-loss and error set none; "
+            "balanced-error, f1, cost:10 (a missed row costs ten false alarms), precision:0.9."
+        ),
+    ] = "log-loss",
+    positive: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="Class of decisions and thresholds (default: the rarer of two).")
+    ] = None,
+    select: Annotated[bool, typer.Option("--select", help="Leave near-useless features out.")] = False,
+    sep: Sep = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     traceback: Traceback = False,
@@ -109,9 +127,12 @@ def fit(
     """Fit a classifier to a table and write a model file."""
 
     def command() -> Answer:
-        from mixtura.cli.fitting import run_fit
+        check_table(data)
+        check_place(out, data)
+        check_metric(metric)
+        from mixtura.cli.fitting import FitOptions, run_fit
 
-        return run_fit(data, target, out, budget, drop or [], seed)
+        return run_fit(data, target, out, FitOptions(budget, drop or [], seed, method, metric, positive, select, sep))
 
     _answer(command, as_json, traceback)
 
@@ -120,39 +141,53 @@ def fit(
 def predict(
     model: Model,
     data: Data,
-    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="CSV file to write; - is the standard output.")] = Path("predictions.csv"),
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMNS", help="Columns of the table to copy, such as id,name.")
+    ] = None,
+    proba: Annotated[bool, typer.Option(help="Write the probabilities of all classes.")] = True,
+    explain: Annotated[bool, typer.Option("--explain", help="Write the three main reasons of every row.")] = False,
+    outliers: Annotated[bool, typer.Option(help="Flag rows that are unlike the training rows.")] = True,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Probability from which on the positive class is predicted."),
+    ] = None,
     confidence: Annotated[
         float,
         typer.Option(
-            min=0,
-            max=1,
-            metavar="SHARE",
-            help="Smallest probability to predict a class; other rows get none.",
+            min=0, max=1, metavar="SHARE", help="Smallest probability to predict a class; other rows get none."
         ),
     ] = 0.0,
     false_alarm: Annotated[
         float,
         typer.Option(min=0, max=1, metavar="SHARE", help="Share of ordinary rows that may be flagged as outliers."),
     ] = 0.01,
+    sep: Sep = None,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
     """Predict the rows of a table with a model file."""
 
     def command() -> Answer:
-        from mixtura.cli.fitting import run_predict
+        check_table(data)
+        check_place(out, model, data)
+        from mixtura.cli.fitting import PredictOptions, run_predict
 
-        return run_predict(model, data, out, confidence, false_alarm)
+        kept = [name.strip() for part in keep or [] for name in part.split(",")]
+        options = PredictOptions(confidence, false_alarm, threshold, kept, proba, explain, outliers, sep)
+        return run_predict(model, data, out, options)
 
     _answer(command, as_json, traceback)
 
 
 @app.command()
 def compare(
-    data: Data,
+    data: LabeledData,
     target: Target,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write the scores to.")] = None,
     budget: Budget = "60s",
     drop: Drop = None,
+    sep: Sep = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     traceback: Traceback = False,
@@ -160,9 +195,12 @@ def compare(
     """Compare mixtures with other classifiers on held-out rows of a table."""
 
     def command() -> Answer:
+        check_table(data)
+        if out is not None:
+            check_place(out, data)
         from mixtura.cli.comparing import run_compare
 
-        return run_compare(data, target, budget, drop or [], seed)
+        return run_compare(data, target, budget, drop or [], seed, out, sep)
 
     _answer(command, as_json, traceback)
 
@@ -177,6 +215,7 @@ def report(
     no_data: Annotated[
         bool, typer.Option("--no-data", help="Leave single rows of the data out of the report.")
     ] = False,
+    sep: Sep = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     traceback: Traceback = False,
@@ -184,9 +223,10 @@ def report(
     """Write a report on a model as one HTML file."""
 
     def command() -> Answer:
+        check_table(data)
         from mixtura.cli.reporting import run_report
 
-        return run_report(model, data, out, not no_data, seed)
+        return run_report(model, data, out, not no_data, seed, sep)
 
     _answer(command, as_json, traceback)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import shlex
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,11 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
 from mixtura.cli.columns import read_problem
-from mixtura.cli.files import read_table
-from mixtura.cli.fitting import CHOICE
-from mixtura.cli.output import Answer, progress
-from mixtura.cli.scores import calibration_error, log_loss_of, sampled
+from mixtura.cli.files import MOST_VALUES, read_table
+from mixtura.cli.fitting import CHOICE, METHODS
+from mixtura.cli.output import STANDARD, Answer, progress
+from mixtura.cli.scores import calibration_error, log_loss_of
 from mixtura.datasets import remove_values
-from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
-from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 
 HELD_OUT, REMOVED = 0.3, 0.3  # shares of the rows and of the values
@@ -80,20 +79,11 @@ def rivals_for(n_classes: int) -> list[Rival]:
     return [rival for rival in RIVALS if n_classes <= MOST_BOOSTED or rival.name != "gradient boosting"]
 
 
-def family(budget: float, size: int) -> list[Rival]:
-    """The mixtures of the comparison; `size` is rows times classes."""
-    sparse = Rival("SparseMixture", lambda seed: _imputed(SparseMixtureClassifier(n_init=1, random_state=seed)))
-    return [
-        Rival("MixtureClassifier", lambda seed: MixtureClassifier(time_budget=budget, random_state=seed)),
-        Rival("MixtureClassifier(1)", lambda seed: MixtureClassifier(1, random_state=seed)),
-        Rival("AveragedMixture", lambda seed: AveragedMixtureClassifier(n_estimators=10, random_state=seed)),
-        Rival("DiscriminativeMixture", lambda seed: _imputed(_discriminative(seed))),
-        *([sparse] if size <= MOST_FOR_SPARSE else []),
-    ]
-
-
-def _discriminative(seed: int) -> DiscriminativeMixtureClassifier:
-    return DiscriminativeMixtureClassifier(cv=2, tol=1e-2, random_state=seed)  # a fifth of the time of the defaults
+def family(budget: float, X: pd.DataFrame, n_classes: int) -> list[Rival]:
+    """The mixtures of the comparison; sparse learning of complete and small tables alone."""
+    fits = X.select_dtypes("number").shape == X.shape and not bool(X.isna().to_numpy().any())
+    names = [name for name in METHODS if name != "SparseMixture" or (fits and len(X) * n_classes <= MOST_FOR_SPARSE)]
+    return [Rival(name, partial(METHODS[name], budget)) for name in names]
 
 
 def scores_of(rival: Rival, parts: tuple[Any, Any, Any, Any], seed: int) -> dict[str, Any]:
@@ -141,30 +131,60 @@ def compared(X: pd.DataFrame, labels: np.ndarray, rivals: list[Rival], seed: int
     return results
 
 
-def run_compare(data: Path, target: str, budget: float, drop: Sequence[str], seed: int) -> Answer:
+def run_compare(
+    data: Path, target: str, budget: float, drop: Sequence[str], seed: int, out: Path | None, sep: str | None
+) -> Answer:
     """Compare classifiers on a table."""
-    problem = read_problem(read_table(data), target, drop)
+    problem = read_problem(read_table(data, sep, MOST_VALUES), target, drop)
     rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, seed)
     table = TableClassifier(columns=problem.columns).read(problem.frame.iloc[rows])
     X, labels = with_categories(table, problem.columns), problem.labels[rows]
     n_classes = len(np.unique(labels))
-    results = compared(X, labels, [*family(CHOICE * budget, len(rows) * n_classes), *rivals_for(n_classes)], seed)
+    results = compared(X, labels, [*family(CHOICE * budget, X, n_classes), *rivals_for(n_classes)], seed)
     facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": problem.notes}
-    first = f"{len(rows)} rows, {X.shape[1]} columns, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
+    first = f"{len(rows)} rows, {X.shape[1]} features, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
     if len(rows) < len(problem.labels):
         first += f" (a sample of {len(problem.labels)} rows)"
-    last = (
-        "Missing values: MixtureClassifier and AveragedMixture marginalise them and gradient boosting splits on them; "
-        "the others get mean imputation. Calibration: expected calibration error. Seconds: fit and prediction. *: the "
-        "best of a column."
+    explained = (
+        "Missing values: mixtures marginalise them and gradient boosting splits on them; the others get mean "
+        "imputation. Calibration: expected calibration error. Seconds: fit and prediction. *: the best of a column."
     )
+    facts |= {"advice": advice(results["as it is"], data, target, drop)}
+    if out is not None:
+        frames = [pd.DataFrame(lines).assign(table=name) for name, lines in results.items()]
+        pd.concat(frames).to_csv(sys.stdout if out == STANDARD else out, index=False, float_format="%.6g")
     tables = [score_table(f"Table {name}", lines) for name, lines in results.items()]
-    return Answer([first, *tables, *(f"Note: {note}" for note in problem.notes), last], facts)
+    notes = [f"Note: {note}" for note in problem.notes]
+    return Answer([first, *tables, *notes, explained, *map(Text, facts["advice"])], facts)
+
+
+def advice(lines: list[dict[str, Any]], data: Path, target: str, drop: Sequence[str]) -> list[str]:
+    """The command that fits the best mixture, and whether another classifier is better."""
+    scored = sorted((line for line in lines if "failed" not in line), key=lambda line: line["log_loss"])
+    own = next(line for line in scored if line["method"] in METHODS)
+    method = "" if own["method"] == "MixtureClassifier" else f" --method {shlex.quote(own['method'])}"
+    left_out = "".join(f" --drop {shlex.quote(name)}" for name in drop)
+    command = f"mixtura fit {shlex.quote(str(data))} --target {shlex.quote(target)}{method}{left_out}"
+    texts = [f"The mixture with the smallest log-loss on the table as it is, {own['method']}: {command}"]
+    if scored[0] is not own:
+        texts.append(
+            f"{scored[0]['method']} is better: log-loss {scored[0]['log_loss']:.3f}, ours {own['log_loss']:.3f}."
+        )
+    return texts
+
+
+def sampled(n_rows: int, most: int, labels: np.ndarray, seed: int) -> np.ndarray:
+    """Positions of at most this number of rows, at least two of every class."""
+    if n_rows <= most:
+        return np.arange(n_rows)
+    order = np.random.default_rng(seed).permutation(n_rows)
+    first = [order[labels[order] == label][:2] for label in np.unique(labels)]
+    return np.sort(np.unique(np.concatenate([order[:most], *first])))
 
 
 def with_categories(table: pd.DataFrame, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """A table whose categories have a type that all classifiers know."""
-    return table.astype({column.name: "category" for column in columns if column.categories is not None})
+    return table.astype({column.feature: "category" for column in columns if column.categories is not None})
 
 
 COLUMNS = {  # name in the results: heading, form, factor

@@ -63,6 +63,7 @@ def read_table(path: Path, sep: str | None = None, most_values: int | None = Non
             share /= 2
             parts = [part[random.random(len(part)) < 0.5] for part in parts]
     table = pd.concat(parts)
+    table.attrs["read"] = parts[0].attrs["read"]  # the line of Python that reads it
     for place in range(table.shape[1]):
         if table.dtypes.iloc[place].kind == "O":
             table.isetitem(place, _plain_numbers(table.iloc[:, place]))
@@ -92,7 +93,10 @@ def read_parts(path: Path, sep: str | None = None) -> Iterator[pd.DataFrame]:
             if repeated:
                 raise ValueError(f"{name} has more than one column named {repeated[0]!r}; rename one of them.")
             if len(part):
-                yield part.set_axis(range(n_rows, n_rows + len(part)))
+                numbered = part.set_axis(range(n_rows, n_rows + len(part)))
+                reader = part.attrs.get("read", "pd.read_parquet(FILE)")
+                numbered.attrs["read"] = reader.replace("FILE", repr(path.name))
+                yield numbered
             n_rows += len(part)
     if not n_rows:
         raise ValueError(f"{name} has a header and no rows.")
@@ -140,8 +144,13 @@ def _parquet_parts(file: BinaryIO, name: str) -> Iterator[pd.DataFrame]:
 
 
 def _csv_parts(file: BinaryIO, name: str, sep: str | None) -> Iterator[pd.DataFrame]:
-    with io.TextIOWrapper(file, encoding=_encoding(file), newline="") as text:
+    encoding = _encoding(file)
+    with io.TextIOWrapper(file, encoding=encoding, newline="") as text:
         delimiter, names = _header(text, name, sep)
+        given = {} if delimiter == "," else {"sep": delimiter}
+        given |= {} if encoding == "utf-8-sig" else {"encoding": encoding}
+        options = "".join(f", {key}={value!r}" for key, value in given.items())
+        reader = f"pd.read_csv(FILE{options}, dtype=str, skipinitialspace=True)"
         settings: dict[str, Any] = {
             "sep": delimiter,
             "header": None,  # pandas renames columns of the same name
@@ -158,7 +167,9 @@ def _csv_parts(file: BinaryIO, name: str, sep: str | None) -> Iterator[pd.DataFr
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # more values than names
                 for part in pd.read_csv(text, **settings):
-                    yield part.set_axis(names, axis=1)
+                    named = part.set_axis(names, axis=1)
+                    named.attrs["read"] = reader
+                    yield named
         except pd.errors.EmptyDataError:
             return
         except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeError) as error:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import io
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
 
 from mixtura import __version__, load
 from mixtura.cli.columns import TableProblem, read_problem
-from mixtura.cli.files import read_table
-from mixtura.cli.held_out_rows import predict_held_out
-from mixtura.cli.output import Answer, check_place, pairs, progress
-from mixtura.cli.scores import decimals, percents, performance, sampled
+from mixtura.cli.files import MOST_VALUES, read_parts, read_table
+from mixtura.cli.held_out_rows import HeldOut, predict_held_out
+from mixtura.cli.output import STANDARD, Answer, pairs, progress
+from mixtura.cli.scores import decimals, decision, percents, threshold_for
+from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
+from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
+from mixtura.estimators.table_columns import TableColumn, entries_of, listed, shorten
 from mixtura.files.tensor_files import write_atomically
-from mixtura.inspection.outliers import reference_of
 from mixtura.inspection.tables import text_of
 
 # Share of the budget for the choice of a model; the final fit and the held-out scores take the rest.
@@ -28,79 +33,135 @@ CHOICE, SHORTEST = 0.5, 0.05
 OVERRUN = 1.2  # times the budget from which on a note says so
 # Features from which on there is no choice: one diagonal Gaussian per class.
 WIDE = 1000
-# Rows that are held out for outlier scores and the error rate, and how many values these may hold.
-MOST_HELD_OUT, MOST_VALUES = 3000, 300_000
+REASONS = 3  # per row
+
+METHODS: dict[str, Any] = {  # name of `--method` and of the comparison: how it is made
+    "MixtureClassifier": lambda budget, seed: MixtureClassifier(time_budget=budget, random_state=seed),
+    "MixtureClassifier(1)": lambda budget, seed: MixtureClassifier(1, random_state=seed),
+    "AveragedMixture": lambda budget, seed: AveragedMixtureClassifier(n_estimators=10, random_state=seed),
+    # A fifth of the time of the defaults.
+    "DiscriminativeMixture": lambda budget, seed: DiscriminativeMixtureClassifier(cv=2, tol=1e-2, random_state=seed),
+    "SparseMixture": lambda budget, seed: SparseMixtureClassifier(n_init=1, random_state=seed),
+}
 
 
-def run_fit(data: Path, target: str, out: Path, budget: float, drop: Sequence[str], seed: int) -> Answer:
+@dataclass(frozen=True)
+class FitOptions:
+    """The arguments of `mixtura fit` beside the files."""
+
+    budget: float
+    drop: Sequence[str] = ()
+    seed: int = 0
+    method: str = "MixtureClassifier"
+    metric: str = "log-loss"
+    positive: str | None = None
+    select: bool = False
+    sep: str | None = None
+
+
+def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
     """Fit a classifier to a table and write a model file."""
     began = time.perf_counter()
-    check_place(out, data)
+    deadline = began + options.budget
     with progress(3) as say:
         say(f"Reading {data.name}")
-        problem = read_problem(read_table(data), target, drop)
-        say(f"Choosing a model within {budget:g} s")
-        model = fit_table(problem, began + budget, seed)
+        table = read_table(data, options.sep, MOST_VALUES)
+        problem = read_problem(table, target, options.drop)
+        positive = positive_class(problem.labels, options.positive)
+        say(f"Choosing a model within {options.budget:g} s")
+        model = fit_table(problem, deadline, options)
         say("Predicting held-out rows")
-        scores = _keep_held_out(model, problem, began + budget, seed)
-    notes = problem.notes
-    seconds = time.perf_counter() - began
-    if seconds > OVERRUN * budget:
-        notes = [*notes, f"Reading the table and fitting {_tried(model)} took longer than the budget of {budget:g} s."]
-    model.about_ |= {"target": target, "file": data.name, "drop": list(drop), "version": __version__}
-    model.about_ |= {"notes": notes, "seconds": seconds}
-    model.about_ |= scores
+        evidence = predict_held_out(model, problem, options.seed, deadline)
+    scores = _scores(evidence, positive, options.metric)
+    if hasattr(model.estimator_, "outlier_reference_") and len(evidence.reference):
+        model.estimator_.outlier_reference_ = evidence.reference
+    notes, seconds = shorten([*problem.notes, *model.notes_]), time.perf_counter() - began
+    if table.index[-1] >= len(table):
+        notes.append(f"The table has {table.index[-1] + 1} rows; a random sample of {len(table)} was used.")
+    if seconds > OVERRUN * options.budget:
+        notes.append(
+            f"Reading the table and fitting {_tried(model)} took longer than the budget of {options.budget:g} s."
+        )
+    model.about_ |= {"target": target, "file": data.name, "drop": list(options.drop), "version": __version__}
+    model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, **scores}
     model.save(out)
     facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
     return Answer([pairs(_lines(facts, out))], facts)
 
 
-def fit_table(problem: TableProblem, deadline: float, seed: int) -> TableClassifier:
+def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> TableClassifier:
     """A model for a table; the choice ends early enough for the rest to be done at the deadline."""
-    wide = len(problem.columns) >= WIDE
-    settings: dict[str, Any] = {"n_components": 1, "covariance_type": "diag"} if wide else {}
+    if options.method not in METHODS:
+        raise ValueError(
+            f"--method must be one of {', '.join(METHODS)}; got {options.method!r}. Others are scikit-learn's."
+        )
     seconds = max(CHOICE * (deadline - time.perf_counter()), SHORTEST)
-    estimator = MixtureClassifier(time_budget=seconds, random_state=seed, **settings)
-    return TableClassifier(estimator, problem.columns).fit(problem.frame, problem.labels)
+    estimator = METHODS[options.method](seconds, options.seed)
+    if len(problem.columns) >= WIDE and options.method == "MixtureClassifier":
+        estimator.set_params(n_components=1, covariance_type="diag")
+    model = TableClassifier(estimator, problem.columns, select=options.select)
+    return model.fit(problem.frame, problem.labels)
 
 
-def _keep_held_out(model: TableClassifier, problem: TableProblem, deadline: float, seed: int) -> dict[str, Any]:
-    """Learn which outlier scores are usual from held-out rows; return the scores of these rows."""
-    most = max(100, min(MOST_HELD_OUT, MOST_VALUES // len(model.features)))
-    rows = sampled(len(problem.labels), most, problem.labels, seed)
-    labels, table = problem.labels[rows], model.read(problem.frame.iloc[rows])
-    probabilities, outlier_scores = predict_held_out(model.estimator_, table, labels, seed, deadline)
-    judged = ~np.isnan(outlier_scores)
-    probabilities, numbers = probabilities[judged], np.searchsorted(model.classes_, labels[judged])
-    model.estimator_.outlier_reference_ = reference_of(outlier_scores[judged])
-    return {"held_out_rows": int(judged.sum()), **performance(model.estimator_, probabilities, numbers)}
+def positive_class(labels: np.ndarray, name: str | None) -> Any:
+    """The class that decisions are about: the one with this name, or the rarer of two."""
+    classes, counts = np.unique(labels, return_counts=True)
+    if name is None:
+        return classes[int(counts.argmin())].item() if len(classes) == 2 else None
+    places = [number for number, label in enumerate(classes.tolist()) if str(label) == name]
+    if not places:
+        raise ValueError(f"--positive must be one of the classes {listed(classes.tolist())}; got {name!r}.")
+    return classes[places[0]].item()
+
+
+def _scores(evidence: HeldOut, positive: Any, metric: str) -> dict[str, Any]:
+    """Scores of held-out rows, and the threshold that is best for the metric."""
+    scores: dict[str, Any] = {
+        "held_out_rows": len(evidence.labels),
+        **evidence.performance,
+        "cross_validation_log_loss": evidence.log_loss,
+        "metric": metric,
+    }
+    if metric in ("log-loss", "error") or not len(evidence.labels):
+        return scores
+    if positive is None:
+        raise ValueError(f"--metric {metric} is about one of the classes; name it with --positive.")
+    number = evidence.model.classes_.tolist().index(positive)
+    truth, chances = evidence.labels == evidence.model.classes_[number], evidence.probabilities[:, number]
+    threshold = threshold_for(metric, truth, chances, evidence.weights)
+    return scores | decision(truth, chances, evidence.weights, 0.5 if threshold is None else threshold)
 
 
 def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
     fitted = model.estimator_
     numeric = [column.name for column in model.features if column.categories is None]
-    missing: Any = problem.frame[[column.name for column in model.features]].isna()
+    columns = dict.fromkeys(column.name for column in model.features)
+    missing = [[entry is None for entry in entries_of(problem.frame[name])] for name in columns]
+    search = getattr(fitted, "search_", None)
     return {
         "rows": len(problem.labels),
         "numeric_columns": len(numeric),
         "categorical_columns": len(model.features) - len(numeric),
-        "missing_share": float(missing.to_numpy().mean()),
+        "missing_share": float(np.mean(missing)),
         "classes": {str(label): int((problem.labels == label).sum()) for label in model.classes_.tolist()},
+        "method": type(fitted).__name__,
         "choice": choice_of(fitted),
-        "candidates": 0 if fitted.search_ is None else len(fitted.search_),
+        "candidates": 0 if search is None else len(search),
     }
 
 
 def choice_of(fitted: Any) -> dict[str, Any]:
-    """The settings of a fitted MixtureClassifier, as text and numbers."""
-    counts = sorted(set(fitted.n_components_.tolist()))
-    chosen = {} if fitted.search_ is None else fitted.search_.best.what
+    """The settings of a fitted classifier, as text and numbers."""
+    counts = getattr(fitted, "n_components_", None)
+    known = [] if counts is None else sorted(set(np.ravel(counts).tolist()))
+    search = getattr(fitted, "search_", None)
+    chosen = {} if search is None else search.best.what
     return {
-        "covariance": str(chosen.get("covariance_type", fitted.covariance_type)),
-        "components_per_class": counts[0] if len(counts) == 1 else fitted.n_components_.tolist(),
+        "covariance": str(chosen.get("covariance_type", getattr(fitted, "covariance_type", "no"))),
+        "components_per_class": known[0] if len(known) == 1 else known or None,
         "prior": str(chosen.get("prior", "default")),
         "transform": chosen.get("warp"),
-        "temperature": float(fitted.temperature_),
+        "temperature": float(getattr(fitted, "temperature_", 1.0)),
     }
 
 
@@ -110,43 +171,62 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
     shown += f" and {len(classes) - 8} more" if len(classes) > 8 else ""
     transform = "" if choice["transform"] is None else ", transformed features"
+    candidates = facts["candidates"]
+    selection = f"the best of {candidates} candidates" if candidates > 1 else "without a selection"
+    table = f"{facts['rows']} rows, {facts['numeric_columns']} numeric and {facts['categorical_columns']} categorical "
+    interval, held_out = facts["held_out_error_interval"], "no row: every class but one has a single row"
+    if facts["held_out_rows"] or interval:
+        held_out = f"{percents(facts['held_out_error'], interval)} error, "
+        held_out += f"log-loss {decimals(facts['held_out_log_loss'], facts['held_out_log_loss_interval'])} "
+        held_out += f"({'corrected for the selection' if interval else 'cross-validation'})"
+    threshold = []
+    if "threshold" in facts:
+        shares = f"precision {100 * facts['precision']:.0f} %, recall {100 * facts['recall']:.0f} %"
+        threshold = [("Threshold", f"{facts['threshold']:.3g} for --metric {facts['metric']}: {shares}")]
     return [
-        (
-            "Table",
-            f"{facts['rows']} rows, {facts['numeric_columns']} numeric and {facts['categorical_columns']} categorical "
-            f"columns, {100 * facts['missing_share']:.1f} % of the values missing",
-        ),
+        ("Table", f"{table}columns, {100 * facts['missing_share']:.1f} % of the values missing"),
         ("Classes", shown),
         (
             "Model",
-            f"{choice['covariance']} covariances, {components_text(choice['components_per_class'])} per class"
-            f"{transform}, temperature {choice['temperature']:.2f} ({_selection_text(facts['candidates'])})",
+            f"{facts['method']}, {choice['covariance']} covariances, "
+            f"{components_text(choice['components_per_class'])} per class{transform}, "
+            f"temperature {choice['temperature']:.2f} ({selection})",
         ),
-        (
-            "Held out",
-            f"{percents(facts['held_out_error'], facts['held_out_error_interval'])} error, "
-            f"log-loss {decimals(facts['held_out_log_loss'], facts['held_out_log_loss_interval'])} "
-            f"({'corrected for the selection' if facts['held_out_error_interval'] else 'cross-validation'})",
-        ),
+        ("Held out", held_out),
+        *threshold,
         *(("Note", note) for note in facts["notes"]),
         ("Written", f"{out} in {facts['seconds']:.1f} seconds"),
     ]
 
 
-def _selection_text(n_candidates: int) -> str:
-    return f"the best of {n_candidates} candidates" if n_candidates > 1 else "without a selection"
-
-
 def _tried(model: TableClassifier) -> str:
-    search = model.estimator_.search_
+    search = getattr(model.estimator_, "search_", None)
     return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 
 
 def components_text(counts: Any) -> str:
-    return f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
+    return (
+        "any number of components"
+        if counts is None
+        else f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
+    )
 
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """The arguments of `mixtura predict` beside the files."""
+
+    confidence: float = 0.0
+    false_alarm: float = 0.01
+    threshold: float | None = None
+    keep: Sequence[str] = ()
+    proba: bool = True
+    explain: bool = False
+    outliers: bool = True
+    sep: str | None = None
 
 
 def load_table_model(path: Path) -> TableClassifier:
@@ -157,52 +237,103 @@ def load_table_model(path: Path) -> TableClassifier:
     return model
 
 
-def run_predict(path: Path, data: Path, out: Path, confidence: float, false_alarm: float) -> Answer:
-    """Write the predictions for a table."""
-    check_place(out, path, data)
+def run_predict(path: Path, data: Path, out: Path, options: PredictOptions) -> Answer:
+    """Write the predictions for a table, part by part."""
     model = load_table_model(path)
-    frame = read_table(data)
-    notes = _unknown_values(model, frame)
-    result = predictions(model, frame, confidence, false_alarm)
-    text = io.StringIO()
-    result.to_csv(text, index=False, lineterminator="\n", float_format="%.6g")
-    with write_atomically(out.resolve()) as file:
-        file.write(text.getvalue().encode())
-    n_empty, n_outliers = int(result["class"].isna().sum()), int(result["outlier"].sum())
-    facts = {"predictions": str(out), "rows": len(result), "abstained": n_empty, "outliers": n_outliers, "notes": notes}
-    line = f"{len(result)} rows: {n_empty} without an answer, {n_outliers} outliers; written to {out}"
+    n_rows = n_empty = n_outliers = 0
+    unknown: dict[str, list[Any]] = {}
+    with _written(out) as file:
+        for part in read_parts(data, options.sep):
+            result = predictions(model, part, options)
+            _count_unknown(model, part, unknown)
+            file.write(result.to_csv(index=False, header=not n_rows, lineterminator="\n", float_format="%.6g").encode())
+            n_rows, n_empty = n_rows + len(result), n_empty + int(result["class"].isna().sum())
+            n_outliers += int(result["outlier"].sum()) if "outlier" in result else 0
+    notes = [
+        f"Column {name!r} has {kind} in {count} of {n_rows} rows, such as {example!r}; they count as missing."
+        for name, (kind, count, example) in unknown.items()
+    ]
+    facts = {"predictions": str(out), "rows": n_rows, "abstained": n_empty, "outliers": n_outliers, "notes": notes}
+    if out == STANDARD:
+        return Answer([], facts)
+    line = f"{n_rows} rows: {n_empty} without an answer, {n_outliers} outliers; written to {out}"
     return Answer([line, *(f"Note: {note}" for note in notes)], facts)
 
 
-def predictions(model: TableClassifier, frame: pd.DataFrame, confidence: float, false_alarm: float) -> pd.DataFrame:
-    """Class, confidence, outlier flag and the probabilities of all classes, for every row."""
-    features = model.read(frame)
-    probabilities = np.asarray(model.estimator_.predict_proba(features))
-    classes = pd.Series(model.classes_[probabilities.argmax(1)]).astype(object)
-    highest = probabilities.max(1)
-    outliers = np.asarray(model.estimator_.is_outlier(features, false_alarm)) if false_alarm else np.zeros(len(frame))
-    columns: dict[str, Any] = {
-        "class": classes.where(pd.Series(highest >= confidence), None),
-        "confidence": highest,
-        "outlier": outliers.astype(bool),
-    }
-    columns |= {f"p({label})": probabilities[:, c] for c, label in enumerate(model.classes_.tolist())}
+@contextmanager
+def _written(out: Path) -> Iterator[BinaryIO]:
+    """A context with the standard output, or a file that appears when it is complete."""
+    if out == STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    with write_atomically(out.resolve()) as file:
+        yield file
+
+
+def predictions(model: TableClassifier, frame: pd.DataFrame, options: PredictOptions) -> pd.DataFrame:
+    """Kept columns, class, confidence, outlier flag, probabilities and reasons, for every row."""
+    absent = [name for name in options.keep if name not in frame.columns]
+    if absent:
+        raise ValueError(f"There is no column {absent[0]!r} to keep; the columns are {listed(list(frame.columns))}.")
+    probabilities, classes = np.asarray(model.predict_proba(frame)), model.classes_.tolist()
+    numbers = _decide(model, probabilities, options.threshold)
+    highest = probabilities[np.arange(len(frame)), numbers]
+    chosen = pd.Series(model.classes_[numbers]).astype(object)
+    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in options.keep}
+    columns |= {"class": chosen.where(pd.Series(highest >= options.confidence), None), "confidence": highest}
+    if options.outliers and hasattr(model.estimator_, "is_outlier"):
+        flags = model.is_outlier(frame, options.false_alarm) if options.false_alarm else np.zeros(len(frame))
+        columns["outlier"] = np.asarray(flags).astype(bool)
+    if options.proba:
+        columns |= {f"p({label})": probabilities[:, c] for c, label in enumerate(classes)}
+    if options.explain:
+        columns |= _reasons(model, frame)
     return pd.DataFrame(columns)
 
 
-def _unknown_values(model: TableClassifier, frame: pd.DataFrame) -> list[str]:
-    """Notes on values that count as missing because the model does not know them."""
-    notes = []
-    for column in model.features:
-        if column.name not in frame.columns:
-            continue
-        known: Any = frame[column.name].dropna()
-        unknown = known[pd.isna(column.read(known))]
-        if not len(unknown):
-            continue
-        kind = "other values than numbers" if column.categories is None else "unknown categories"
-        notes.append(
-            f"Column {column.name!r} has {kind} in {len(unknown)} of {len(frame)} rows, such as "
-            f"{str(unknown.iloc[0])!r}; they count as missing."
+def _decide(model: TableClassifier, probabilities: np.ndarray, threshold: float | None) -> np.ndarray:
+    """The number of the class of every row: the most probable one, or the positive class from a threshold on."""
+    numbers, about = probabilities.argmax(1), model.about_
+    threshold = about.get("threshold") if threshold is None else threshold
+    if threshold is None:
+        return numbers
+    if about.get("positive") is None:
+        raise ValueError("A threshold is about one of the classes; name it with `mixtura fit --positive`.")
+    place = model.classes_.tolist().index(about["positive"])
+    others = np.delete(np.arange(probabilities.shape[1]), place)
+    best_other = others[probabilities[:, others].argmax(1)]
+    return np.where(probabilities[:, place] >= threshold, place, best_other)
+
+
+def _reasons(model: TableClassifier, frame: pd.DataFrame) -> dict[str, list[str]]:
+    """The features with the largest contributions to the log-odds of the predicted class."""
+    if not hasattr(model.estimator_, "explain"):
+        raise ValueError(
+            f"{type(model.estimator_).__name__} cannot explain; use --method MixtureClassifier in the fit."
         )
-    return notes
+    explanation = model.explain(frame)
+    order = np.argsort(-np.abs(explanation.values), axis=1)[:, :REASONS]
+    columns = {}
+    for number in range(order.shape[1]):
+        places, values = order[:, number], np.take_along_axis(explanation.values, order, 1)[:, number]
+        names = [explanation.feature_names[place] for place in places]
+        columns[f"reason {number + 1}"] = [f"{name} ({value:+.2f})" for name, value in zip(names, values, strict=True)]
+    return columns
+
+
+def _count_unknown(model: TableClassifier, frame: pd.DataFrame, unknown: dict[str, list[Any]]) -> None:
+    """Count values that count as missing because the model does not know them."""
+    for column in {column.name: column for column in model.features if column.name in frame.columns}.values():
+        entries = entries_of(frame[column.name])
+        values = np.array([entry for entry in entries if entry is not None], dtype=object)
+        strange = values[pd.isna(column.read(values))]
+        if len(strange):
+            counted = unknown.setdefault(column.name, [_kind_of(column), 0, str(strange[0])])
+            counted[1] += len(strange)
+
+
+def _kind_of(column: TableColumn) -> str:
+    if column.part:
+        return "other values than dates"
+    return "other values than numbers" if column.categories is None else "unknown categories"

@@ -1,4 +1,4 @@
-"""Pieces of a report page: escaped text, tables, and pictures as SVG that follow the colours of the page."""
+"""Pieces of a report page: escaped text and tables."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-N_COLOURS = 8  # of report.css; every class has a shape as well, so that no class is told by its colour alone
-OUTLINES = (  # corners in units of the size; a circle first
-    (),
-    ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
-    ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
-    ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
-)
 LONGEST_NAME = 40
-MARGIN = 46
 
 
 def part_of_page(name: str) -> str:
@@ -68,7 +58,8 @@ def page(title: str, beginning: str, sections: Sequence[tuple[str, str]], sample
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none';style-src 'unsafe-inline';"
+        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none';img-src data:;"
+        "style-src 'unsafe-inline';"
         "script-src 'unsafe-inline'\">"
         f"<title>{escaped(title)}</title><style>{part_of_page('report.css')}</style></head><body><header><h1>{escaped(title)}</h1>"
         f"{beginning}<nav>{contents}</nav></header><main>{body}</main>{script}</body></html>\n"
@@ -134,101 +125,3 @@ def bar(share: float, text: str) -> Cell:
 def button(text: str, sample: int) -> Cell:
     """A cell that shows the details of a sample when it is clicked."""
     return Cell(f"<td><button data-sample='{sample}'>{escaped(text)}</button></td>")
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-
-def mark(left: float, top: float, number: int, size: float, attributes: str = "class='mark {tint}'") -> str:
-    """A mark at a place of a picture, in the colour and the shape of a class."""
-    attributes = attributes.replace("{tint}", tint(number))
-    outline = OUTLINES[(number + number // N_COLOURS) % len(OUTLINES)]
-    if not outline:
-        return f"<circle cx='{left:.1f}' cy='{top:.1f}' r='{size}' {attributes}/>"
-    corners = " ".join(f"{left + size * dx:.1f},{top + size * dy:.1f}" for dx, dy in outline)
-    return f"<polygon points='{corners}' {attributes}/>"
-
-
-def tint(number: int) -> str:
-    """The style class of a colour."""
-    return f"k{number % N_COLOURS}"
-
-
-class Axes:
-    """A picture with two axes; positions are numbers in two ranges."""
-
-    def __init__(
-        self,
-        across: tuple[float, float],
-        up: tuple[float, float],
-        labels: tuple[str, str],
-        size: tuple[int, int] = (640, 420),
-    ):
-        self.across, self.up, self.labels = across, up, labels
-        self.width, self.height = size
-        self.parts: list[str] = []
-
-    def x(self, value: Any) -> Any:
-        low, high = self.across
-        return MARGIN + (np.asarray(value) - low) / ((high - low) or 1.0) * (self.width - 1.5 * MARGIN)
-
-    def y(self, value: Any) -> Any:
-        low, high = self.up
-        return self.height - MARGIN - (np.asarray(value) - low) / ((high - low) or 1.0) * (self.height - 2 * MARGIN)
-
-    def line(self, xs: Any, ys: Any, kind: str = "curve") -> None:
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(self.x(xs), self.y(ys), strict=True))
-        self.parts.append(f"<polyline class='{kind}' points='{points}'/>")
-
-    def outline(self, points: np.ndarray, kind: str) -> None:
-        """A closed curve through points (n, 2)."""
-        corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(self.x(points[:, 0]), self.y(points[:, 1]), strict=True))
-        self.parts.append(f"<polygon class='{kind}' points='{corners}'/>")
-
-    def box(self, left: float, right: float, bottom: float, top: float, kind: str) -> None:
-        x, y = float(self.x(left)), float(self.y(top))
-        width, height = float(self.x(right)) - x, float(self.y(bottom)) - y
-        self.parts.append(f"<rect class='{kind}' x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}'/>")
-
-    def dot(self, x: float, y: float, hint: str) -> None:
-        """A dot with a text that appears under the pointer."""
-        place = f"cx='{float(self.x(x)):.1f}' cy='{float(self.y(y)):.1f}'"
-        self.parts.append(f"<circle class='dot' {place} r='4.5'><title>{escaped(hint)}</title></circle>")
-
-    def text(self, x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> None:
-        style = f" class='{kind}'" if kind else ""
-        self.parts.append(f"<text{style} x='{x:.0f}' y='{y:.0f}' text-anchor='{anchor}'>{escaped(words)}</text>")
-
-    def picture(self, title: str, ticks: bool = True) -> str:
-        """The SVG with its axes."""
-        bottom, right = self.height - MARGIN, self.width - MARGIN / 2
-        frame = f"<path class='axis' d='M{MARGIN} {MARGIN - 10}V{bottom}H{right:.0f}'/>"
-        if ticks:
-            for value in round_numbers(*self.across):
-                self.text(float(self.x(value)), bottom + 16, f"{value:g}")
-            for value in round_numbers(*self.up):
-                self.text(MARGIN - 6, float(self.y(value)) + 4, f"{value:g}", "end")
-        self.text((MARGIN + right) / 2, self.height - 8, self.labels[0], kind="name")
-        self.text(10, 20, self.labels[1], "start", kind="name")
-        view = f"viewBox='0 0 {self.width} {self.height}' role='img' aria-label='{escaped(title)}'"
-        return f"<svg xmlns='http://www.w3.org/2000/svg' {view}>{frame}{''.join(self.parts)}</svg>"
-
-
-def round_numbers(low: float, high: float, most: int = 6) -> list[float]:
-    """At most this many numbers with few digits between two others."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / (most - 1)
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    first, last = int(np.ceil(low / step - 1e-9)), int(np.floor(high / step + 1e-9))
-    return [float(f"{number * step:.6g}") for number in range(first, last + 1)]
-
-
-def legend(names: Sequence[Any]) -> str:
-    """The marks of the classes."""
-    items = (
-        f"<span><svg viewBox='0 0 16 16'>{mark(8, 8, number, 5)}</svg>{escaped(short(name))}</span>"
-        for number, name in enumerate(names)
-    )
-    return f"<div class=legend>{''.join(items)}</div>"

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
+METRICS = ("log-loss", "error", "balanced-error", "f1", "cost", "precision")
 STANDARD = Path("-")  # the standard input or output
 
 Say = Callable[[str], None]
@@ -102,3 +103,18 @@ def check_place(path: Path, *inputs: Path, ending: str | None = None, option: st
     if ending is not None and path.suffix.lower() != ending:
         raise ValueError(f"The name of the file must end in {ending}; got {str(path)!r}.")
     return path
+
+
+def check_metric(metric: str) -> str:
+    """Raise a ValueError unless this is the name of a metric, with a number where it needs one."""
+    name, colon, text = metric.partition(":")
+    try:
+        is_right = name in METRICS and (name in ("cost", "precision")) == bool(colon)
+        is_right = is_right and (not colon or 0 < float(text) <= (1 if name == "precision" else float("inf")))
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ValueError(
+            f"--metric must be log-loss, error, balanced-error, f1, cost:10 or precision:0.9; got {metric!r}."
+        )
+    return metric

@@ -2,7 +2,7 @@
 (function () {
   var samples = JSON.parse(document.getElementById('samples').textContent);
   var box = document.getElementById('detail');
-  var points = Array.from(document.querySelectorAll('.point'));
+  var points = Array.from(document.querySelectorAll('#rows [id^=class-] use'));  // in the order of the samples
   var at = -1;
 
   function add(parent, tag, text) {
@@ -30,11 +30,8 @@
 
   function show(number) {
     var sample = samples[number];
-    points.forEach(function (point, place) {
-      var on = Number(point.dataset.sample) === number;
-      point.classList.toggle('on', on);
-      if (on) at = place;
-    });
+    points.forEach(function (point, place) { point.classList.toggle('on', place === number); });
+    at = number;
     box.textContent = '';
     add(box, 'h3', 'Row ' + sample.row + ': ' + sample.label);
     sample.lines.forEach(function (line) { add(box, 'p', line); });
@@ -49,9 +46,9 @@
     if (sample.more) add(box, 'p', sample.more);
   }
 
-  points.forEach(function (point) {
+  points.forEach(function (point, number) {
     ['mouseenter', 'click'].forEach(function (name) {
-      point.addEventListener(name, function () { show(Number(point.dataset.sample)); });
+      point.addEventListener(name, function () { show(number); });
     });
   });
   document.querySelectorAll('button[data-sample]').forEach(function (button) {
@@ -60,15 +57,11 @@
       box.parentNode.scrollIntoView();
     });
   });
-  if (points.length) {
-    var plane = points[0].ownerSVGElement;
-    plane.setAttribute('tabindex', '0');
-    plane.addEventListener('keydown', function (event) {
-      var step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      at = (at + step + points.length) % points.length;
-      show(Number(points[at].dataset.sample));
-    });
-  }
+  var plane = document.getElementById('rows');
+  if (plane && points.length) plane.addEventListener('keydown', function (event) {
+    var step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    show((at + step + points.length) % points.length);
+  });
 })();

@@ -1,123 +1,140 @@
-"""`mixtura report`: a model and its predictions for a table, as one HTML file."""
+"""`mixtura report`: a model and its predictions for held-out rows of a table, as one HTML file."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from mixtura import __version__
 from mixtura.cli import html
-from mixtura.cli.comparing import HELD_OUT, RIVALS, rivals_for, scores_of, with_categories
+from mixtura.cli.columns import read_problem
+from mixtura.cli.files import read_table
 from mixtura.cli.fitting import choice_of, components_text, load_table_model
-from mixtura.cli.held_out_rows import (
-    FALSE_ALARM,
-    FOLDS,
-    MOST_LISTED,
-    ReportedRows,
-    copy_probabilities,
-    details_of,
-    evidence_of,
-    importances_of,
-    plane_of,
-)
+from mixtura.cli.held_out_rows import FALSE_ALARM, FOLDS, HeldOut, predict_held_out
 from mixtura.cli.output import Answer, check_place, progress
-from mixtura.cli.scores import calibration_error, decimals, log_loss_of, percents, performance
-from mixtura.estimators.refits import split_samples, with_selected_settings
+from mixtura.cli.scores import calibration_error, decimals, percents, threshold_table
+from mixtura.estimators.table_columns import category_of, entries_of
 from mixtura.files.tensor_files import write_atomically
+from mixtura.inspection.outliers import threshold_of
 from mixtura.inspection.tables import text_of
+from mixtura.plotting import ConfusionDisplay, MixtureDisplay, ReliabilityDisplay
+from mixtura.plotting.curves import draw_decisions
+from mixtura.plotting.mixtures import draw_classes
+from mixtura.plotting.style import svg_of
 
-MOST_FEATURES, MOST_CLASSES, MOST_COMPONENTS, MOST_ELLIPSES = 15, 30, 12, 60
-MOST_VALUES = 40  # of one row
-MAPPED_ROWS = 200  # of the map of missing values
-CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 60)), np.sin(np.linspace(0, 2 * np.pi, 60))), 1)
+MOST_FEATURES, MOST_CLASSES, MOST_CONFUSED = 15, 12, 10
+MOST_POINTS, MOST_LISTED, MOST_VALUES = 400, 12, 40  # rows that are drawn, that are named, and values of a row
+MOST_EXPLAINED, ORDERS = 100, 4  # features
+ROWS_FOR_IMPORTANCES, MOST_JUDGED = 500, 100  # rows and features
 
 
-def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: int) -> Answer:
+def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: int, sep: str | None = None) -> Answer:
     """Write the report."""
     out = check_place(out or Path(f"{path.stem}.html"), path, data, ending=".html")
     model = load_table_model(path)
-    with progress(2 + len(RIVALS)) as say:
+    with progress(2) as say:
         say("Predicting held-out rows")
-        evidence = evidence_of(model, data, seed)
-        text = report(evidence, path.name, data.name, with_data, say)
+        evidence, read = evidence_of(model, data, seed, sep)
+        say("Writing the report")
+        text = report(evidence, path, data, read, with_data)
     with write_atomically(out.resolve()) as file:
         file.write(text.encode())
     facts = {"report": str(out), "bytes": len(text.encode()), "rows": len(evidence.labels)}
+    facts |= {**evidence.performance, "cross_validation_log_loss": evidence.log_loss}
     return Answer([f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)"], facts)
 
 
-def report(
-    evidence: ReportedRows, model_name: str, data_name: str, with_data: bool = True, say: Any = lambda text: None
-) -> str:
+def evidence_of(model: Any, data: Path, seed: int, sep: str | None = None) -> tuple[HeldOut, str]:
+    """Held-out predictions for a table, and the line of Python that reads it."""
+    target = model.about_.get("target")
+    if target is None:
+        raise ValueError("The model file does not say which column is the target; pass a model file of `mixtura fit`.")
+    table = read_table(data, sep)
+    if target not in table.columns:
+        raise ValueError(f"The table has no column {target!r}; a report needs the labels of its rows.")
+    model.read(table.head(1))  # says which columns are absent
+    used = {target, *(column.name for column in model.features)}
+    problem = read_problem(table, target, [name for name in table.columns if name not in used])
+    unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
+    if unknown:
+        raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is not a class of the model.")
+    evidence = predict_held_out(model, problem, seed)
+    if len(np.unique(evidence.labels)) < 2:
+        raise ValueError(f"A report needs two classes of {target!r} with at least two rows each.")
+    return evidence, table.attrs["read"]
+
+
+def report(evidence: HeldOut, model: Path, data: Path, read: str, with_data: bool = True) -> str:
     """The page of a report; without data it shows no single row."""
-    rivals, curve = _rivals(evidence, say), _learning_curve(evidence)
-    say("Writing the report")
+    drawn = _drawn(evidence)
     sections = [
-        ("The model and its selection", _choice(evidence, model_name)),
-        ("Classes and components", _plane(evidence, with_data)),
-        ("Confusion matrix", _confusion(evidence)),
-        ("Reliability and learning curve", f"<div class=pair>{_reliability(evidence)}{curve}</div>"),
-        ("Comparison with other classifiers", rivals),
-        ("Missing values", _missing(evidence, with_data)),
+        ("The model and its selection", _choice(evidence, model.name)),
+        ("Classes and components", _plane(evidence, drawn, with_data)),
+        ("Confusions", _confusion(evidence)),
+        ("Calibration", _reliability(evidence)),
+        ("Decisions", _decisions(evidence)),
+        ("Missing values", _missing(evidence)),
         ("Features that matter", _importances(evidence)),
         ("Typical values", _typical_values(evidence)),
-        *([("Doubtful rows", _doubtful(evidence))] if with_data else []),
-        ("The code that reproduces it", _code(evidence)),
+        *([("Doubtful rows", _doubtful(evidence, drawn))] if with_data else []),
+        ("The code that reproduces it", _code(evidence, model, read)),
     ]
-    samples = details_of(evidence, MOST_VALUES) if with_data else []
-    return html.page(f"Report on {model_name}", _beginning(evidence, data_name), sections, samples)
+    samples = _details(evidence, drawn) if with_data else []
+    return html.page(f"Report on {model.name}", _beginning(evidence, data.name), sections, samples)
 
 
-# ---- what was trained ------------------------------------------------------------------------------------------------
+# ---- the model -------------------------------------------------------------------------------------------------------
 
 
-def _beginning(evidence: ReportedRows, data_name: str) -> str:
-    target, shares = evidence.model.about_["target"], np.bincount(evidence.numbers) / len(evidence.numbers)
-    own, naive = performance(evidence.fitted, evidence.probabilities, evidence.numbers), 1 - shares.max()
-    error, prior = percents(own["held_out_error"], own["held_out_error_interval"]), shares[shares > 0]
+def _beginning(evidence: HeldOut, data_name: str) -> str:
+    shares = np.bincount(evidence.numbers, evidence.weights, len(evidence.names)) / evidence.weights.sum()
+    prior, columns = shares[shares > 0], {column.name for column in evidence.model.features}
+    calibration = calibration_error(evidence.probabilities, evidence.numbers, evidence.weights)
+    own = evidence.performance
+    error = percents(own["held_out_error"], own["held_out_error_interval"])
     log_loss = decimals(own["held_out_log_loss"], own["held_out_log_loss_interval"])
-    n_classes, n_columns = len(evidence.names), len(evidence.columns)
-    missing = np.asarray(evidence.frame[evidence.columns].isna()).mean()
     numbers = [
-        (error, f"error of held-out rows (most frequent class alone: {html.percent(naive)})"),
+        (error, f"error (most frequent class alone: {html.percent(1 - shares.max())})"),
         (log_loss, f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
-        (f"{calibration_error(evidence.probabilities, evidence.numbers):.3f}", "calibration error"),
-        (f"{len(evidence.labels)}", f"rows, {n_classes} classes"),
-        (f"{n_columns}", f"columns, {html.percent(missing)} of the values missing"),
+        (f"{calibration:.3f}", "calibration error"),
+        (f"{len(evidence.labels)}", f"rows, {len(evidence.names)} classes"),
+        (f"{len(columns)}", f"columns, {html.percent(_absent(evidence).mean())} of the values missing"),
     ]
-    text = f"A classifier of {target!r}, and its predictions for rows of {data_name} that it had not seen (5-fold "
-    text += "cross-validation with the settings of the model)."
+    text = f"A classifier of {evidence.model.about_['target']!r}. All predictions are for rows of {data_name} that the "
+    text += f"model had not seen: {FOLDS}-fold cross-validation with its settings."
+    if evidence.sizes:
+        text += " Rare classes have all their rows here and frequent ones a random part; numbers have weights for that."
     if own["held_out_error_interval"]:
-        text += " Error and log-loss are corrected for the selection of the settings (95 % intervals); other figures "
-        text += "of this page are not."
+        text += (
+            " Error and log-loss are corrected for the selection of the settings (95 % intervals); other figures of "
+        )
+        text += "this page are not."
     return html.paragraph(text) + html.tiles(numbers)
 
 
-def _choice(evidence: ReportedRows, model_name: str) -> str:
-    about, choice, search = evidence.model.about_, choice_of(evidence.fitted), evidence.fitted.search_
+def _choice(evidence: HeldOut, model_name: str) -> str:
+    fitted = evidence.model.estimator_
+    about, choice, search = evidence.model.about_, choice_of(fitted), getattr(fitted, "search_", None)
     counts = choice["components_per_class"]
     shape = "Every class is one Gaussian" if counts == 1 else f"Every class is a mixture of {components_text(counts)}"
     if not isinstance(counts, int):
         shape = f"The classes are mixtures of {text_of(counts)} components"
-    text = f"{shape} with {choice['covariance']} covariances. "
+    text = f"{shape} with {choice['covariance']} covariances. " if counts is not None else ""
     if search is None or len(search) < 2:
         text += "No other settings were compared."
     else:
-        text += f"These settings were selected among {len(search)} candidates by the log-loss of held-out rows; among "
-        text += "candidates that do not differ significantly the one with the fewest parameters was taken."
+        text += f"These settings were selected among {len(search)} by the log-loss of held-out rows."
     n_numeric = sum(column.categories is None for column in evidence.model.features)
     facts = [
-        ("model file", f"{model_name}, mixtura {about.get('version', __version__)}"),
+        ("model file", f"{model_name}, {type(fitted).__name__} of mixtura {about.get('version', __version__)}"),
         ("trained on", f"{about.get('file', '?')}, target {about['target']}"),
-        ("columns", f"{n_numeric} numeric, {len(evidence.columns) - n_numeric} with categories"),
+        ("features", f"{n_numeric} numeric, {len(evidence.model.features) - n_numeric} with categories"),
         ("prior", choice["prior"]),
         ("transform", "none" if choice["transform"] is None else f"{choice['transform']}, towards normality"),
         ("temperature", f"{choice['temperature']:.3f} (above 1: less extreme probabilities than the densities give)"),
-        ("parameters", f"{evidence.fitted.n_parameters_}"),
+        ("parameters", f"{getattr(fitted, 'n_parameters_', '?')}"),
     ]
     notes = [html.paragraph(note, soft=True) for note in about.get("notes", [])]
     return html.paragraph(text) + html.facts(facts) + _candidates(search) + "".join(notes)
@@ -127,281 +144,208 @@ def _candidates(search: Any, most: int = 6) -> str:
     """The best candidates of the selection."""
     if search is None or len(search) < 2:
         return ""
+    names = {
+        "covariance_type": "covariances",
+        "n_components": "components per class",
+        "prior": "prior",
+        "warp": "transform",
+    }
     best = [search.candidates[number] for number in search.ranked()[:most]]
     rows = [
-        [
-            candidate.what.get("covariance_type", ""),
-            text_of(candidate.what.get("n_components", "")),
-            str(candidate.what.get("prior", "")),
-            candidate.what.get("warp") or "none",
-            f"{candidate.score:.4f}",
-            f"{candidate.standard_error:.4f}",
-        ]
-        for candidate in best
+        [text_of(c.what.get(name) or "none") for name in names] + [f"{c.score:.4f}", f"{c.standard_error:.4f}"]
+        for c in best
     ]
-    heads = ["covariances", "components per class", "prior", "transform", "held-out log-loss", "standard error"]
-    title = "The chosen candidate and the best of the others" if len(search) > 2 else "The candidates"
-    return html.heading(title) + html.table(heads, rows, own=0)
+    heads = [*names.values(), "held-out log-loss", "standard error"]
+    text = "Log-losses of the selection are of its own folds, and of candidates without refinements such as a "
+    text += "temperature; compare them with each other alone."
+    table = html.table(heads, rows, own=0) + html.paragraph(text, True)
+    return html.heading("The selected settings and the next best") + table
 
 
-# ---- the plane -------------------------------------------------------------------------------------------------------
+# ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _plane(evidence: ReportedRows, with_data: bool) -> str:
-    plane = plane_of(evidence)
-    everything = np.concatenate([plane.points, plane.means])
-    low, high = np.quantile(everything, 0.005, axis=0), np.quantile(everything, 0.995, axis=0)
-    room = 0.08 * (high - low) + 1e-9
-    low, high = low - room, high + room
-    axes = html.Axes((low[0], high[0]), (low[1], high[1]), plane.labels, (640, 500))
-    _draw_components(axes, plane, evidence, behind=True)
-    inside = np.all((plane.points >= low) & (plane.points <= high), axis=1)
-    if with_data:
-        for place, sample in enumerate(evidence.drawn.tolist()):
-            if inside[sample]:
-                wrong = " wrong" if evidence.predicted[sample] != evidence.numbers[sample] else ""
-                attributes = f"class='mark {{tint}} point{wrong}' data-sample='{place}'"
-                left, top = float(axes.x(plane.points[sample, 0])), float(axes.y(plane.points[sample, 1]))
-                axes.parts.append(html.mark(left, top, int(evidence.numbers[sample]), 4, attributes))
-    _draw_components(axes, plane, evidence, behind=False)
-    text = "The plane that separates the classes best (linear discriminants of the features as the model sees them). "
-    if len(plane.means) <= MOST_ELLIPSES:
-        text += "Ellipses are the rows of each component, at one and two standard deviations."
-    if with_data:
-        text += " A dark edge marks a row that was predicted wrongly when it was held out."
-        n_drawn, n_outside = len(evidence.drawn), int((~inside[evidence.drawn]).sum())
-        text += f" {n_drawn} of {len(evidence.labels)} rows are drawn." if n_drawn < len(evidence.labels) else ""
-        text += f" Rows outside of the picture: {n_outside}." if n_outside else ""
+def _drawn(evidence: HeldOut) -> np.ndarray:
+    """Positions of the rows that are drawn, by class: those that the report lists, then a random choice."""
+    listed = np.concatenate([evidence.suspicious.positions[:MOST_LISTED], evidence.outlying[:MOST_LISTED]])
+    others = np.random.default_rng(evidence.seed).permutation(len(evidence.labels))
+    order = np.concatenate([listed, others])
+    rows = order[np.sort(np.unique(order, return_index=True)[1])][:MOST_POINTS]
+    return rows[np.lexsort((rows, evidence.numbers[rows]))]
+
+
+def _plane(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> str:
+    """A picture of rows and components, and the place for the details of a row."""
+    text, picture = _picture(evidence, drawn, with_data)
+    if not with_data:
+        return html.paragraph(text) + picture
     hint = "<div id=detail><p class=soft>Point at a row, or select the picture and use the arrow keys: its prediction, "
-    hint += "component, reasons and values appear here.</p></div>"
-    picture = axes.picture("rows and components in a plane", ticks=False)
-    body = f"<div class=plane><div>{picture}</div>{hint}</div>" if with_data else picture
-    legend = html.legend(evidence.names) if len(evidence.names) <= MOST_CLASSES else ""
-    return html.paragraph(text) + legend + body
+    hint += "reasons and values appear here.</p></div>"
+    return html.paragraph(text) + f"<div class=plane><div id=rows tabindex=0>{picture}</div>{hint}</div>"
 
 
-def _draw_components(axes: html.Axes, plane: Any, evidence: ReportedRows, behind: bool) -> None:
-    """Ellipses behind the points, numbers before them."""
-    owners = evidence.fitted.mixture_.class_of.tolist()
-    for k, owner in enumerate(owners if len(owners) <= MOST_ELLIPSES else []):
-        mean, tint = plane.means[k], html.tint(owner)
-        if plane.counts[k] < 1:
-            continue
-        if behind:
-            lengths, directions = np.linalg.eigh(plane.covariances[k])
-            ring = (CIRCLE * np.sqrt(lengths.clip(0))) @ directions.T
-            for size, kind in ((2, "ellipse far"), (1, "ellipse")):
-                outline = (mean + size * ring).clip([axes.across[0], axes.up[0]], [axes.across[1], axes.up[1]])
-                axes.outline(outline, f"{kind} {tint}")
-        elif axes.across[0] < mean[0] < axes.across[1] and axes.up[0] < mean[1] < axes.up[1]:
-            x, y = float(axes.x(mean[0])), float(axes.y(mean[1]))
-            axes.parts.append(f"<circle class='centre {tint}' cx='{x:.1f}' cy='{y:.1f}' r='9'/>")
-            axes.text(x, y + 4, str(k), kind="number")
+def _picture(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> tuple[str, str]:
+    fitted = evidence.model.estimator_
+    features = evidence.model.read(evidence.frame)
+    n_columns = features.shape[1] if getattr(fitted, "encoding_", None) is None else fitted.encoding_.n_columns
+    if not hasattr(fitted, "means_") or not hasattr(fitted, "impute") or n_columns < 2:
+        return "A picture needs a model with components and two features.", ""
+    complete = fitted.impute(features)
+    if len(evidence.names) > MOST_CLASSES:
+        chosen = [evidence.model.classes_[number] for number in _most_confused(evidence)]
+        picture = svg_of(lambda f: draw_classes(f, fitted, complete, evidence.labels, chosen), (10, 4.4))
+        return f"The {len(chosen)} classes that are confused most, each among all rows.", picture
+    rows, labels = (complete.iloc[drawn], evidence.labels[drawn]) if with_data else (complete, None)
 
-
-# ---- scores ----------------------------------------------------------------------------------------------------------
-
-
-def _confusion(evidence: ReportedRows) -> str:
-    n_classes = len(evidence.names)
-    matrix = np.zeros((n_classes, n_classes), dtype=int)
-    np.add.at(matrix, (evidence.numbers, evidence.predicted), 1)
-    if n_classes > MOST_CLASSES:
-        return _most_confused(evidence, matrix)
-    shares = matrix / matrix.sum(1, keepdims=True).clip(1)
-    rows = [
-        [
-            name,
-            *(html.shaded(matrix[i, j] or "", shares[i, j]) for j in range(n_classes)),
-            html.percent(shares[i, i]) if matrix[i].any() else "-",
-        ]
-        for i, name in enumerate(evidence.names)
-    ]
-    heads = ["true \\ predicted", *evidence.names, "recall"]
-    text = "Rows are true classes, columns predicted ones; shades are shares of the true class."
-    return html.table(heads, rows) + html.paragraph(text, True)
-
-
-def _most_confused(evidence: ReportedRows, matrix: np.ndarray) -> str:
-    """The pairs of classes that are confused most often, where the matrix is too large to read."""
-    wrong = matrix - np.diag(np.diag(matrix))
-    order = np.argsort(-wrong, axis=None)[:MOST_FEATURES]
-    pairs = [(int(place) // len(matrix), int(place) % len(matrix)) for place in order]
-    rows = [[evidence.names[i], evidence.names[j], wrong[i, j], matrix[i].sum()] for i, j in pairs if wrong[i, j]]
-    if not rows:
-        return html.paragraph(f"No row of the {len(matrix)} classes was predicted wrongly.")
-    text = html.paragraph(f"The most frequent confusions of {len(matrix)} classes.")
-    return text + html.table(["true class", "predicted class", "rows", "rows of the true class"], rows)
-
-
-def _reliability(evidence: ReportedRows, n_bins: int = 10) -> str:
-    confidence, right = evidence.probabilities.max(1), evidence.predicted == evidence.numbers
-    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    axes = html.Axes((0, 1), (0, 1), ("probability of the predicted class", "accuracy"), (480, 400))
-    for b in np.unique(bins).tolist():
-        axes.box(b / n_bins, (b + 1) / n_bins, 0, (bins == b).mean(), "count")
-    axes.line([0, 1], [0, 1], "guide")
-    used = [(confidence[bins == b].mean(), right[bins == b].mean(), int((bins == b).sum())) for b in np.unique(bins)]
-    for mean, share, count in used:
-        axes.line([mean, mean], _interval(share, count), "interval")
-    axes.line([mean for mean, _, _ in used], [share for _, share, _ in used])
-    for mean, share, count in used:
-        axes.dot(
-            mean, share, f"{count} rows: accuracy {html.percent(share)} at a mean probability of {html.percent(mean)}"
-        )
-    text = "Calibrated probabilities lie on the diagonal. Vertical lines are 95 % intervals, bars shares of the rows."
-    return "<div>" + axes.picture("reliability diagram") + html.paragraph(text, True) + "</div>"
-
-
-def _interval(share: float, count: int, z: float = 1.96) -> list[float]:
-    """The interval of Wilson for a share of a number of rows."""
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2)) / (1 + z * z / count)
-    return [middle - half, middle + half]
-
-
-def _learning_curve(evidence: ReportedRows) -> str:
-    train, test = split_samples(evidence.fitted, evidence.features, evidence.labels, FOLDS, seed=evidence.seed)[0]
-    order = np.random.default_rng(evidence.seed).permutation(train)
-    sizes, losses = [], []
-    for share in (0.1, 0.2, 0.4, 0.7, 1.0):
-        part = order[: max(2, round(share * len(order)))]
-        if len(np.unique(evidence.labels[part])) < len(np.unique(evidence.labels)):
-            continue
-        try:
-            probabilities = copy_probabilities(evidence, part, test)
-        except ValueError:  # a column without values in so few rows
-            continue
-        sizes.append(len(part))
-        losses.append(log_loss_of(probabilities, evidence.numbers[test]))
-    if len(sizes) < 2:
-        return html.paragraph("There are too few rows per class for a learning curve.")
-    axes = html.Axes((0, max(sizes)), (0, max(*losses, 0.05) * 1.1), ("training rows", "held-out log-loss"), (480, 400))
-    axes.line(sizes, losses)
-    for size, loss in zip(sizes, losses, strict=True):
-        axes.dot(size, loss, f"{size} training rows: log-loss {loss:.3f}")
-    text = f"Log-loss of {len(test)} held-out rows. If the curve still falls at its end, more rows would help."
-    return "<div>" + axes.picture("learning curve") + html.paragraph(text, True) + "</div>"
-
-
-def _rivals(evidence: ReportedRows, say: Any) -> str:
-    parts = split_samples(evidence.fitted, evidence.features, evidence.labels, round(1 / HELD_OUT), seed=evidence.seed)
-    train, test = parts[0]
-    values, labels = with_categories(evidence.features, evidence.model.features), evidence.labels
-    if len(np.unique(labels[train])) < 2:
-        return html.paragraph("There are too few rows per class for a comparison.")
-    parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
-    own, numbers = copy_probabilities(evidence, train, test), evidence.numbers[test]
-    scores = [("this model", log_loss_of(own, numbers), float((own.argmax(1) != numbers).mean()))]
-    failed = []
-    for rival in rivals_for(len(evidence.names)):
-        say(f"Fitting {rival.name}")
-        with threadpool_limits(1):  # several threads of OpenMP wait for each other on a busy machine
-            result = scores_of(rival, parts, evidence.seed)
-        if "failed" in result:
-            failed.append([rival.name, "failed", result["failed"]])
+    def draw(figure: Any) -> None:
+        display = MixtureDisplay.from_estimator(fitted, rows, labels, ax=figure.subplots())
+        if with_data:
+            wrong = display.view.points[evidence.wrong[drawn]]
+            display.ax_.scatter(*wrong.T, s=34, facecolors="none", edgecolors="black", linewidths=1.2, zorder=3)
         else:
-            scores.append((rival.name, result["log_loss"], result["error"]))
-    scores.sort(key=lambda line: line[1])
-    largest = max(
-        min(scores[-1][1], 3 * scores[len(scores) // 2][1]), 1e-12
-    )  # one bad method shall not hide the others
-    rows = [
-        [name, html.bar(min(loss / largest, 1.0), f"{loss:.3f}"), html.percent(error)] for name, loss, error in scores
-    ]
-    text = f"{len(test)} held-out rows of one split. The others have the defaults of scikit-learn (300 trees) and mean "
-    text += "imputation; gradient boosting takes missing values as they are. The settings of this model were selected "
-    text += "on a table that may hold these rows."
-    position = [name for name, _, _ in scores].index("this model")
-    table = html.table(["method", "log-loss", "error"], [*rows, *failed], own=position)
-    return table + html.paragraph(text, True)
+            display.ax_.collections[-1].remove()  # the rows
+
+    text = "The plane that separates the classes best. Shades are class probabilities in it, black lines boundaries; "
+    text += "ellipses are components at one and two standard deviations."
+    if with_data:
+        text += f" {len(drawn)} of {len(evidence.labels)} rows are drawn, missing values at their expectation; a dark "
+        text += "ring marks a row that was predicted wrongly when it was held out."
+    return text, svg_of(draw, (7, 5))
+
+
+def _confused(evidence: HeldOut) -> np.ndarray:
+    matrix = np.zeros((len(evidence.names), len(evidence.names)), dtype=int)
+    np.add.at(matrix, (evidence.numbers, evidence.probabilities.argmax(1)), 1)
+    return matrix
+
+
+def _most_confused(evidence: HeldOut) -> np.ndarray:
+    """The numbers of the classes with the most wrong rows, in order of the classes."""
+    matrix = _confused(evidence)
+    wrong = matrix - np.diag(np.diag(matrix))
+    return np.sort(np.argsort(-(wrong.sum(0) + wrong.sum(1)), kind="stable")[:MOST_CONFUSED])
+
+
+def _confusion(evidence: HeldOut) -> str:
+    matrix, names = _confused(evidence), [html.short(name, 24) for name in evidence.names]
+    text = "Rows are true classes, columns predicted ones; shades are shares of the true class."
+    chosen = np.arange(len(names))
+    if len(names) > MOST_CLASSES:
+        chosen = _most_confused(evidence)
+        text = f"The {len(chosen)} classes that are confused most. {text}"
+    part, shown = matrix[np.ix_(chosen, chosen)], [names[c] for c in chosen]
+    size = (2.6 + 0.5 * len(shown), 1.8 + 0.45 * len(shown))
+    picture = svg_of(lambda figure: ConfusionDisplay(part, shown).plot(figure.subplots()), size)
+    wrong = matrix - np.diag(np.diag(matrix))
+    pairs = [divmod(int(place), len(matrix)) for place in np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSED]]
+    rows = [[names[i], names[j], wrong[i, j], matrix[i].sum()] for i, j in pairs if wrong[i, j]]
+    table = html.table(["true class", "predicted class", "rows", "of"], rows) if rows else html.paragraph("None.")
+    table = html.heading("Most frequent confusions") + table
+    return html.paragraph(text) + f"<div class=pair><div class=small>{picture}</div><div>{table}</div></div>"
+
+
+def _reliability(evidence: HeldOut) -> str:
+    outcomes = evidence.numbers[:, None] == np.arange(len(evidence.names))
+    display = ReliabilityDisplay(evidence.probabilities, outcomes, evidence.names)
+    text = "Calibrated probabilities lie on the diagonal. Vertical lines are standard errors."
+    picture = svg_of(lambda figure: display.plot(figure.subplots()), (5.2, 4.2))
+    return f"<div class=small>{picture}</div>" + html.paragraph(text, True)
+
+
+def _decisions(evidence: HeldOut) -> str:
+    """Curves and thresholds of the rarest class, or of the one that `--positive` names."""
+    classes, about = evidence.model.classes_.tolist(), evidence.model.about_
+    counts = np.bincount(evidence.numbers, evidence.weights, len(classes))
+    number = classes.index(about["positive"]) if about.get("positive") in classes else int(counts.argmin())
+    positive, scores = evidence.numbers == number, evidence.probabilities[:, number]
+    if not positive.any():
+        return html.paragraph("The rarest class has no held-out row.")
+    picture = svg_of(lambda figure: draw_decisions(figure, positive, scores, evidence.weights), (10.5, 3.6))
+    rows = []
+    for metric, line in threshold_table(positive, scores, evidence.weights):
+        name, _, value = metric.partition(":")
+        what = (
+            f"a missed row costs {value} false alarms"
+            if name == "cost"
+            else f"precision of {html.percent(float(value), 0)}"
+        )
+        numbers = [html.percent(line[key]) for key in ("flagged", "precision", "recall")]
+        rows.append([what, f"{line['threshold']:.3g}", *numbers])
+    text = f"Is a row of class {evidence.names[number]}? {int(positive.sum())} held-out rows are. `mixtura predict "
+    text += "--threshold T` predicts this class from a probability of T on; `mixtura fit --positive` asks for another."
+    heads = ["wish", "threshold", "rows predicted so", "precision", "recall"]
+    return html.paragraph(text) + picture + html.table(heads, rows)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _missing(evidence: ReportedRows, with_data: bool) -> str:
-    columns = evidence.columns
-    absent = np.asarray(evidence.frame[columns].isna(), dtype=bool)
-    if not absent.any():
-        return html.paragraph("No value is missing.")
+def _absent(evidence: HeldOut) -> np.ndarray:
+    """Which values of the columns are missing, (n, columns)."""
+    names = dict.fromkeys(column.name for column in evidence.model.features if column.name in evidence.frame)
+    return np.stack([[entry is None for entry in entries_of(evidence.frame[name])] for name in names], 1)
+
+
+def _missing(evidence: HeldOut) -> str:
+    names = list(dict.fromkeys(c.name for c in evidence.model.features if c.name in evidence.frame))
+    absent = _absent(evidence)
     shares = absent.mean(0)
     chosen = [j for j in np.argsort(-shares, kind="stable")[:MOST_FEATURES] if shares[j] > 0]
-    present = np.unique(evidence.numbers)[:MOST_COMPONENTS]
+    if not chosen:
+        return html.paragraph("No value is missing.")
+    present = np.unique(evidence.numbers)[:MOST_CLASSES]
     rows = []
     for j in chosen:
         by_class = [absent[evidence.numbers == c, j].mean() for c in present]
-        rows.append(
-            [columns[j], html.percent(shares[j]), *(html.shaded(html.percent(share), share) for share in by_class)]
-        )
-    heads = ["column", "all", *(evidence.names[c] for c in present)]
+        rows.append([names[j], html.percent(shares[j]), *(html.shaded(html.percent(s), s) for s in by_class)])
     text = "Share of missing values, by class. The model integrates them out; nothing is imputed."
-    table = html.table(heads, rows) + html.paragraph(text, True)
-    if not with_data:
-        return table
-    return f"<div class=pair><div>{table}</div><div>{_missing_map(absent[:, chosen], evidence, chosen)}</div></div>"
-
-
-def _missing_map(absent: np.ndarray, evidence: ReportedRows, chosen: list[int]) -> str:
-    """Rows by columns; rows with the same missing values stand together."""
-    rows = np.random.default_rng(evidence.seed).permutation(len(absent))[:MAPPED_ROWS]
-    part = absent[rows]
-    part = part[np.lexsort(part.T[::-1])[::-1]]
-    axes = html.Axes((0, len(chosen)), (0, len(part)), ("", f"{len(part)} rows"), (480, 340))
-    for j in range(len(chosen)):
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], part[:, j], [False]]).astype(int)))
-        for first, last in edges.reshape(-1, 2).tolist():
-            axes.box(j + 0.06, j + 0.94, len(part) - last, len(part) - first, "gap")
-        name = html.short(evidence.columns[chosen[j]], max(3, 60 // len(chosen)))
-        axes.text(float(axes.x(j + 0.5)), axes.height - html.MARGIN + 16, name)
-    text = "Coloured cells are missing values. Rows with the same missing values are next to each other."
-    return axes.picture("map of missing values", ticks=False) + html.paragraph(text, True)
-
-
-def _importances(evidence: ReportedRows) -> str:
-    result = importances_of(evidence)
-    names = [str(name) for name in evidence.features.columns]
-    class_of = evidence.fitted.mixture_.class_of.tolist()
-    classes = list(result.by_class)[:MOST_COMPONENTS]
-    several = len(result.by_component) > len(result.by_class)
-    components = list(result.by_component)[:MOST_COMPONENTS] if several else []
-    groups = [result.by_class[c] for c in classes] + [result.by_component[k] for k in components]
-    largest = max(float(result.overall.max()), 1e-12)
-    most = max(float(max(group.max() for group in groups)), 1e-12)
-    rows = [
-        [
-            names[j],
-            html.bar(max(float(result.overall[i]), 0.0) / largest, _rounded(result.overall[i])),
-            *(html.shaded(_rounded(group[i]), min(max(float(group[i]), 0.0) / most, 1.0)) for group in groups),
-        ]
-        for i, j in enumerate(result.features[:MOST_FEATURES])
-    ]
-    heads = ["feature", "all rows", *(f"class {evidence.names[c]}" for c in classes)]
-    heads += [f"component {k} of {evidence.names[class_of[k]]}" for k in components]
-    text = (
-        "Rise of the log-loss if the feature is integrated out of the model: over all rows, and over the rows of each "
-    )
-    text += "class and component. A negative number: without the feature these rows are predicted better."
+    heads = ["column", "all", *(evidence.names[c] for c in present)]
     return html.table(heads, rows) + html.paragraph(text, True)
+
+
+def _importances(evidence: HeldOut) -> str:
+    fitted, rng = evidence.model.estimator_, np.random.default_rng(evidence.seed)
+    if not hasattr(fitted, "feature_importances") or len(evidence.model.features) > MOST_JUDGED:
+        return html.paragraph(f"Importances need a density and at most {MOST_JUDGED} features.")
+    rows = np.sort(rng.permutation(len(evidence.labels))[:ROWS_FOR_IMPORTANCES])
+    frame, labels, numbers = evidence.frame.iloc[rows], evidence.labels[rows], evidence.numbers[rows]
+    overall = evidence.model.feature_importances(frame, labels).to_numpy()
+    classes = np.unique(numbers)[:MOST_CLASSES].tolist()
+    parts = [evidence.model.feature_importances(frame[numbers == c], labels[numbers == c]).to_numpy() for c in classes]
+    largest, most = max(float(overall.max()), 1e-12), max(*(float(part.max()) for part in parts), 1e-12)
+    table = []
+    for j in np.argsort(-overall, kind="stable")[:MOST_FEATURES]:
+        cells = [html.shaded(_rounded(part[j]), min(max(float(part[j]), 0.0) / most, 1.0)) for part in parts]
+        own = html.bar(max(float(overall[j]), 0.0) / largest, _rounded(overall[j]))
+        table.append([evidence.model.features[j].feature, own, *cells])
+    text = "Rise of the log-loss if the feature is integrated out of the model: over all rows, and over those of each "
+    text += "class. Below zero: these rows are predicted better without the feature."
+    heads = ["feature", "all rows", *(evidence.names[c] for c in classes)]
+    return html.table(heads, table) + html.paragraph(text, True)
 
 
 def _rounded(number: float) -> str:
     return f"{round(float(number), 3) + 0.0:.3f}"  # no minus before zero
 
 
-def _typical_values(evidence: ReportedRows) -> str:
-    summary = evidence.fitted.summary()
+def _typical_values(evidence: HeldOut, most: int = 40) -> str:
+    if not hasattr(evidence.model.estimator_, "means_"):
+        return html.paragraph("This kind of model has no components.")
+    summary = evidence.model.summary()
     columns = summary.components.visible
     rows = list(zip(*columns.values(), strict=True))
-    more = f" {len(rows) - 40} more components are not shown." if len(rows) > 40 else ""
-    return html.table(list(columns), rows[:40]) + html.paragraph(summary.note + more, True)
+    more = f" {len(rows) - most} more components are not shown." if len(rows) > most else ""
+    return html.table(list(columns), rows[:most]) + html.paragraph(summary.note + more, True)
 
 
-def _doubtful(evidence: ReportedRows) -> str:
-    suspicious, positions = evidence.suspicious, {int(row): place for place, row in enumerate(evidence.drawn)}
+# ---- single rows -----------------------------------------------------------------------------------------------------
+
+
+def _doubtful(evidence: HeldOut, drawn: np.ndarray) -> str:
+    suspicious, places = evidence.suspicious, {int(row): place for place, row in enumerate(drawn)}
 
     def button(row: int) -> html.Cell:
-        return html.button(f"row {evidence.places[row]}", positions[row])
+        return html.button(f"row {evidence.frame.index[row] + 1}", places[row])
 
     rows = [
         [
@@ -413,41 +357,126 @@ def _doubtful(evidence: ReportedRows) -> str:
         ]
         for i in range(min(len(suspicious), MOST_LISTED))
     ]
-    heads = ["", "label", "looks like", "p(label)", "p(other)"]
-    first = html.table(heads, rows) if rows else html.paragraph("No label contradicts the model.")
-    if len(suspicious) > MOST_LISTED:
-        first += html.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True)
+    first = html.table(["", "label", "looks like", "p(label)", "p(other)"], rows)
+    first = first if rows else html.paragraph("No label is probably wrong.")
+    first += html.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True) if len(suspicious) > MOST_LISTED else ""
     unusual = [
         [button(row), evidence.names[evidence.numbers[row]], f"{evidence.outlier_scores[row]:.1f}"]
         for row in evidence.outlying[:MOST_LISTED].tolist()
     ]
     second = html.table(["", "class", "outlier score"], unusual) if unusual else html.paragraph("None.")
-    share = html.percent(FALSE_ALARM, 0)
-    text = f"An outlier score above {evidence.outlier_limit:.1f}, exceeded by {share} of ordinary rows."
+    limit = threshold_of(evidence.reference, FALSE_ALARM)
+    text = f"An outlier score above {limit:.1f}, exceeded by {html.percent(FALSE_ALARM, 0)} of ordinary rows."
     numbering = "Row 1 is the first row below the header. A click shows a row in the plane."
     return html.paragraph(numbering, True) + (
-        f"<div class=pair><div>{html.heading('Suspicious labels')}{first}</div>"
+        f"<div class=pair><div>{html.heading('Labels that are probably wrong')}{first}</div>"
         f"<div>{html.heading('Outliers')}{second}{html.paragraph(text, True)}</div></div>"
     )
 
 
-def _code(evidence: ReportedRows) -> str:
-    about = evidence.model.about_
-    code = (
-        "from pathlib import Path\n\n"
-        "from mixtura import MixtureClassifier\n"
-        "from mixtura.cli.columns import read_problem\n"
-        "from mixtura.cli.files import read_table\n"
-        "from mixtura.estimators.table_classifier import TableClassifier\n"
-        "from mixtura.priors import Shrinkage\n\n"
-        f"table = read_table(Path({about.get('file', 'table.csv')!r}))\n"
-        f"problem = read_problem(table, {about['target']!r}, drop={about.get('drop', [])!r})\n"
-        f"estimator = {with_selected_settings(evidence.fitted)!r}\n"
-        "model = TableClassifier(estimator, problem.columns).fit(problem.frame, problem.labels)\n"
+def _details(evidence: HeldOut, drawn: np.ndarray) -> list[dict[str, Any]]:
+    """Details of every drawn row: label, prediction, reasons and values."""
+    model, frame = evidence.model, evidence.frame.iloc[drawn]
+    explained = hasattr(model.estimator_, "explain") and len(model.features) <= MOST_EXPLAINED
+    explanation = model.explain(frame, n_orders=ORDERS) if explained else None
+    limit, texts = threshold_of(evidence.reference, FALSE_ALARM), []
+    columns = [name for name in dict.fromkeys(column.name for column in model.features) if name in frame]
+    for place, sample in enumerate(drawn.tolist()):
+        probabilities, number = evidence.probabilities[sample], int(evidence.numbers[sample])
+        best, score = int(probabilities.argmax()), evidence.outlier_scores[sample]
+        lines = [f"Held-out prediction: {evidence.names[best]} ({html.percent(probabilities[best])})"]
+        if best != number:
+            lines.append(f"Probability of {evidence.names[number]}: {html.percent(probabilities[number])}")
+        lines.append(f"Outlier score {score:.1f}" + (f", above {limit:.1f}: an outlier" if score > limit else ""))
+        reasons, why = [], ""
+        if explanation is not None:
+            contributions = explanation.values[place]
+            order = [j for j in np.argsort(-np.abs(contributions))[:6] if contributions[j]]
+            reasons = [[explanation.feature_names[j], round(float(contributions[j]), 3)] for j in order]
+            why = f"Reasons for {explanation.classes[place]}, in log-odds"
+        left_out = len(columns) - MOST_VALUES
+        texts.append(
+            {
+                "row": int(frame.index[place]) + 1,
+                "label": evidence.names[number],
+                "lines": lines,
+                "why": why,
+                "reasons": reasons,
+                "values": [[name, shown_value(frame[name].iloc[place])] for name in columns[:MOST_VALUES]],
+                "more": f"and {left_out} more columns" if left_out > 0 else "",
+            }
+        )
+    return texts
+
+
+def shown_value(value: Any) -> str:
+    """A value of a table as text."""
+    (entry,) = entries_of(np.array([value], dtype=object))
+    if entry is None:
+        return "missing"
+    return f"{entry:.4g}" if isinstance(entry, float) else str(category_of(entry))[:60]
+
+
+# ---- the code --------------------------------------------------------------------------------------------------------
+
+
+def _code(evidence: HeldOut, model: Path, read: str) -> str:
+    """A program that prints the log-loss of the report."""
+    target, estimator = evidence.model.about_["target"], evidence.copy.estimator
+    shown = estimator.__repr__(N_CHAR_MAX=10**9)  # shortened otherwise
+    names = [name for name in ("Shrinkage", "Conjugate", "Tied", "Diagonal", "Full") if f"{name}(" in shown]
+    rooms = {"Shrinkage": "priors", "Conjugate": "priors"}
+    as_label = ".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()"
+    noise = getattr(evidence.model.estimator_, "label_noise_", 0.0)
+    lines = [
+        "import numpy as np",
+        "import pandas as pd",
+        "from sklearn.base import clone",
+        "from sklearn.metrics import log_loss",
+        "from sklearn.model_selection import StratifiedKFold",
+        "",
+        "import mixtura",
+        f"from mixtura import {type(estimator).__name__}",
+        "from mixtura.estimators import TableClassifier",
+        *(f"from mixtura.{rooms.get(name, 'covariances')} import {name}" for name in names),
+        "",
+        f"table = {read}",
+        f"table = table[table[{target!r}].notna()]",
+        *([f"table = table[~table[{target!r}].isin({evidence.left_out!r})]"] if evidence.left_out else []),
+        f"labels = table[{target!r}]{as_label}",
+        *_sampling(evidence),
+        f"columns = mixtura.load({model.name!r}).features",
+        f"model = TableClassifier({shown}, columns)",
+        f"probabilities, weights = np.zeros((len(table), {len(set(evidence.labels))})), {_weights(evidence)}",
+        f"folds = StratifiedKFold({evidence.n_folds}, shuffle=True, random_state={evidence.seed})",
+        "for train, test in folds.split(table, labels):",
+        "    part = clone(model).fit(table.iloc[train], labels.iloc[train].to_numpy())",
+        *([f"    part.estimator_.label_noise_ = {noise!r}"] if noise else []),
+        "    probabilities[test] = part.predict_proba(table.iloc[test])",
+        "print(log_loss(labels, probabilities, sample_weight=weights))",
+    ]
+    text = (
+        f"It fits the selected settings again without each part of the rows, and prints {evidence.log_loss:.3f}, the "
     )
-    text = "The same settings, fitted again without the selection."
-    if evidence.fitted.mixture_.n_components > len(evidence.names):
-        text += " Its initialisation is another one, so that a mixture of several components may differ slightly."
-    if evidence.fitted.label_noise_ > 0:
-        text += f" Its probabilities are not bounded by the label noise of {evidence.fitted.label_noise_:.2g}."
-    return html.paragraph(text) + f"<pre>{html.escaped(code)}</pre>"
+    text += "log-loss of the predictions on this page"
+    text += ", not corrected for the selection." if evidence.performance["held_out_error_interval"] else "."
+    return html.paragraph(text) + f"<pre>{html.escaped(chr(10).join(lines))}</pre>"
+
+
+def _sampling(evidence: HeldOut) -> list[str]:
+    """Lines that choose the rows of a report on a part of them."""
+    if not evidence.sizes:
+        return []
+    return [
+        f"sizes = {evidence.sizes!r}",
+        f"parts = [labels[labels == c].sample(n, random_state={evidence.seed}) for c, n in sizes.items()]",
+        "labels = pd.concat(parts).sort_index()",
+        "table = table.loc[labels.index]",
+    ]
+
+
+def _weights(evidence: HeldOut) -> str:
+    if not evidence.sizes:
+        return "np.ones(len(table))"
+    weights = {label: float(evidence.weights[evidence.labels == label][0]) for label in evidence.sizes}
+    return f"labels.map({weights!r})"

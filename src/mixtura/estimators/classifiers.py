@@ -198,9 +198,7 @@ class Classifier(ClassifierMixin, Estimator):
         True
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
-        if isinstance(prior, dict):
-            prior = [prior[label] for label in checks.prior_labels(prior, self.classes_)]
-        probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64))
+        probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64), self.classes_)
         model = copy.copy(self)
         vars(model).pop("set_reference_", None)  # its scores are those of the former class prior
         model._take_class_prior(self.class_prior_ if probabilities is None else probabilities.numpy())

@@ -44,7 +44,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         compare penalties stop early as well, each by its own held-out samples.
     validation_fraction : float, default=0.1
         Fraction of every class that early stopping holds out, if that is 20 samples or more.
-    class_prior : {"empirical", "uniform"} or array of shape (n_classes,), default="empirical"
+    class_prior : {"empirical", "uniform"}, dict or array of shape (n_classes,), default="empirical"
         Class probabilities, learned or fixed.
     class_weight : dict, "balanced" or None, default=None
         Multiplies the sample weights.

@@ -50,7 +50,7 @@ class HybridMixtureClassifier(DensityClassifier):
         Weight of an unlabeled sample in the likelihood.
     prior : str, Prior or None, default="default"
         As in `MixtureClassifier`. The log prior is multiplied by the trade-off, as the likelihood is.
-    class_prior : {"empirical", "uniform"} or array of shape (n_classes,), default="empirical"
+    class_prior : {"empirical", "uniform"}, dict or array of shape (n_classes,), default="empirical"
         Class probabilities, learned or fixed.
     class_weight : dict, "balanced" or None, default=None
         Multiplies the sample weights.

@@ -67,7 +67,7 @@ class MixtureClassifier(DensityClassifier):
     time_budget : float or None, default=None
         Seconds of the selection: no candidate is tried that would end later if it took as long as the last one, and
         one that takes longer is given up; the first is completed. Results then depend on the speed of the machine.
-    class_prior : "empirical", "uniform" or array of shape (n_classes,), default="empirical"
+    class_prior : "empirical", "uniform", dict or array of shape (n_classes,), default="empirical"
         Class probabilities; "empirical" learns them.
     class_weight : None, "balanced" or dict of class to float, default=None
         Multiplies the sample weights.

@@ -224,7 +224,7 @@ def problem_of(self: Any, settings: Settings, source: Source) -> Problem:
         n_components=counts,
         objective=settings.objective,
         prior=make_prior(prior, description, counts),
-        class_prior=checks.class_prior(settings.class_prior, description.class_weights),
+        class_prior=checks.class_prior(settings.class_prior, description.class_weights, classes),
         generator=generator,
         memory_limit=settings.memory_limit,
         reg_covar=settings.reg_covar,

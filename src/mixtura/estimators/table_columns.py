@@ -25,6 +25,7 @@ MOST_NOTES = 10
 
 # Text for a missing value: what spreadsheets, databases and statistics packages write.
 NO_VALUE = {"", "na", "n/a", "nan", "null", "none", "nil", "<na>", "nat", "#n/a", "#na", "#null!", "#div/0!", "#value!"}
+NO_VALUE |= {"#n/a n/a", "-nan", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 NO_VALUE |= {"-", "--", "\u2013", "\u2014", "?", ".", "..", "...", "\u2026"}
 CODES = re.compile(r"(?i)(?:^|[^a-z])(?:phone|tel|fax|zip|postal|postcode|plz|isbn|ssn|sku|part.?(?:no|number|id))")
 

@@ -177,7 +177,7 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
         n_components=[1] * n_classes,
         objective=settings.objective,
         prior=None,
-        class_prior=checks.class_prior(settings.class_prior, description.class_weights),
+        class_prior=checks.class_prior(settings.class_prior, description.class_weights, classes),
         generator=generator,
         memory_limit=settings.memory_limit,
         solver=settings.solver,

@@ -408,6 +408,44 @@ class SearchDisplay:
         return self
 
 
+def draw_decisions(figure: Any, positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
+    """Draw the ROC curve, the precision-recall curve and the cost curve of a class on a figure.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    positive : ndarray of bool of shape (n_samples,)
+        Whether a sample belongs to the class.
+    scores : ndarray of shape (n_samples,)
+        Its predicted probability.
+    weights : ndarray of shape (n_samples,)
+    """
+    from sklearn import metrics
+
+    left, middle, right = figure.subplots(1, 3)
+    rate = float(weights[positive].sum() / weights.sum())
+    false, true, _ = metrics.roc_curve(positive, scores, sample_weight=weights)
+    area = metrics.roc_auc_score(positive, scores, sample_weight=weights)
+    left.plot(false, true, color=COLOURS[0], label=f"AUC {area:.3f}")
+    left.plot([0, 1], [0, 1], color=GREY, linestyle="--", label="guessing")
+    precision, recall, _ = metrics.precision_recall_curve(positive, scores, sample_weight=weights)
+    area = metrics.average_precision_score(positive, scores, sample_weight=weights)
+    middle.step(recall, precision, where="post", color=COLOURS[0], label=f"average precision {area:.3f}")
+    middle.axhline(rate, color=GREY, linestyle="--", label="guessing")
+    ratios = np.geomspace(1, 100, 60)
+    flagged = scores[:, None] >= 1 / (1 + ratios)  # (n, 60)
+    shares = weights[:, None] / weights.sum()
+    costs = (shares * np.where(positive[:, None], ratios * ~flagged, flagged)).sum(0)
+    right.plot(ratios, costs, color=COLOURS[0], label="by the probability")
+    right.plot(ratios, np.minimum(ratios * rate, 1 - rate), color=GREY, linestyle="--", label="all or none")
+    right.set(xscale="log", xlabel="cost of a missed row (false alarm: 1)", ylabel="cost per row")
+    left.set(xlabel="false positive rate", ylabel="true positive rate (recall)")
+    middle.set(xlabel="recall", ylabel="precision", ylim=(-0.02, 1.02))
+    right.set_xticks([1, 10, 100], ["1", "10", "100"])
+    for ax in (left, middle, right):
+        ax.legend(loc="best", fontsize=8)
+
+
 def last_step(estimator: Any) -> Any:
     """The fitted model at the end of a Pipeline, or the estimator itself."""
     from sklearn.pipeline import Pipeline

@@ -15,6 +15,8 @@ from mixtura.plotting.style import GREY, axes_or_new, colour, line, marker, name
 GRID_POINTS = 150
 MARGIN = 0.06
 TINT = 0.3
+N_SCALES = (1, 2)  # standard deviations of the ellipses of a component
+MOST_NAMED = 20  # classes in a legend
 CIRCLE = np.stack((np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))), 1)
 
 
@@ -57,7 +59,21 @@ class View:
         else:
             self.axes = np.eye(rows.shape[1])[:, list(features)]
             self.points, self.names = rows[:, list(features)], [names[j] for j in features]
-        self.box = limits_of(self.points if len(complete(self.points)) else self.outline(self.components()[0]))
+        self.box = (
+            limits_of(self.points) if len(complete(self.points)) else limits_of(self.outline(self.components()[0]))
+        )
+        if self.has_components:
+            self.box = self._with_ellipses()
+
+    def _with_ellipses(self) -> np.ndarray:
+        """Limits that hold the ellipses too, up to half of the range of the samples beyond them."""
+        means, matrices, _ = self.components()
+        reach = N_SCALES[-1] * np.sqrt(np.diagonal(matrices, axis1=1, axis2=2).clip(0))
+        corners = limits_of(self.outline(np.concatenate((means - reach, means + reach))))
+        room = 0.5 * (self.box[:, 1] - self.box[:, 0])
+        low = np.minimum(self.box[:, 0], np.maximum(corners[:, 0], self.box[:, 0] - room))
+        high = np.maximum(self.box[:, 1], np.minimum(corners[:, 1], self.box[:, 1] + room))
+        return np.stack((low, high), 1)
 
     def _warped(self, rows: np.ndarray) -> np.ndarray:
         return rows if self.warp is None else self.warp.to("cpu").forward(torch.from_numpy(rows)).numpy()
@@ -201,7 +217,8 @@ class MixtureDisplay:
         self._samples()
         self.ax_.set(xlim=view.box[0], ylim=view.box[1], xlabel=view.names[0], ylabel=view.names[1])
         n_entries = len(self.ax_.get_legend_handles_labels()[1])
-        outside_legend(self.ax_, n_entries, None if self.classes is None else "class")
+        if n_entries <= MOST_NAMED:
+            outside_legend(self.ax_, n_entries, None if self.classes is None else "class")
         return self
 
     def _shades(self) -> None:
@@ -223,7 +240,7 @@ class MixtureDisplay:
         means, matrices, class_of = self.view.components()
         for k, (mean, matrix, c) in enumerate(zip(means, matrices, class_of, strict=True)):
             lengths, axes = np.linalg.eigh(matrix)
-            for n_scales, width in ((1, 1.6), (2, 0.8)):
+            for n_scales, width in zip(N_SCALES, (1.6, 0.8), strict=True):
                 outline = self.view.outline(mean + n_scales * (CIRCLE * np.sqrt(lengths)) @ axes.T)
                 patch = Polygon(outline, fill=False, edgecolor=colour(c), linewidth=width, linestyle=line(c), zorder=4)
                 self.ax_.add_patch(patch)
@@ -232,7 +249,9 @@ class MixtureDisplay:
                 inside = (self.view.box[:, 0] < place).all() and (place < self.view.box[:, 1]).all()
                 box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": colour(c), "alpha": 0.85}
                 if inside:
-                    self.ax_.text(*place, str(k), fontsize=8, ha="center", va="center", bbox=box, zorder=6)
+                    self.ax_.text(
+                        *place, str(k), color="black", fontsize=8, ha="center", va="center", bbox=box, zorder=6
+                    )
 
     def _samples(self) -> None:
         points, look = self.view.points, {"s": 18, "edgecolors": "white", "linewidths": 0.4, "alpha": 0.9}
@@ -245,7 +264,21 @@ class MixtureDisplay:
         for c, label in enumerate(self.classes):
             chosen = self.labels == label
             style = {"color": colour(c), "marker": marker(c)}
-            self.ax_.scatter(*points[chosen].T, label=str(label), zorder=2, **style, **look)
+            self.ax_.scatter(*points[chosen].T, label=str(label), zorder=2, gid=f"class-{c}", **style, **look)
+
+
+def draw_classes(figure: Any, estimator: Any, X: Any, y: Any, chosen: Any) -> None:
+    """Draw every one of some classes by itself among all samples, in the plane that separates best."""
+    model, rows, names = prepared(estimator, X)
+    view = View(model, rows, chosen_features(None, names), names)
+    axes = figure.subplots(-(-len(chosen) // 5), 5, sharex=True, sharey=True, squeeze=False).ravel()
+    for ax, label in zip(axes, chosen, strict=False):
+        own = np.asarray(y) == label
+        ax.scatter(*view.points[~own].T, color=GREY, s=3, alpha=0.25, linewidths=0)
+        ax.scatter(*view.points[own].T, color=colour(0), s=9, linewidths=0)
+        ax.set(xlim=view.box[0], ylim=view.box[1], xticks=[], yticks=[], title=str(label)[:24])
+    for ax in axes[len(chosen) :]:
+        ax.remove()
 
 
 class PairsDisplay:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,9 +45,10 @@ def names_of(model: Any, n_features: int) -> list[str]:
 def outside_legend(ax: Any, n_entries: int, title: str | None = None) -> None:
     """A legend that does not cover data: next to the axes if it has many entries."""
     if n_entries > 6:
-        ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=8)
+        legend = ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=8)
     else:
-        ax.legend(title=title, loc="best", framealpha=0.9, fontsize=9)
+        legend = ax.legend(title=title, loc="best", framealpha=0.9, fontsize=9)
+    legend.get_title().set_color("black")
 
 
 def spread_out(values: Sequence[float] | np.ndarray, width: float) -> np.ndarray:
@@ -60,3 +63,39 @@ def spread_out(values: Sequence[float] | np.ndarray, width: float) -> np.ndarray
         heights[members] = steps
     most = np.abs(heights).max() or 1.0
     return heights * min(width / most, width / 6)
+
+
+INK = "#0a0b0c"  # a colour of nothing else, which becomes the colour of the text around a picture
+
+
+def svg_of(draw: Any, size: tuple[float, float]) -> str:
+    """The picture that draw(figure) makes as SVG for a page: its text is text, in the colour of the page.
+
+    Parameters
+    ----------
+    draw : callable
+    size : pair of float
+        Width and height in inches.
+    """
+    ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor")
+    plain = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "mixtura",
+        "text.parse_math": False,
+        "axes.facecolor": "none",
+        "legend.facecolor": "white",
+    }
+    settings: Any = plain | dict.fromkeys(ink, INK) | {"legend.labelcolor": "black", "axes.titlesize": 10}
+    with plt.rc_context(settings):
+        figure = plt.figure(figsize=size, layout="constrained")
+        try:
+            draw(figure)
+            file = io.StringIO()
+            figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        finally:
+            plt.close(figure)
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
+    return re.sub(r' width="[\d.]+pt"', "", re.sub(r' height="[\d.]+pt"', "", text, count=1), count=1).replace(
+        INK, "currentColor"
+    )
