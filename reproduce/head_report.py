@@ -57,6 +57,8 @@ def recipe_lines(title: str, paper: tuple[float, ...], record: dict[str, Any]) -
         cells += [spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))]
         cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
         lines.append("| " + " | ".join(cells) + " |")
+    if any(run["method"] == "large_margin" and "decay" not in run["settings"] for run in runs):
+        lines += ["", "Large-margin softmax was run with the full margin after half an epoch, by which classes merge."]
     return [*lines, "", *equal_weights(runs)]
 
 

@@ -1,6 +1,6 @@
 """Make the mistakes of mutants.toml in a copy, one at a time, and see whether the tests named for them fail.
 
-python tests/mutants.py [--workers N] [words in names ...]
+python tests/mutants.py [--workers N] [words in names or files ...]
 """
 
 from __future__ import annotations
@@ -87,10 +87,14 @@ def notice(place: Path, mutant: Mutant) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only mistakes whose name contains one of these")
+    parser.add_argument("words", nargs="*", help="only mistakes whose name or file contains one of these")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    mutants = [m for m in read_mutants() if not options.words or any(word in m.name for word in options.words)]
+    mutants = [
+        mutant
+        for mutant in read_mutants()
+        if not options.words or any(word in f"{mutant.name} {mutant.file}" for word in options.words)
+    ]
     every = list(dict.fromkeys(mutant.tests for mutant in mutants))
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     context = multiprocessing.get_context("forkserver")  # every run begins with the packages, and without the library
