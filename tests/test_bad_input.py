@@ -130,7 +130,10 @@ ARGUMENTS = [
         {"class_prior": [0.5, 0.5, 0.5]},
         "class_prior must be positive and sum to 1; got [0.5, 0.5, 0.5], summing to 1.5.",
     ),
-    ({"class_prior": {0: 1.0}}, "class_prior must be 'empirical', 'uniform' or an array ...; got {0: 1.0}."),
+    (
+        {"class_prior": {0: 1.0}},
+        "A class prior must have one probability for each of the classes [0, 1, 2]; got [0].",
+    ),
     ({"class_weight": "heavy"}, "The 'class_weight' parameter ... Got 'heavy' instead."),
     ({"class_weight": {7: 1.0}}, "The classes, [0, 1, 2], are not in class_weight"),
     (

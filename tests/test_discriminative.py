@@ -344,7 +344,7 @@ def test_splits_may_be_given(ripley, monkeypatch):
     model = DiscriminativeMixtureClassifier(2, cv=halves, tol=0.01, random_state=0).fit(X, y)
     assert len(model.search_) > 3
     monkeypatch.setattr("mixtura.engine.sources.STREAMED_BYTES", 60 * 2 * 8)
-    with pytest.raises(ValueError, match="cv as splits needs samples in memory with one label each"):
+    with pytest.raises(ValueError, match="Splits given by cv or by groups need samples in memory with one label each"):
         DiscriminativeMixtureClassifier(cv=halves).fit([(X[:60], y[:60]), (X[60:], y[60:])])
 
 

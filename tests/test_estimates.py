@@ -62,9 +62,9 @@ def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypat
     X, y = X[10:], y[10:]
     seen = {}
 
-    def watched(rule, shares, weights):
+    def watched(rule, shares, weights, *groups):
         seen.update(rule=rule, shares=shares, weights=weights)
-        return estimate_performance(rule, shares, weights)
+        return estimate_performance(rule, shares, weights, *groups)
 
     monkeypatch.setattr(estimates, "estimate_performance", watched)
     model = MixtureClassifier(class_prior=class_prior, random_state=0).fit(X, y)
