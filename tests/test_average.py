@@ -1,6 +1,7 @@
 """Averages of class posteriors: MixtureClassifier with several members (averaged-posterior)."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,18 @@ import torch
 from scipy.special import logsumexp
 
 import mixtura
-from mixtura import MixtureClassifier
+from mixtura import AveragedMixtureClassifier, MixtureClassifier
 from mixtura.datasets import make_ripley, remove_values
+from mixtura.engine.sources import ArraySource
+from mixtura.estimators.mixture_classifier import make_settings
+from mixtura.estimators.refits import refit
+from mixtura.estimators.training import describe, read_training, train
 from mixtura.model.member import Member
+from mixtura.selection import automatic
+from mixtura.selection.automatic import AutomaticSearch
+from mixtura.selection.scores import grid
+from mixtura.selection.task import Selected, fit_once
+from mixtura.solvers import Outcome
 
 X, Y = make_ripley(60, random_state=0)
 HOLES = remove_values(X, 0.3, random_state=1)
@@ -131,3 +141,190 @@ def test_graphs_compute_the_average(tmp_path):
     probabilities, log_density = session.run(None, {"X": HOLES.astype(np.float32)})
     np.testing.assert_allclose(probabilities, model.predict_proba(HOLES.astype(np.float32)), atol=1e-5)
     np.testing.assert_allclose(log_density, model.score_samples(HOLES.astype(np.float32)), atol=1e-4)
+
+
+# ---- members from the selection --------------------------------------------------------------------------------------
+
+RANDOM = np.random.default_rng(0)
+LABELS = np.arange(150) % 2
+SKEWED = np.exp(RANDOM.normal(size=(150, 3)) + 0.7 * LABELS[:, None])
+
+
+@pytest.fixture(scope="module")
+def selected():
+    model = MixtureClassifier(random_state=0).fit(SKEWED, LABELS)
+    assert len(model.members_) > 1
+    return model
+
+
+def test_the_best_member_is_the_single_model(selected):
+    alone = MixtureClassifier(average=1, random_state=0).fit(SKEWED, LABELS)
+    assert len(alone.members_) == 1
+    np.testing.assert_array_equal(alone.means_, selected.means_)
+    np.testing.assert_array_equal(alone.score_samples(SKEWED), selected.score_samples(SKEWED))
+    np.testing.assert_array_equal(alone.impute(SKEWED), selected.impute(SKEWED))
+    assert alone.bic(SKEWED, LABELS) == selected.bic(SKEWED, LABELS)
+    assert alone.temperature_ == selected.temperature_
+    assert alone.n_parameters_ < selected.n_parameters_
+    assert selected.responsibilities(SKEWED).shape[1] == len(selected.weights_)
+
+
+def test_the_table_marks_the_members(selected):
+    table = selected.search_
+    assert table.members[0] == table.best
+    assert len(table.members) == len(selected.members_) == sum(record["member"] for record in table.records())
+    for candidate, member in zip(table.members, selected.members_, strict=True):
+        assert (candidate.what["warp"] is None) == (member.warp is None)
+        assert candidate.what["temperature"] == pytest.approx(member.temperature, abs=1e-3)
+    marks = [line[0] for line in repr(table).splitlines()[1 : len(selected.members_) + 2]]
+    assert marks == ["*"] + ["+"] * (len(selected.members_) - 1) + [" "]
+
+
+def loss_twin(members, comparison, temperature):
+    """Held-out log-losses of the average of trials, by loops."""
+    noise, prior, values = comparison.noise, comparison.prior.numpy(), []
+    known, observed = comparison.known_shares.numpy(), comparison.observed[comparison.scored].numpy()
+    for n in range(len(known)):
+        mean = sum(np.exp(trial.fit.posteriors[n].numpy()) for trial in members) / len(members)
+        tempered = mean ** (1 / (1 + (temperature - 1) * observed[n]))
+        posterior = (1 - noise) * tempered / tempered.sum() + noise * prior
+        values.append(-np.log(posterior[known[n].argmax()]))
+    return np.array(values)
+
+
+@pytest.mark.parametrize("rows", [SKEWED, remove_values(SKEWED, 0.3, random_state=0)], ids=["complete", "missing"])
+def test_members_are_added_one_by_one_and_kept_if_held_out_samples_gain(rows, monkeypatch):
+    calls, choose = [], automatic._pool
+    monkeypatch.setattr(automatic, "_pool", lambda *given: calls.append((given, choose(*given))) or calls[-1][1])
+    model = MixtureClassifier(random_state=0).fit(rows, LABELS)
+    ((search, comparison, first, most), (members, temperature)) = calls[0]
+    assert members[0] is first
+    assert most == 3
+    assert len({id(trial) for trial in members}) == len(members) == len(model.members_) <= most
+    assert model.average_temperature_ == temperature
+    temperatures = grid(first.fit.losses, average=True).tolist()
+
+    def lowest(trials):  # over temperatures, with their prior
+        means = [loss_twin(trials, comparison, t).sum() + 2 * np.log(t) ** 2 for t in temperatures]
+        return loss_twin(trials, comparison, temperatures[int(np.argmin(means))])
+
+    losses = [first.fit.losses.numpy()]
+    for size in range(2, len(members) + 1):
+        losses.append(lowest(members[:size]))
+        assert losses[-1].mean() < losses[-2].mean()
+    gains = losses[0] - losses[-1]
+    if len(members) > 1:
+        assert gains.mean() > 0.5 * gains.std() / np.sqrt(len(gains))
+        np.testing.assert_allclose(loss_twin(members, comparison, temperature), losses[-1], atol=1e-10)
+    np.testing.assert_allclose(comparison.averaged(search.trials)[0], lowest(search.trials), atol=1e-10)
+
+
+def test_an_average_that_does_not_gain_is_not_kept(monkeypatch):
+    monkeypatch.setattr(automatic, "GATE", 100.0)
+    model = MixtureClassifier(random_state=0).fit(SKEWED, LABELS)
+    assert len(model.members_) == 1
+    assert model.average_temperature_ == 1
+
+
+def test_refits_have_the_same_members(selected):
+    copy = refit(selected, SKEWED, LABELS, np.arange(0, 150, 3))
+    assert copy.search_ is None
+    assert copy.average_temperature_ == selected.average_temperature_
+    for own, member in zip(copy.members_, selected.members_, strict=True):
+        assert own.temperature == member.temperature
+        assert own.mixture.class_sizes == member.mixture.class_sizes
+        assert type(own.mixture.covariance) is type(member.mixture.covariance)
+    again = refit(selected, SKEWED, LABELS, np.arange(150))
+    np.testing.assert_allclose(again.predict_proba(SKEWED), selected.predict_proba(SKEWED), atol=1e-3)
+
+
+def test_a_warm_start_continues_every_member(selected):
+    model = copy.deepcopy(selected).set_params(warm_start=True).fit(SKEWED, LABELS)
+    assert len(model.members_) == len(selected.members_)
+    assert [m.temperature for m in model.members_] == [m.temperature for m in selected.members_]
+    assert model.average_temperature_ == selected.average_temperature_
+    np.testing.assert_allclose(model.predict_proba(SKEWED), selected.predict_proba(SKEWED), atol=1e-3)
+
+
+def test_partial_fit_continues_the_best_member_alone_and_says_so_once(selected):
+    model = copy.deepcopy(selected)
+    with pytest.warns(UserWarning, match=r"partial_fit continues the best of \d members"):
+        model.partial_fit(SKEWED[:50], LABELS[:50])
+    assert len(model.members_) == 1
+    assert model.temperature_ == selected.temperature_
+    model.partial_fit(SKEWED[50:100], LABELS[50:100])  # warnings are errors
+    first = MixtureClassifier(random_state=0).partial_fit(SKEWED, LABELS, classes=[0, 1])
+    assert len(first.members_) == 1
+
+
+def test_members_of_an_ensemble_are_single_models():
+    model = AveragedMixtureClassifier(MixtureClassifier(), 2, random_state=0).fit(SKEWED, LABELS)
+    assert len(model.search_.members) == 1
+    assert model.members_ is model.mixtures_
+
+
+def test_only_a_single_member_converts_to_scikit_learn(selected):
+    with pytest.raises(ValueError, match="to_sklearn needs a single member; this model averages"):
+        selected.to_sklearn()
+
+
+def test_a_new_class_prior_is_that_of_every_member(selected):
+    for member in selected.with_class_prior([0.9, 0.1]).members_:
+        np.testing.assert_allclose(member.mixture.log_class_prior.exp(), [0.9, 0.1])
+
+
+def test_importances_marginalise_a_feature_in_every_member(selected):
+    importances = selected.feature_importances(SKEWED, LABELS)
+    without = SKEWED.copy()
+    without[:, 1] = np.nan
+    rows = np.arange(150), LABELS
+    loss, other = (-posterior_twin(selected, part)[rows].mean() for part in (SKEWED, without))
+    assert importances.shape == (3,)
+    assert other > loss
+    np.testing.assert_allclose(
+        -selected.predict_log_proba(without)[rows].mean() - -selected.predict_log_proba(SKEWED)[rows].mean(),
+        other - loss,
+    )
+
+
+def test_an_interrupted_fit_of_a_member_leaves_the_best_one(monkeypatch):
+    model, rows = MixtureClassifier(random_state=0), remove_values(SKEWED, 0.2, random_state=1)
+    fits = []
+
+    def interrupted(task):
+        fits.append(fit_once(task))
+        return replace(fits[-1], outcome=Outcome.INTERRUPTED) if len(fits) > 1 else fits[-1]
+
+    chosen = Selected(tuple(fake_tasks(rows)), fit=interrupted, average_temperature=0.7)
+    results = train(chosen)
+    assert len(fits) == 2
+    assert len(results) == 1
+    assert results[0].outcome is Outcome.INTERRUPTED
+    monkeypatch.setattr(AutomaticSearch, "run", lambda *given: chosen)
+    fits.clear()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows, LABELS)
+    assert len(model.members_) == 1
+    assert model.average_temperature_ == 1
+
+
+def fake_tasks(rows):
+    """The task of one Gaussian per class, twice."""
+    model = MixtureClassifier(1)
+    settings = make_settings(model)
+    return [describe(model, read_training(model, settings, rows, LABELS, None), settings)] * 2
+
+
+def test_rows_outside_of_memory_are_read_at_most_twice_as_often(tmp_path, monkeypatch):
+    rows = np.exp(RANDOM.normal(size=(1200, 3)) + 0.7 * (np.arange(1200) % 2)[:, None])
+    np.save(tmp_path / "rows.npy", rows)
+    passes, read = [], ArraySource.blocks
+    monkeypatch.setattr(ArraySource, "blocks", lambda source: passes.append(1) or read(source))
+    counts = {}
+    for average in (1, 3):
+        passes.clear()
+        model = MixtureClassifier(average=average, random_state=0)
+        model.fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), np.arange(1200) % 2)
+        counts[average] = len(passes)
+        assert len(model.members_) <= min(average, 2)
+    assert 0 < counts[3] <= 2 * counts[1]

@@ -156,7 +156,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self : AveragedMixtureClassifier
         """
         base = self._checked_base(X)
-        settings, search = make_settings(base), make_search(base)
+        settings, search = make_settings(base), make_search(base, average=1)
         if settings.missing == "informative":
             raise ValueError(
                 "The members of AveragedMixtureClassifier take no account of which values are missing; got "

@@ -107,6 +107,11 @@ def classifier_to_sklearn(model: Any) -> Any:
             "to_sklearn cannot convert what missing values tell about the classes; fit with missing='ignorable'. "
             "to_onnx exports every model."
         )
+    if model.further_members_:
+        raise ValueError(
+            f"to_sklearn needs a single member; this model averages {len(model.members_)}. Fit it with n_components=1, "
+            "or with average=1, warp=None and temperature=1. to_onnx exports every model."
+        )
     if not single or model.warp_ is not None or model.temperature_ != 1 or model.label_noise_ > 0:
         raise ValueError(
             "to_sklearn needs one component per class, no transform of the features (warp=None) and temperature=1; "

@@ -118,6 +118,15 @@ class Estimator(BaseEstimator):
         """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""
         return {}
 
+    def _fit_as_selected(self: Any, model: Any, X: Any, y: Any, **weights: Any) -> None:
+        """Fit to other samples with what the fit of `model`, of which this is a copy, selected."""
+        self.set_params(**model._selected_settings())
+        counts = self.get_params(deep=False).get("n_components")
+        if isinstance(counts, dict) and y is not None and np.ndim(y) == 1:
+            present = set(np.asarray(y).tolist())
+            self.set_params(n_components={label: count for label, count in counts.items() if label in present})
+        self.fit(X, y, **weights)
+
     def _graph(self) -> Any:
         """A torch module of plain operations from samples (n, D) to predictions, both float32."""
         raise NotImplementedError

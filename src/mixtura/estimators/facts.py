@@ -17,6 +17,8 @@ def fit_facts(model: Any) -> dict[str, Any]:
         facts["iterations"] = f"{known['n_iter_']} ({'converged' if known.get('converged_') else 'not converged'})"
     if known.get("history_"):
         facts["objective per sample"] = known["history_"][-1].objective
+    if known.get("further_members_"):
+        facts["members"] = 1 + len(known["further_members_"])
     if known.get("temperature_", 1.0) != 1.0:
         facts["temperature"] = known["temperature_"]
     if known.get("search_"):

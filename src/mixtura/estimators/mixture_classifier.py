@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
@@ -12,8 +14,10 @@ from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
+from mixtura.estimators.rows import as_array
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
+from mixtura.model.member import Member
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective
 from mixtura.selection.automatic import AutomaticSearch
@@ -56,6 +60,9 @@ class MixtureClassifier(DensityClassifier):
     temperature : "auto" or float, default="auto"
         The log joints of the classes are divided by it before the softmax (temperature); 1 switches it off. "auto"
         estimates it on held-out samples, for objective "joint", and bounds probabilities by `label_noise_`.
+    average : int, default=3
+        Largest number of members: compared models whose class probabilities are averaged, where held-out samples gain
+        by it (averaged-posterior). 1 keeps one model, and predictions then cost a third. Objective "joint" only.
     missing : {"auto", "ignorable", "informative"}, default="auto"
         Whether it tells something about the class which values are missing (missingness). "ignorable" leaves it out.
         "informative" multiplies the class posteriors by the probability of the missing values in each class, to a power
@@ -106,14 +113,20 @@ class MixtureClassifier(DensityClassifier):
     class_prior_ : ndarray of shape (n_classes,)
         Class probabilities.
     mixture_ : Mixture
-        The components of all classes.
+        The components of all classes, of the best member. So are all attributes and methods that are not about classes:
+        `responsibilities`, `score_samples`, `sample`, `impute`, `bic`, outliers.
+    members_ : list of Member
+        The models whose class probabilities are averaged, each with its transform and its temperature, the best first.
+    average_temperature_ : float
+        The temperature of the average.
     n_components_ : array of shape (n_classes,)
         Components per class.
     search_ : SearchTable or None
-        The candidates of the selection with their scores; None if nothing was selected. Its `estimate` has the log-loss
-        and the error rate to expect on new samples, corrected for the selection (honest-estimate).
+        The candidates of the selection with their scores, and which are members; None if nothing was selected. Its
+        `estimate` has the log-loss and the error rate to expect on new samples, corrected for the selection
+        (honest-estimate).
     temperature_ : float
-        The temperature of the class probabilities.
+        The temperature of the class probabilities of the best member.
     label_noise_ : float
         The share of random labels (label-noise), 1 / (n + 1) for n held-out samples: it bounds the class
         probabilities of a model that was fitted to few samples. 0 unless the temperature was estimated.
@@ -125,11 +138,11 @@ class MixtureClassifier(DensityClassifier):
     n_iter_ : int
         Number of iterations.
     converged_ : bool
-        Whether the fit converged.
+        Whether the fits of all members converged.
     history_ : list of Record
         Objective of each iteration.
     n_parameters_ : int
-        Number of free parameters.
+        Number of free parameters of all members.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -147,6 +160,7 @@ class MixtureClassifier(DensityClassifier):
 
     running_: RunningMoments | None = None  # moments of `partial_fit`
     _arguments: ClassVar = {
+        "average": checks.at_least(1),
         "objective": checks.among(OBJECTIVES, " or an objective object") | checks.of_type(Objective),
         "solver": checks.among(SOLVERS, ', "auto" or a solver object')
         | checks.of_type(MixtureSolver)
@@ -165,6 +179,7 @@ class MixtureClassifier(DensityClassifier):
         prior: Any = "auto",
         warp: Any = "auto",
         temperature: Any = "auto",
+        average: int = 3,
         missing: Any = "auto",
         cv: Any = 5,
         time_budget: float | None = None,
@@ -191,6 +206,7 @@ class MixtureClassifier(DensityClassifier):
         self.prior = prior
         self.warp = warp
         self.temperature = temperature
+        self.average = average
         self.missing = missing
         self.cv = cv
         self.time_budget = time_budget
@@ -233,6 +249,7 @@ class MixtureClassifier(DensityClassifier):
         return self
 
     def _selected_settings(self) -> dict[str, Any]:
+        """Those of the best member: arguments give a single one."""
         if not is_auto(self.n_components):
             return {}
         counts = self.n_components_.tolist()
@@ -247,14 +264,18 @@ class MixtureClassifier(DensityClassifier):
         chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(self, name))}
         return chosen | {"temperature": self.temperature_, "time_budget": None}
 
+    def _fit_as_selected(self, model: Any, X: Any, y: Any, **weights: Any) -> None:
+        fit_classifier(self, make_settings(self, model, y), None, X, y, weights.get("sample_weight"))
+
     @available_if(classifies_online)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, step: float | str = "decaying"
     ) -> Any:
         """Update the classifier with a batch of samples (stepwise EM); NaN means missing.
 
-        The first batch is fitted as by `fit`, with at least four initialisations. It should have many samples of most
-        classes. Each later batch is one step of stepwise EM.
+        The first batch is fitted as by `fit`, with at least four initialisations and one member. It should have many
+        samples of most classes. Each later batch is one step of stepwise EM. After `fit` the best member is continued
+        alone.
 
         Parameters
         ----------
@@ -278,7 +299,7 @@ class MixtureClassifier(DensityClassifier):
 
         def fit_first(X: Any, y: Any, sample_weight: Any) -> None:
             with atomic_fit(self):
-                fit_classifier(self, settings, make_search(self), X, y, sample_weight)
+                fit_classifier(self, settings, make_search(self, average=1), X, y, sample_weight)
 
         update_classifier(self, settings, fit_first, X, y, classes, sample_weight, step)
         return self
@@ -310,24 +331,19 @@ class MixtureClassifier(DensityClassifier):
         return classifier_to_sklearn(self)
 
 
-def make_settings(model: MixtureClassifier) -> Settings:
-    """The settings of a fit; a warm start keeps what was selected before."""
+def make_settings(model: MixtureClassifier, chosen: Any = None, labels: Any = None) -> Settings:
+    """The settings of a fit, with what was selected before if it continues, or by `chosen` for these labels."""
     on, solver, missing = continues(model), model.solver, model.missing
-    n_components, covariance_type, prior = model.n_components, model.covariance_type, model.prior
-    known = {} if model.search_ is None else model.search_.best.what  # what was selected before
-    if on and is_auto(n_components):
-        n_components, prior = model.n_components_.tolist(), known.get("prior", "auto")
-        covariance_type = known.get("covariance_type", "full") if is_auto(covariance_type) else covariance_type
-    return Settings(
-        n_components,
-        "full" if is_auto(covariance_type) else covariance_type,
+    settings = Settings(
+        model.n_components,
+        "full" if is_auto(model.covariance_type) else model.covariance_type,
         model.rank,
         OBJECTIVES[model.objective] if isinstance(model.objective, str) else model.objective,
-        "default" if is_auto(prior) else prior,
+        "default" if is_auto(model.prior) else model.prior,
         make_generator(model.random_state),
         checks.memory_limit(model.memory_limit),
         None if is_auto(solver) else SOLVERS[solver] if isinstance(solver, str) else solver,
-        init=model if on else model.init,
+        init=model.init,
         continues=on,
         n_init=1 if on else int(model.n_init),
         max_iter=int(model.max_iter),
@@ -335,14 +351,47 @@ def make_settings(model: MixtureClassifier) -> Settings:
         class_prior=model.class_prior,
         class_weight=model.class_weight,
         unlabeled=model.unlabeled,
-        warp=model.warp_ if on else model.warp,
+        warp=model.warp,
         temperature=1.0 if is_auto(model.temperature) else float(model.temperature),
-        missing=missing if missing != "auto" or is_auto(n_components) else "ignorable",
+        missing=missing if missing != "auto" or is_auto(model.n_components) else "ignorable",
         cv=model.cv,
     )
+    if on:
+        chosen, labels = model, None
+    if chosen is None:
+        return settings
+    known = [{}] if chosen.search_ is None else [candidate.what for candidate in chosen.search_.members]
+    first, *further = [
+        _of_member(settings, chosen, member, what, labels)
+        for member, what in zip(chosen.members_, known, strict=False)  # the best alone, after partial_fit
+    ]
+    if on:
+        first = replace(first, init=model)
+    return replace(first, further=tuple(further), average_temperature=chosen.average_temperature_)
 
 
-def make_search(model: MixtureClassifier) -> AutomaticSearch | None:
+def _of_member(
+    settings: Settings, chosen: MixtureClassifier, member: Member, what: Mapping[str, Any], labels: Any
+) -> Settings:
+    """The settings of a member of a fitted model, to continue it or to fit it to other samples."""
+    if is_auto(chosen.n_components):
+        counts: Any = member.mixture.class_sizes
+        if not settings.continues:
+            counts = dict(zip(chosen.classes_.tolist(), counts, strict=True))
+            if labels is not None and np.ndim(labels) == 1:
+                counts = {label: counts[label] for label in counts if label in set(as_array(labels).tolist())}
+        missing = "ignorable" if chosen.missingness_ is None else "informative"
+        prior = what.get("prior", settings.prior)
+        settings = replace(settings, n_components=counts, prior=prior, missing=missing)
+        if is_auto(chosen.covariance_type):
+            settings = replace(settings, covariance_type=what.get("covariance_type", "full"))
+        if is_auto(chosen.warp):
+            settings = replace(settings, warp=what.get("warp"))
+        settings = replace(settings, temperature=member.temperature)
+    return replace(settings, init=member.mixture, warp=member.warp) if settings.continues else settings
+
+
+def make_search(model: MixtureClassifier, average: int | None = None) -> AutomaticSearch | None:
     """The selection of what is "auto"; None if the number of components is given or continued."""
     if not is_auto(model.n_components) or continues(model):
         return None
@@ -352,6 +401,7 @@ def make_search(model: MixtureClassifier) -> AutomaticSearch | None:
         model.prior,
         transforms=is_auto(model.warp),
         takes_temperature=is_auto(model.temperature),
+        average=model.average if average is None else average,
         informative=model.missing == "informative",
         time_budget=model.time_budget,
     )

@@ -231,8 +231,20 @@ def problem_of(self: Any, settings: Settings, source: Source) -> Problem:
     ).problem
 
 
+def _continue_best(self: Any) -> None:
+    """Drop all members of an average but the best one, with a warning."""
+    if self.further_members_:
+        n_members, self.further_members_, self.average_temperature_ = len(self.members_), (), 1.0
+        checks.warn(
+            f"partial_fit continues the best of {n_members} members, with its own temperature, and drops the others. "
+            "Set average=1 to fit one member.",
+            UserWarning,
+        )
+
+
 def _take_step(self: Any, settings: Settings, source: Source, step: float | str) -> None:
     if self.running_ is None:
+        _continue_best(self)
         resume(self, problem_of(self, settings, source))
     record = advance(self, source, settings.objective, step, ridge=0.0, strict=False)
     self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()

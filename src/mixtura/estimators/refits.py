@@ -38,17 +38,19 @@ def refit(
 
     The copy has the settings that the model selected; with `reselect` it selects its own.
     """
-    copy: Any = clone(model) if reselect else with_selected_settings(model)
+    copy: Any = clone(model)
+    if hasattr(model, "checkpoint"):
+        copy.checkpoint = None  # of the fit to all samples
     labels = None if y is None else as_array(y)[train]
-    counts = getattr(copy, "n_components", None)
-    if isinstance(counts, dict) and labels is not None and labels.ndim == 1 and not reselect:
-        present = set(labels.tolist())
-        copy.n_components = {label: count for label, count in counts.items() if label in present}
     given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}
     given |= fit_groups(copy, None if groups is None else as_array(groups)[train])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        copy.fit(_safe_indexing(indexable(X), train), labels, **given)
+        rows = _safe_indexing(indexable(X), train)
+        if reselect:
+            copy.fit(rows, labels, **given)
+        else:
+            copy._fit_as_selected(model, rows, labels, **given)
     if "label_noise_" in vars(model) and not reselect:
         copy.label_noise_ = model.label_noise_  # estimated by the selection, which the copy skips
     if vars(copy).get("missingness_") is not None and not reselect:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, Product
-from mixtura.engine.sources import Source, TensorSource
+from mixtura.engine.sources import BlockSource, Source, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.classifiers import DensityClassifier
@@ -34,6 +35,7 @@ from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
 from mixtura.init.johnson import fit_warp
+from mixtura.model.member import Member
 from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.warp import Warp
@@ -54,7 +56,8 @@ class Settings:
 
     Most are arguments of `MixtureClassifier`. `n_components` may be "auto", a number, a dict, or a list with one number
     per class; `missing` is "auto" only where a search decides. `init` may be a fitted estimator. `continues` means that
-    it is the model of the last fit.
+    it is the model of the last fit. `further` are the settings of members whose posteriors are averaged with those of
+    this one.
     """
 
     n_components: Any
@@ -78,6 +81,8 @@ class Settings:
     missing: str = "ignorable"
     cv: Any = 5
     reg_covar: float | None = None
+    further: tuple[Settings, ...] = ()
+    average_temperature: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,11 @@ def fit_classifier(
     if validation is not None:
         data = replace(data, held_out=read_validation(estimator, data, *validation))
     with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
-        task = describe(estimator, data, settings)
+        task, *further = [describe(estimator, data, own) for own in (settings, *settings.further)]
         chosen = select(estimator, search, task)
+        if further:
+            temperature = settings.average_temperature
+            chosen = replace(chosen, tasks=(*chosen.tasks, *further), average_temperature=temperature)
         results = train(chosen)
     keep(estimator, settings, data, chosen, results)
 
@@ -294,10 +302,18 @@ def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -
 
 
 def train(chosen: Selected) -> tuple[FitResult, ...]:
-    """Train the selected tasks with all samples, unless the search ended with their fits."""
-    if chosen.results:
-        return chosen.results
-    return tuple(best_of(task.n_init, partial(chosen.fit, task)) for task in chosen.tasks)
+    """Train the selected tasks with all samples, where the search did not end with their fits.
+
+    After an interruption there is the best model alone.
+    """
+    results: list[FitResult] = []
+    for task, known in zip_longest(chosen.tasks, chosen.results):
+        if results and not isinstance(task.source, BlockSource):  # rows are read at most twice as often as by one
+            task = replace(task, max_iter=min(task.max_iter, len(results[0].history)))
+        results.append(known or best_of(task.n_init, partial(chosen.fit, task)))
+        if results[-1].outcome is Outcome.INTERRUPTED:
+            return (replace(results[0], outcome=Outcome.INTERRUPTED, cause=results[-1].cause),)
+    return tuple(results)
 
 
 def keep(
@@ -313,14 +329,21 @@ def keep(
     estimator.mixture_, estimator.warp_ = bring_home(result.mixture, data), bring_home(task.warp, data)
     estimator.classes_ = data.classes
     estimator.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
+    estimator.further_members_ = tuple(
+        Member(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature)
+        for own, other in zip(chosen.tasks[1:], results[1:], strict=False)  # the best alone after an interruption
+    )
+    estimator.average_temperature_ = chosen.average_temperature if estimator.further_members_ else 1.0
     keep_history(estimator, result)
+    estimator.converged_ = all(other.outcome is Outcome.CONVERGED for other in results)
     if not settings.continues:  # the temperature belongs to the model that was compared
         estimator.temperature_, estimator.label_noise_ = task.temperature, task.label_noise
         estimator.missingness_ = bring_home(task.missingness, data)
         shares = task.description.class_weights / task.description.class_weights.sum()
         estimator.training_prior_ = None if task.class_prior is None else shares.cpu().numpy()
     keep_unobserved(estimator, task.description)
-    warn_of_repairs((*result.repairs, *task.collapsed(result.mixture)))
+    for own, other in zip(chosen.tasks, results, strict=False):
+        warn_of_repairs((*other.repairs, *own.collapsed(other.mixture)))
     warn_of_prior(estimator.prior, task.prior, result.mixture, task.description)
     raise_interruption(result)
     discriminative = is_smooth(task.objective) and not task.objective.has_density
@@ -330,10 +353,11 @@ def keep(
             f"stopped after {estimator.n_iter_} iterations. Use prior='default'.",
             checks.RepairWarning,
         )
-    if result.outcome is Outcome.LIMIT and estimator.n_iter_ > 0:
+    limited = [other for other in results if other.outcome is Outcome.LIMIT]
+    if limited and estimator.n_iter_ > 0:
         arguments = estimator.get_params(deep=False)
         checks.warn(
-            f"{type(estimator).__name__} {result.outcome.value} (max_iter={arguments['max_iter']}, "
+            f"{type(estimator).__name__} {limited[0].outcome.value} (max_iter={arguments['max_iter']}, "
             f"tol={arguments['tol']}); increase max_iter or tol.",
             ConvergenceWarning,
         )
@@ -351,9 +375,9 @@ def bring_home(part: Any, data: Data) -> Any:
     return as_loaded(part if part is None or data.home is None else part.to(data.home))
 
 
-def raise_interruption(result: FitResult) -> None:
+def raise_interruption(result: FitResult | None) -> None:
     """Raise the exception that interrupted a fit, once its model is stored."""
-    if result.outcome is Outcome.INTERRUPTED:
+    if result is not None and result.outcome is Outcome.INTERRUPTED:
         raise result.cause or KeyboardInterrupt
 
 

@@ -1,10 +1,12 @@
 """Candidates of the automatic selection, compared on the same held-out samples (automatic).
 
-All folds of a candidate are trained together. Each candidate is calibrated with its own temperature.
+All folds of a candidate are trained together. Each candidate is calibrated with its own temperature, and so are the
+averages of several of them (averaged-posterior).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,7 +21,7 @@ from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
-from mixtura.model.temperature import Temperature
+from mixtura.model.temperature import Temperature, with_noise
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
@@ -65,9 +67,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """A candidate: scores of the held-out samples, their losses at its temperature, and its fit to the first fold."""
+    """A candidate: the held-out samples at its temperature, and its fit to the first fold."""
 
     candidate: Candidate
+    posteriors: Tensor  # log posteriors of the held-out samples, (n, C)
     losses: Tensor  # (n,)
     scores: Tensor  # (n, C), held-out log p(x, c)
     temperature: float
@@ -161,12 +164,18 @@ class Comparison:
         """Samples that are held out in some fold, (n,)."""
         return self.held_out.any(1)
 
-    @property
+    @cached_property
     def known_shares(self) -> Tensor:
         """Labels of the scored samples as shares of the classes, (n, C)."""
         if self.shares is not None:
             return self.shares[self.scored].double()
         return torch.nn.functional.one_hot(self.strata[self.scored], self.n_classes).double()
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """Shares of the classes among the scored samples, (C,)."""
+        weights = self.weights[self.scored]
+        return weights @ self.known_shares / weights.sum()
 
     @cached_property
     def noise(self) -> float:
@@ -214,18 +223,27 @@ class Comparison:
         """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
         warp = self.transformed.warp if candidate.transformed else None
         losses, temperature = self.tempered(scores)
+        tempered = self.log_posteriors(scores, temperature).log_softmax(1)
+        posteriors = with_noise(tempered, self.noise, self.prior.log())
         what = {**candidate.what, "temperature": round(temperature, 3)}
         n_parameters += 0 if warp is None else warp.n_parameters
-        fit = CandidateFit(candidate, losses, scores, temperature, n_parameters, mixture, warp)
+        fit = CandidateFit(candidate, posteriors, losses, scores, temperature, n_parameters, mixture, warp)
         return Trial(what, *mean_and_error(losses, self.weights[self.scored]), fit)
 
-    def tempered(self, scores: Tensor, every: int = 1) -> tuple[Tensor, float]:
+    def tempered(self, scores: Tensor, every: int = 1, average: bool = False) -> tuple[Tensor, float]:
         """Losses (n,) at the best temperature, and that temperature; of every fourth one if `every` is 4."""
-        known, weights = self.known_shares, self.weights[self.scored]
-        prior = weights @ known / weights.sum()
-        at_all = tempered_losses(scores, known, self.observed[self.scored], every, self.noise, prior)
-        best = estimate_temperature(at_all, weights, every)
-        return at_all[best], float(grid(at_all, every)[best])
+        known, weights, observed = self.known_shares, self.weights[self.scored], self.observed[self.scored]
+        at_all = tempered_losses(scores, known, observed, every, self.noise, self.prior, average)
+        best = estimate_temperature(at_all, weights, every, average)
+        return at_all[best], float(grid(at_all, every, average)[best])
+
+    def averaged(self, trials: Sequence[Trial[CandidateFit]], every: int = 1) -> tuple[Tensor, float]:
+        """The same for the average of the posteriors of several trials (averaged-posterior)."""
+        return self.tempered(self.mean_posteriors(trials), every, average=True)
+
+    def mean_posteriors(self, trials: Sequence[Trial[CandidateFit]]) -> Tensor:
+        """Logarithms of the mean posteriors of several trials, up to a constant, (n, C)."""
+        return torch.stack([trial.fit.posteriors for trial in trials]).logsumexp(0)
 
     def log_posteriors(self, scores: Tensor, temperature: float) -> Tensor:
         """Log posteriors of the held-out samples from scores (n, C) at a temperature, without label noise."""

@@ -46,7 +46,7 @@ def estimate_selection(
     """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
 
     They also choose the strength of the factor of missing values, which `always` admits. A given temperature is that of
-    the selected model, without a share of random labels.
+    the selected model, without a share of random labels. Further members of an average are not chosen again.
     """
     fits = [trial.fit for trial in trials]
     sizes = torch.tensor([fit.n_parameters for fit in fits])

@@ -63,9 +63,11 @@ def classification_score(
 # 0.480 with 0.3, 0.365 and 0.475 with 1, 0.364 and 0.474 with 2, all three with T of at least 1.
 PRIOR_SCALE = 1.0
 LARGEST, N_STEPS = 30.0, 35
+# An average of calibrated posteriors is underconfident: its temperature may be 12 steps below 1, 0.3, and is near 1.
+AVERAGE_SCALE, AVERAGE_STEPS = 0.5, 12
 
 
-def estimate_temperature(losses_at: Tensor, weights: Tensor, every: int = 1) -> int:
+def estimate_temperature(losses_at: Tensor, weights: Tensor, every: int = 1, average: bool = False) -> int:
     """Find the position of the temperature with the smallest penalised loss.
 
     Parameters
@@ -74,24 +76,34 @@ def estimate_temperature(losses_at: Tensor, weights: Tensor, every: int = 1) -> 
         Losses of the held-out samples at every temperature of `grid`.
     weights : Tensor of shape (n,)
         Sample weights.
-    every : int, default 1
+    every, average
         As in `grid`.
     """
-    return int((losses_at @ weights + penalties_of(losses_at, every)).argmin())
+    return int((losses_at @ weights + penalties_of(losses_at, every, average)).argmin())
 
 
-def penalties_of(like: Tensor, every: int = 1) -> Tensor:
+def penalties_of(like: Tensor, every: int = 1, average: bool = False) -> Tensor:
     """Penalties of the temperatures of `grid`, (G,)."""
-    return 0.5 * (grid(like, every).log() / PRIOR_SCALE).square()
+    return 0.5 * (grid(like, every, average).log() / (AVERAGE_SCALE if average else PRIOR_SCALE)).square()
 
 
-def grid(like: Tensor, every: int = 1) -> Tensor:
-    """Temperatures to compare, (G,), logarithmically spaced from 1 on; `every` 4 takes every fourth."""
-    return LARGEST ** (torch.arange(0, N_STEPS, every) / (N_STEPS - 1)).to(like)
+def grid(like: Tensor, every: int = 1, average: bool = False) -> Tensor:
+    """Temperatures to compare, (G,), logarithmically spaced from 1 on, of an average about 1; `every` 4 takes a fourth.
+
+    An average takes no more than `AVERAGE_STEPS` steps to both sides.
+    """
+    steps = torch.arange(-AVERAGE_STEPS, AVERAGE_STEPS + 1, every) if average else torch.arange(0, N_STEPS, every)
+    return LARGEST ** (steps / (N_STEPS - 1)).to(like)
 
 
 def tempered_losses(
-    scores: Tensor, shares: Tensor, observed: Tensor, every: int = 1, noise: float = 0.0, prior: Tensor | None = None
+    scores: Tensor,
+    shares: Tensor,
+    observed: Tensor,
+    every: int = 1,
+    noise: float = 0.0,
+    prior: Tensor | None = None,
+    average: bool = False,
 ) -> Tensor:
     """Compute the log-losses of samples at every temperature of `grid`, (G, n).
 
@@ -103,7 +115,7 @@ def tempered_losses(
         Labels as class probabilities: one for the label, or soft labels.
     observed : Tensor of shape (n,)
         The share of observed features of each sample.
-    every : int, default 1
+    every, average
         As in `grid`.
     noise : float, default 0.0
         Share of random labels.
@@ -111,7 +123,7 @@ def tempered_losses(
         Class probabilities of random labels.
     """
     scores = (scores - scores.amax(1, keepdim=True)).clamp_min(-1e300)
-    divisors = 1 + (grid(scores, every).unsqueeze(-1) - 1) * observed  # (G, n)
+    divisors = 1 + (grid(scores, every, average).unsqueeze(-1) - 1) * observed  # (G, n)
     if prior is None or noise == 0:
         own = (shares * scores).sum(1)
         return torch.stack([(scores / d.unsqueeze(-1)).logsumexp(1) - own / d for d in divisors])

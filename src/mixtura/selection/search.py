@@ -87,6 +87,9 @@ class SearchTable:
         The log-loss and error rate to expect on new samples. The scores of the table are lower than that, since the
         chosen candidate is the best of many on the held-out samples. None if the search does not keep their
         predictions.
+    further : sequence of int, default=()
+        The positions of the candidates whose class probabilities are averaged with those of the chosen one. A printed
+        table marks the chosen candidate with "*" and these with "+".
 
     Examples
     --------
@@ -102,11 +105,17 @@ class SearchTable:
     candidates: Sequence[ScoredCandidate]
     chosen: int
     estimate: Estimate | None = None
+    further: Sequence[int] = ()
 
     @property
     def best(self) -> ScoredCandidate:
         """The chosen candidate."""
         return self.candidates[self.chosen]
+
+    @property
+    def members(self) -> list[ScoredCandidate]:
+        """The candidates whose class probabilities are averaged, the chosen one first."""
+        return [self.candidates[number] for number in (self.chosen, *self.further)]
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -123,15 +132,17 @@ class SearchTable:
                 "standard_error": candidate.standard_error,
                 "seconds": candidate.seconds,
                 "chosen": number == self.chosen,
+                "member": number == self.chosen or number in self.further,
             }
             for number, candidate in enumerate(self.candidates)
         ]
 
     def ranked(self) -> list[int]:
-        """The positions of the candidates, the chosen one first, then by score."""
+        """The positions of the candidates: the chosen one, those averaged with it, and the others by score."""
         scores = [candidate.score for candidate in self.candidates]
         order = sorted(range(len(scores)), key=scores.__getitem__)
-        return sorted(order, key=lambda number: number != self.chosen)
+        first = [self.chosen, *self.further]
+        return [*first, *(number for number in order if number not in first)]
 
     def __repr__(self) -> str:
         names = list(dict.fromkeys(name for candidate in self.candidates for name in candidate.what))
@@ -141,7 +152,8 @@ class SearchTable:
             candidate = self.candidates[number]
             settings = [str(candidate.what.get(name, "")) for name in names]
             numbers = [f"{candidate.score:.4f}", f"{candidate.standard_error:.4f}", f"{candidate.seconds:.2f}"]
-            lines.append(["*" if number == self.chosen else "", *settings, *numbers])
+            mark = "*" if number == self.chosen else "+" if number in self.further else ""
+            lines.append([mark, *settings, *numbers])
         widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
         text = [
             f"{line[0]:1} " + "  ".join(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
@@ -250,7 +262,9 @@ class Search(Generic[Fit]):
         """The trial with the smallest score, the first of equals."""
         return min(self.trials, key=lambda trial: trial.score)
 
-    def table(self, chosen: Trial[Fit]) -> SearchTable:
-        """The table of all trials, with the selected one."""
+    def table(self, chosen: Trial[Fit], *further: Trial[Fit]) -> SearchTable:
+        """The table of all trials, with the selected one and those that are averaged with it."""
         rows = [ScoredCandidate(trial.what, trial.score, trial.standard_error, trial.seconds) for trial in self.trials]
-        return SearchTable(self.criterion, rows, next(i for i, trial in enumerate(self.trials) if trial is chosen))
+        number_of = {id(trial): number for number, trial in enumerate(self.trials)}
+        first, *others = (number_of[id(trial)] for trial in (chosen, *further))
+        return SearchTable(self.criterion, rows, first, further=tuple(others))

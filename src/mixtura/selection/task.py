@@ -277,22 +277,25 @@ class Selected:
     Parameters
     ----------
     tasks : tuple of Task
-        The models to train, the best first.
+        The models to train, the best first; the class posteriors of several are averaged (averaged-posterior).
     table : SearchTable or None, default=None
         The candidates that were compared.
-    results : tuple of FitResult, default=()
-        Fits of the tasks, if the search ended with them: after Ctrl-C, or if it trained with all samples.
+    results : tuple of FitResult or None, default=()
+        Fits of the tasks, where the search ended with them: after Ctrl-C, or if it trained with all samples.
     fit : callable, default=fit_once
         Fits a task from one start.
     attributes : mapping of str to object
         Fitted attributes that describe the search.
+    average_temperature : float, default=1.0
+        The temperature of the average.
     """
 
     tasks: tuple[Task, ...]
     table: SearchTable | None = None
-    results: tuple[FitResult, ...] = ()
+    results: tuple[FitResult | None, ...] = ()
     fit: Callable[[Task], FitResult] = fit_once
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    average_temperature: float = 1.0
 
     @property
     def task(self) -> Task:
