@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_iris, load_wine
 
 from mixtura import GaussianMixture, MixtureClassifier, load
 from mixtura.datasets import make_ripley
-from mixtura.selection import estimates
+from mixtura.selection import automatic, estimates
 from mixtura.selection.estimates import LEVEL, N_BOOTSTRAPS, estimate_performance
 from mixtura.selection.search import Estimate
 
@@ -62,12 +62,12 @@ def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypat
     X, y = X[10:], y[10:]
     seen = {}
 
-    def watched(rule, shares, weights, *groups):
+    def watched(rule, shares, weights, groups):
         seen.update(rule=rule, shares=shares, weights=weights)
-        return estimate_performance(rule, shares, weights, *groups)
+        return estimate_performance(rule, shares, weights, groups)
 
     monkeypatch.setattr(estimates, "estimate_performance", watched)
-    model = MixtureClassifier(class_prior=class_prior, random_state=0).fit(X, y)
+    model = MixtureClassifier(class_prior=class_prior, average=1, random_state=0).fit(X, y)
     log_posteriors, shares, weights = seen["rule"](seen["weights"]), seen["shares"], seen["weights"]
     log_prior = torch.from_numpy(model.class_prior_).log() - (weights @ shares / weights.sum()).log()
     own = (log_posteriors - log_prior).log_softmax(1)  # another class prior acts after the temperature
@@ -75,6 +75,26 @@ def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypat
     assert np.isclose(loss, model.search_.best.score, rtol=1e-9)
     some = torch.where(torch.arange(len(weights)) % 4 == 0, weights, 0.0)  # a poor sample selects another model
     assert not torch.allclose(seen["rule"](some), log_posteriors)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_the_rule_of_all_samples_selects_the_members(missing, rng, monkeypatch):
+    X, y = load_wine(return_X_y=True)
+    X, seen = np.where(rng.random(X.shape) < missing, np.nan, X), {}
+
+    def watched(comparison, trials, rule):
+        seen.update(comparison=comparison, trials=trials, rule=rule)
+        return estimates.estimate_selection(comparison, trials, rule)
+
+    monkeypatch.setattr(automatic, "estimate_selection", watched)
+    table = MixtureClassifier(random_state=0).fit(X, y).search_
+    losses = torch.stack([trial.fit.losses for trial in seen["trials"]])
+    sizes = torch.tensor([trial.fit.n_parameters for trial in seen["trials"]])
+    weights = seen["comparison"].weights[seen["comparison"].scored]
+    assert seen["rule"].members(losses, weights, sizes) == [table.chosen, *table.further]
+    assert bool(table.further) == (missing > 0)
+    alone = dataclasses.replace(seen["rule"], gate=1e9)
+    assert alone.members(losses, weights, sizes) == [table.chosen]
 
 
 def optimism(n_draws, first=0):

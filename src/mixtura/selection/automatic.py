@@ -22,7 +22,7 @@ from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.comparison import COARSE, DEFAULT_FOLDS, LARGEST_DENSE, CandidateFit, Comparison
-from mixtura.selection.estimates import estimate_selection
+from mixtura.selection.estimates import PoolRule, estimate_selection
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
@@ -201,7 +201,7 @@ class AutomaticSearch:
         if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
             given = None if self.takes_temperature else task.temperature
             estimate = estimate_selection(
-                comparison, search.trials, STANDARD_ERRORS, given, task.missingness, self.informative
+                comparison, search.trials, PoolRule(STANDARD_ERRORS, GATE, most, given, self.informative)
             )
         tasks, table = tuple(own for own, _ in choices), replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0

@@ -7,16 +7,18 @@ samples, and scores each selection on the others. It needs no further fit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from mixtura.model.missingness import Missingness
-from mixtura.model.temperature import Temperature
-from mixtura.selection.comparison import CandidateFit, Comparison
+from mixtura.model.temperature import Temperature, average_posteriors
+from mixtura.selection.comparison import COARSE, CandidateFit, Comparison
 from mixtura.selection.missingness import choose_strength, held_out_factors
-from mixtura.selection.scores import grid, penalties_of, tempered_losses
+from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, penalties_of, tempered_losses
 from mixtura.selection.search import Estimate, Trial
 from mixtura.selection.splits import draw_rows
 
@@ -25,59 +27,100 @@ N_BOOTSTRAPS, LEVEL = 200, 0.95
 MOST_SAMPLES = 2000
 
 
-def _simplest(losses: Tensor, weights: Tensor, sizes: Tensor, standard_errors: float) -> int:
-    """The rule of the selection, for losses of every candidate and held-out sample, (T, n), and sizes, (T,)."""
-    means = losses @ weights / weights.sum()
-    differences, gaps = losses - losses[means.argmin()], means - means.min()
-    errors = ((differences - gaps.unsqueeze(1)).square() @ weights).sqrt() / weights.sum()
-    able = (gaps <= standard_errors * errors).nonzero()[:, 0]
-    smallest = able[sizes[able] == sizes[able].min()]
-    return int(smallest[means[smallest].argmin()])
+@dataclass(frozen=True)
+class PoolRule:
+    """The rule of a selection.
+
+    Parameters
+    ----------
+    standard_errors : float
+        The simplest candidate within so many of the best one is the first member.
+    gate : float
+        Standard errors by which an average gains.
+    most : int
+        Largest number of members.
+    temperature : float or None
+        Given for the model, without a share of random labels; None estimates it.
+    informative : bool
+        Whether the factor of missing values is always admitted.
+    """
+
+    standard_errors: float
+    gate: float
+    most: int
+    temperature: float | None
+    informative: bool
+
+    def members(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> list[int]:
+        """Select by losses of every candidate and held-out sample, (T, n), and numbers of parameters, (T,).
+
+        The average has the temperature 1 here, so that a loss is that of the mean probability of the label.
+        """
+        first = self._simplest(losses, weights, sizes)
+        members, own, probabilities = [first], losses[first], (-losses).exp()
+        while len(members) < min(self.most, len(losses)):
+            averaged = (len(members) + 1) / (probabilities[members].sum(0) + probabilities)
+            values = (averaged.log() @ weights).index_fill(0, torch.tensor(members), math.inf)
+            best = int(values.argmin())
+            if not values[best] < own @ weights:
+                break
+            members, own = [*members, best], averaged[best].log()
+        gain, error = mean_and_error(losses[first] - own, weights)
+        return members if gain > self.gate * error else [first]
+
+    def _simplest(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> int:
+        means = losses @ weights / weights.sum()
+        differences, gaps = losses - losses[means.argmin()], means - means.min()
+        errors = ((differences - gaps.unsqueeze(1)).square() @ weights).sqrt() / weights.sum()
+        able = (gaps <= self.standard_errors * errors).nonzero()[:, 0]
+        smallest = able[sizes[able] == sizes[able].min()]
+        return int(smallest[means[smallest].argmin()])
 
 
 def estimate_selection(
-    comparison: Comparison,
-    trials: Sequence[Trial[CandidateFit]],
-    standard_errors: float,
-    temperature: float | None,
-    missingness: Missingness | None,
-    always: bool,
+    comparison: Comparison, trials: Sequence[Trial[CandidateFit]], rule: PoolRule
 ) -> Estimate | None:
     """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
 
-    They also choose the strength of the factor of missing values, which `always` admits. A given temperature is that of
-    the selected model, without a share of random labels. Further members of an average are not chosen again.
+    They also choose the strength of the factor of missing values.
     """
-    fits = [trial.fit for trial in trials]
-    sizes = torch.tensor([fit.n_parameters for fit in fits])
+    sizes = torch.tensor([trial.fit.n_parameters for trial in trials])
     scored = comparison.scored.cpu().nonzero()[:, 0]
     part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0))
-    shares, scores = comparison.known_shares.cpu()[part], [fit.scores.cpu()[part] for fit in fits]
+    shares, scores = comparison.known_shares.cpu()[part], [trial.fit.scores.cpu()[part] for trial in trials]
     weights, observed = (values.cpu()[scored[part]] for values in (comparison.weights, comparison.observed))
-    prior = weights @ shares / weights.sum()
+    prior, missingness = weights @ shares / weights.sum(), comparison.task.missingness
     class_prior = comparison.task.class_prior  # acts after the temperature
     given = None if class_prior is None else torch.where(prior > 0, class_prior.cpu() / prior, 1.0).log()
     at_all = torch.stack([tempered_losses(own, shares, observed, 1, comparison.noise, prior) for own in scores])
     temperatures, penalties = grid(at_all), penalties_of(at_all)
-    noise = comparison.noise if temperature is None else 0.0
     factors = None if missingness is None else held_out_factors(comparison, missingness).cpu()[part]
+    noise = comparison.noise if rule.temperature is None else 0.0
+    calibration = partial(Temperature, log_prior_change=given, noise=noise, log_prior=prior.log() if noise else None)
 
-    def rule(weights: Tensor) -> Tensor:
+    def log_posteriors(weights: Tensor) -> Tensor:
         numbers = (at_all @ weights + penalties).argmin(1)  # (T,)
-        chosen = _simplest(at_all[torch.arange(len(fits)), numbers], weights, sizes, standard_errors)
-        value = float(temperatures[numbers[chosen]]) if temperature is None else temperature
+        members = rule.members(at_all[torch.arange(len(trials)), numbers], weights, sizes)
+        values = temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * 3
         # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others.
         own_prior = (weights @ shares + prior) / (weights.sum() + 1)
         change = torch.where(prior > 0, own_prior / prior, 1.0).log() if given is None else given
-        own, tempered = (scores[chosen] + change).T, Temperature(value, given, noise, prior.log() if noise else None)
+        average, tempered = (scores[members[0]] + change).T, calibration(values[0])
+        if len(members) > 1:
+            every = [calibration(value) for value in values[: len(members)]]
+            average = average_posteriors([(scores[number] + change).T for number in members], every, observed)
+            plain = average.T if given is None else average.T - given
+            losses = tempered_losses(plain, shares, observed, COARSE, comparison.noise, prior, average=True)
+            best = estimate_temperature(losses, weights, COARSE, average=True)
+            tempered = calibration(float(grid(losses, COARSE, True)[best]) if rule.temperature is None else 1.0)
         if factors is None:
-            return tempered.apply(own, observed).log_softmax(0).T
-        alone = Temperature(value).apply(scores[chosen].T, observed).log_softmax(0).T
-        strength = choose_strength(alone, factors, shares, weights, comparison.noise, always)
-        return tempered.apply(own, observed, strength * factors.T).log_softmax(0).T
+            return tempered.apply(average, observed).log_softmax(0).T
+        alone = Temperature(tempered.value).apply(average, observed).log_softmax(0).T
+        strength = choose_strength(alone, factors, shares, weights, comparison.noise, rule.informative)
+        return tempered.apply(average, observed, strength * factors.T).log_softmax(0).T
 
     groups = None if comparison.groups is None else comparison.groups[scored[part]].unique(return_inverse=True)[1]
-    return estimate_performance(rule, shares, weights, groups)
+    return estimate_performance(log_posteriors, shares, weights, groups)
 
 
 def estimate_performance(
