@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from cases import assert_close
 from mixtura import AveragedMixtureClassifier, MixtureClassifier, load
+from mixtura.covariances import Diagonal, Full
 from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.init.starts import bisected
 from mixtura.model.temperature import Temperature
@@ -301,6 +302,53 @@ def test_splits_are_taken_as_they_are(ripley):
     fewer = [(kept[kept >= 5] - 5, part[part >= 5] - 5) for kept, part in splits]
     other = MixtureClassifier(covariance_type="diag", warp=None, cv=fewer).fit(X[5:], y[5:])
     assert_close([c.score for c in model.search_], [c.score for c in other.search_])
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """The function from samples to the comparison of a fit, and its trials."""
+
+    def compare(X, y, **options):
+        seen = []
+        monkeypatch.setattr(automatic, "estimate_selection", lambda *known: seen.extend(known))
+        MixtureClassifier(random_state=0, **options).fit(X, y)
+        return seen[:2]
+
+    return compare
+
+
+def test_a_transform_has_two_parameters_per_feature_that_it_transforms(compared, rng):
+    y = np.arange(120) % 2
+    X = np.column_stack([np.exp(rng.normal(size=(120, 2))) + y[:, None], rng.normal(size=120)])
+    _, trials = compared(X, y, covariance_type="diag")
+    sizes = {False: set(), True: set()}
+    for trial in trials:
+        candidate = trial.fit.candidate
+        if set(candidate.n_components) == {1}:
+            sizes[candidate.transformed].add(trial.fit.n_parameters)
+            n_transformed = 0 if trial.fit.warp is None else int(trial.fit.warp.transformed.sum())
+            assert (n_transformed > 0) == candidate.transformed
+            assert trial.fit.n_parameters == 1 + 2 * 6 + 2 * n_transformed
+    assert all(sizes.values())
+
+
+def test_samples_are_scored_by_folds_that_held_them_out(compared, rng):
+    X, y = make_ripley(40, random_state=0)
+    order = rng.permutation(len(y))
+    comparison, _ = compared(X, y, cv=[(order[30:], order[:30]), (order[:50], order[50:]), (order[20:], order[:20])])
+    scored = comparison.scored.numpy()
+    scores, held_out = rng.normal(size=(scored.sum(), 3, 2)), comparison.held_out[scored].numpy()
+    expected = [np.log(np.exp(own[unseen]).mean(0)) for own, unseen in zip(scores, held_out, strict=True)]
+    assert_close(comparison._combined(torch.from_numpy(scores)), np.array(expected), 1e-6)
+
+
+def test_components_have_enough_samples_of_the_smallest_fold(compared, rng):
+    y = np.repeat([0, 1], [100, 40])
+    comparison, _ = compared(rng.normal(size=(140, 7)), y)
+    assert comparison.smallest_weights.tolist() == [80, 32]
+    assert comparison.components(8, Full()) == (8, 4)  # seven samples each
+    assert comparison.components(8, Diagonal()) == (8, 6)  # five
+    assert comparison.components(32, Diagonal()) == (16, 6)
 
 
 def test_no_time_leaves_one_candidate(ripley):

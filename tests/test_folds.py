@@ -31,6 +31,12 @@ def test_folds_partition_the_labeled_samples_of_every_class():
     assert max(int(fold.held_out.sum()) for fold in folds) - min(int(fold.held_out.sum()) for fold in folds) <= 1
 
 
+def test_small_classes_share_out_their_last_samples():
+    """Twelve classes of six samples: every fold has one of each class and one or two more, never all of them."""
+    sizes = [int(fold.held_out.sum()) for fold in parts(5, torch.arange(72) % 12)]
+    assert max(sizes) - min(sizes) <= 1
+
+
 def test_a_fraction_of_every_class_is_held_out_once():
     (fold,) = parts(0.3)
     assert [int((fold.held_out & (c == LABELS)).sum()) for c in (0, 1, 2, -1)] == [3, 2, 0, 0]

@@ -15,7 +15,8 @@ from mixtura.covariances import LowRankPrecision, Tied
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.objectives import Hybrid, Margin
 from mixtura.priors import Shrinkage
-from mixtura.solvers import Gradient
+from mixtura.selection import tradeoffs
+from mixtura.solvers import Gradient, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -133,6 +134,20 @@ def test_the_choice_is_that_of_the_best_score():
     if model.tradeoff_ < 1:
         scores = dict(model.validation_scores_)
         assert scores[model.n_epochs_] == max(scores.values())
+
+
+def test_the_prior_has_the_weight_of_the_likelihood(monkeypatch):
+    seen = []
+
+    def watched(solver, problem, *rest, **options):
+        seen.append((problem.objective.tradeoff, problem.prior))
+        return run(solver, problem, *rest, **options)
+
+    monkeypatch.setattr(tradeoffs, "run", watched)
+    model = quietly(hybrid(1, tradeoff=0.25, validation_fraction=None).fit, RIPLEY, RIPLEY_LABELS)
+    whole, part = (dict(seen)[tradeoff].log_density(model.mixture_) for tradeoff in (1.0, 0.25))
+    assert float(part) == pytest.approx(0.25 * float(whole))
+    assert abs(float(whole)) > 1e-3
 
 
 def test_the_slider_trades_likelihood_for_margins():
