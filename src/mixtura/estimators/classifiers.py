@@ -306,8 +306,9 @@ class Classifier(ClassifierMixin, Estimator):
     ) -> SuspiciousLabels:
         """Find samples that are probably mislabelled, by cross-validation.
 
-        Copies of the model predict samples that they were not fitted to. They have the settings that the model
-        selected: its selection has seen these samples and their labels.
+        At most a fifth of the labels that are returned are right in expectation (label-errors); labels where classes
+        overlap are not. Copies of the model predict samples that they were not fitted to. They have the settings that
+        the model selected: its selection has seen these samples and their labels.
 
         Parameters
         ----------
@@ -328,7 +329,7 @@ class Classifier(ClassifierMixin, Estimator):
         """
         check_is_fitted(self)  # pyright: ignore[reportArgumentType]
         numbers = checks.known_labels(y, self.classes_)
-        probabilities = np.eye(len(self.classes_))[numbers]  # samples that are not held out are not suspicious
+        probabilities = np.full((len(numbers), len(self.classes_)), np.nan)  # of samples that are not held out
 
         def answer(copy: Any, part: Any) -> np.ndarray:
             return probabilities_of(copy, part, self.classes_)

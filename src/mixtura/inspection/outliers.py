@@ -152,19 +152,50 @@ class SuspiciousLabels:
         return data_frame(columns, self.positions)
 
 
-def find_suspicious(probabilities: np.ndarray, numbers: np.ndarray, classes: np.ndarray) -> SuspiciousLabels:
-    """Find probable label errors by confident learning (Northcutt, Jiang and Chuang 2021).
+FALSE_DISCOVERIES = 0.2  # expected share of right labels among suspicious ones
+TEMPERATURES = np.geomspace(0.25, 4, 25)  # a model that was fitted to wrong labels too is less certain than it could be
+STEPS = 100  # of EM
 
-    A sample is suspicious if another class is more probable than its label, and at least as probable as that class is,
-    on average, among its own samples.
+
+def find_suspicious(probabilities: np.ndarray, numbers: np.ndarray, classes: np.ndarray) -> SuspiciousLabels:
+    """Find probable label errors: the most labels of which at most a fifth are right in expectation (label-errors).
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, C)
+        Held-out probabilities; rows of NaN were not held out.
+    numbers : ndarray of shape (n,)
+    classes : ndarray of shape (C,)
     """
-    n_classes, own = probabilities.shape[1], probabilities[np.arange(len(numbers)), numbers]
-    averages = np.array([own[numbers == c].mean() if (numbers == c).any() else 1.0 for c in range(n_classes)])
-    confident = np.where(probabilities >= averages, probabilities, 0.0)
-    best = confident.argmax(1)
-    best_probabilities = confident[np.arange(len(numbers)), best]
-    chosen = np.flatnonzero((best != numbers) & (best_probabilities > own))
-    chosen = chosen[np.argsort((own - best_probabilities)[chosen], kind="stable")]
+    judged = np.flatnonzero(~np.isnan(probabilities[:, 0]))
+    predicted, own_numbers = probabilities[judged], numbers[judged]
+    own = predicted[np.arange(len(judged)), own_numbers]
+    wrong = _error_probabilities(predicted, own_numbers)
+    order = np.argsort(-wrong, kind="stable")
+    right_shares = np.cumsum(1 - wrong[order]) / np.arange(1, len(order) + 1)
+    n_flagged = int((right_shares <= FALSE_DISCOVERIES).sum())  # the shares increase
+    chosen = order[:n_flagged]
+    others = predicted[chosen].copy()
+    others[np.arange(n_flagged), own_numbers[chosen]] = -1.0
+    best = others.argmax(1)
     return SuspiciousLabels(
-        chosen, classes[numbers[chosen]], classes[best[chosen]], own[chosen], best_probabilities[chosen]
+        judged[chosen], classes[own_numbers[chosen]], classes[best], own[chosen], others[np.arange(n_flagged), best]
     )
+
+
+def _error_probabilities(probabilities: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The probability that each label is wrong, (n,); temperature and share of errors have maximal likelihood."""
+    n_rows, n_classes = probabilities.shape
+    if not n_rows or n_classes < 2:
+        return np.zeros(n_rows)
+    logs = np.log(probabilities.clip(1e-12))  # (n, C)
+    places = np.arange(n_rows)
+    own = np.stack([np.exp(logs[places, numbers] / t - np.logaddexp.reduce(logs / t, axis=1)) for t in TEMPERATURES])
+    other = (1 - own) / (n_classes - 1)
+    shares = np.full((len(TEMPERATURES), 1), 0.02)
+    wrong = np.zeros_like(own)
+    for _ in range(STEPS):
+        wrong = shares * other / ((1 - shares) * own + shares * other)
+        shares = wrong.sum(1, keepdims=True) / (n_rows + 1)
+    likelihoods = np.log((1 - shares) * own + shares * other).sum(1)
+    return wrong[int(likelihoods.argmax())]
