@@ -103,7 +103,9 @@ def _beginning(evidence: HeldOut, data_name: str) -> str:
         (f"{len(columns)}", f"columns, {html.percent(_absent(evidence).mean())} of the values missing"),
     ]
     text = f"A classifier of {evidence.model.about_['target']!r}. All predictions are for rows of {data_name} that the "
-    text += f"model had not seen: {FOLDS}-fold cross-validation with its settings."
+    several = vars(evidence.model.estimator_).get("further_members_")
+    whose = "the settings of its best member" if several else "its settings"
+    text += f"model had not seen: {FOLDS}-fold cross-validation with {whose}."
     if evidence.sizes:
         text += " Rare classes have all their rows here and frequent ones a random part; numbers have weights for that."
     if own["held_out_error_interval"]:
