@@ -65,8 +65,8 @@ STANDARD_ERRORS = 1.0
 #   at most 3, gate 0.5                                                11.9 / 16.3 %    0.283 / 0.391
 #   at most 3, every one passes a gate of 1                            12.1 / 16.2 %    0.287 / 0.397
 # A member trained on by the hybrid objective (eight diagonal or two full components per class, trade-off 0.1, L-BFGS,
-# the number of epochs by held-out samples) is not in the selection. Test log-loss of one fold, with the better of the two
-# on the test samples, and seconds of a fit:
+# the number of epochs by held-out samples) is not in the selection. Test log-loss of one fold, with the better of the
+# two on the test samples, and seconds of a fit:
 #              one model   members   and a hybrid one    members + hybrid training of one fold
 #   segment    0.179       0.164     0.144               2.2 + 0.8
 #   satellite  0.335       0.290     0.282               2.1 + 0.6
