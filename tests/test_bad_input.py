@@ -190,8 +190,8 @@ def test_no_gpu_here(estimator, monkeypatch):
 
 ENCODE = (
     "Gaussian mixtures need numeric features: encode them first, for example with "
-    "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier takes categories of a "
-    "data frame in memory as they are."
+    "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier, its presets, its "
+    "averages and MixtureImputer take categories of a data frame in memory as they are."
 )
 NOT_ROWS = "X must be a table of numbers: an array, a data frame, a tensor, a memory map or a list of rows; got "
 ROWS = {
@@ -313,11 +313,9 @@ class TestFeaturesThatChanged:
     def test_names(self):
         frame = pd.DataFrame(X, columns=list("abcd"))
         model = MixtureClassifier(1).fit(frame, Y)
-        text = (
-            "The feature names should match those that were passed during fit.\nFeature names unseen at fit time:\n- "
-            "e\nFeature names seen at fit time, yet now missing:\n- d\n"
+        refused(
+            lambda: model.predict(frame.set_axis(list("efgh"), axis=1)), "The feature names should match...missing..."
         )
-        refused(lambda: model.predict(frame.rename(columns={"d": "e"})), text)
         refused(lambda: model.predict(frame[list("badc")]), "The feature names should match...in the same order...")
 
     def test_text_at_predict(self):

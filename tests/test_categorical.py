@@ -1,6 +1,8 @@
 """Categorical features: one likelihood with numeric ones, missing values in both, and everything that reads a model."""
 
 import itertools
+import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -8,14 +10,26 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
+from sklearn.base import clone, is_classifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss
 from sklearn.naive_bayes import CategoricalNB, GaussianNB
 
-from mixtura import AveragedMixtureClassifier, MixtureClassifier, RejectOption, load
+from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
+    GaussianMixture,
+    HybridMixtureClassifier,
+    MixtureClassifier,
+    RejectOption,
+    load,
+)
 from mixtura.covariances import Diagonal, Product
 from mixtura.covariances.product import STRENGTHS, estimate_strength
+from mixtura.model.recoding import Recoding
 from mixtura.priors import Shrinkage
+from test_export import answers
 
 COVARIANCES = ["full", "tied", "diag", "spherical"]
 two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
@@ -318,9 +332,6 @@ def test_averages_and_searches_take_categories():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"solver": "gradient"}, "only EM supports categorical features. Use one of 'em'"),
-        ({"objective": "conditional"}, "No solver can fit this model"),
-        ({"covariance_type": "low_rank"}, "covariance_type='low_rank' does not support categorical features"),
         ({"categorical_features": ["sex", "town", "x"]}, "categorical_features names 'x', which is not a feature of X"),
         ({"categorical_features": [True]}, r"categorical_features is a mask of shape \(1,\), but X has 4 features"),
         ({"categorical_features": "all"}, "categorical_features must be one of 'from_dtype', None, a mask"),
@@ -367,10 +378,120 @@ def test_a_column_of_hundreds_of_random_categories_is_harmless():
     assert_allclose(with_names.predict_proba(wide), without.predict_proba(X), atol=0.02)
 
 
-def test_models_with_categories_are_not_exported():
-    X, y = mixed_samples()
-    with pytest.raises(ValueError, match="to_onnx does not support categorical features"):
-        MixtureClassifier(1).fit(X, y).to_onnx("model.onnx")
+NUMBERS = [
+    DiscriminativeMixtureClassifier(1, random_state=0),
+    HybridMixtureClassifier(1, n_epochs=2, validation_fraction=None, tradeoff=0.5, margin=1.0, random_state=0),
+    MixtureClassifier(1, objective="conditional", prior="default"),
+    MixtureClassifier(1, covariance_type="low_rank"),
+    MixtureClassifier(1, covariance_type="low_rank", warp="johnson"),
+]
+FREQUENCIES = [
+    MixtureClassifier(2, random_state=0, max_iter=500),
+    MixtureClassifier(2, covariance_type="diag", warp="johnson", random_state=0, max_iter=500),
+    AveragedMixtureClassifier(MixtureClassifier(2, max_iter=500), n_estimators=3, random_state=0),
+    GaussianMixture(2, categorical_features="from_dtype", prior="default", random_state=0),
+    AveragedMixture(n_estimators=3, random_state=0),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", NUMBERS + FREQUENCIES, ids=str)
+def test_every_estimator_with_a_density_takes_categories(model, tmp_path):
+    X, y = mixed_samples(n_samples=150)
+    model = clone(model).fit(X, y)
+    assert isinstance(model.warp_, Recoding) == any(str(model) == str(other) for other in NUMBERS)
+    completed, (drawn, _) = model.impute(X), model.sample(5)
+    assert not completed.isna().any().any()
+    assert completed[["sex", "town"]].where(X[["sex", "town"]].notna()).equals(X[["sex", "town"]].where(X.notna()))
+    assert set(drawn["town"]) <= {"Bern", "Oslo", "Rome"}
+    assert np.isfinite(model.score_samples(X)).all()
+    assert np.isfinite(model.outlier_score(X)).all()
+    assert "town" in str(model.summary())
+    model.save(tmp_path / "model")
+    assert_allclose(load(tmp_path / "model").score_samples(X), model.score_samples(X), rtol=0, atol=0)
+    if is_classifier(model):
+        assert model.score(X, y) > 0.7
+        strange, without = X.assign(town="Paris"), X.assign(town=None)
+        assert_allclose(model.predict_proba(strange), model.predict_proba(without), atol=1e-12)
+        explanation = model.explain(X[:2], classes="kind 1")
+        assert_allclose(explanation.values.sum(1) + explanation.base_values, explanation.log_odds, atol=1e-8)
+
+
+def coded(model, X):
+    """Numbers of categories in place of the categories."""
+    pairs = zip(model.encoding_.categorical, model.encoding_.categories, strict=True)
+    columns = {j: values.tolist() for j, values in pairs}
+    names = list(X.columns)
+    return X.assign(
+        **{names[j]: [v.index(value) if value in v else np.nan for value in X[names[j]]] for j, v in columns.items()}
+    ).to_numpy(np.float32)
+
+
+@pytest.mark.parametrize("model", [NUMBERS[0], *FREQUENCIES[:4], "numbers alone", "categories alone"], ids=str)
+def test_onnx_graphs_take_numbers_of_categories(model, tmp_path):
+    X, y = mixed_samples(n_samples=120)
+    names = ["sex", "town"] if model == "categories alone" else list(X.columns)
+    model = clone(FREQUENCIES[0] if isinstance(model, str) else model).fit(X[names], y)
+    session, actual = answers(model, tmp_path / "model.onnx", coded(model, X[names]))
+    if is_classifier(model):
+        assert_allclose(actual[0], model.predict_proba(X[names]), atol=1e-5)
+    assert_allclose(actual[1], model.score_samples(X[names]), atol=1e-4)
+    notes = session.get_modelmeta().custom_metadata_map
+    assert json.loads(notes["categories"]) == {"sex": ["f", "m"], "town": ["Bern", "Oslo", "Rome"]}
+
+
+class TestColumns:
+    """Columns of a frame at prediction, and types of columns."""
+
+    def test_absent_columns_are_missing_and_new_ones_have_no_effect(self):
+        X, y = mixed_samples()
+        for features in (["income", "sex", "debt", "town"], ["income", "debt"]):
+            model = MixtureClassifier(2, random_state=0, max_iter=500).fit(X[features], y)
+            other = X[features].drop(columns="debt").assign(new=1.0)
+            text = re.escape(
+                "Columns of X differ from those in training: ['debt'] of the training samples are absent and count as "
+                "missing; ['new'] are new and have no effect."
+            )
+            with pytest.warns(UserWarning, match=text):
+                probabilities = model.predict_proba(other)
+            assert_allclose(probabilities, model.predict_proba(X[features].assign(debt=np.nan)))
+            with pytest.warns(UserWarning, match="absent"):
+                completed = model.impute(other)
+            assert list(completed.columns) == features
+            assert completed["debt"].notna().all()
+
+    @pytest.mark.parametrize("kind", ["category", "object", "string", "arrow", "boolean"])
+    def test_types_of_a_column_mean_the_same(self, kind):
+        X, y = mixed_samples()
+        expected = MixtureClassifier(2, random_state=0, max_iter=500).fit(X, y).predict_proba(X)
+        if kind == "arrow":
+            other = pytest.importorskip("pyarrow").Table.from_pandas(X, preserve_index=False)
+        elif kind == "boolean":
+            other = X.assign(sex=pd.array(X["sex"].map({"f": False, "m": True}).astype(object), dtype="boolean"))
+        else:
+            other = X.astype({"sex": kind, "town": kind})
+        model = MixtureClassifier(2, random_state=0, max_iter=500).fit(other, y)
+        assert_allclose(model.predict_proba(other), expected, atol=1e-9)
+        if kind == "boolean":  # as objects, as CSV files and other libraries have them
+            objects = other.assign(sex=other["sex"].astype(object))
+            model.fit(objects, y)
+            assert_allclose(model.predict_proba(objects), expected, atol=1e-9)
+
+    def test_categories_of_polars(self):
+        polars = pytest.importorskip("polars")
+        X, y = mixed_samples()
+        sex, town = (X[name].astype(object).where(X[name].notna(), None).tolist() for name in ("sex", "town"))
+        frame = polars.DataFrame(
+            {
+                "income": X["income"].to_numpy(),
+                "sex": polars.Series(sex, dtype=polars.Enum(["m", "f"])),
+                "debt": X["debt"].to_numpy(),
+                "town": polars.Series(town).cast(polars.Categorical),
+            }
+        )
+        model = MixtureClassifier(1).fit(frame, y)
+        assert model.encoding_.categories[0].tolist() == ["m", "f"]
+        assert_allclose(model.predict_proba(frame), MixtureClassifier(1).fit(X, y).predict_proba(X), atol=1e-9)
 
 
 def test_mixed_features_are_predicted_better_than_by_boosting_and_by_numbers_alone():

@@ -14,6 +14,7 @@ from mixtura import (
     MixtureClassifier,
     MixtureImputer,
     RejectOption,
+    SparseMixtureClassifier,
     load,
 )
 from mixtura.covariances import Diagonal, Tied
@@ -45,9 +46,9 @@ def test_every_form_of_missing_values_is_imputed_and_selected_alike(form):
     np.testing.assert_array_equal(selector.transform(FORMS[form]).astype(float), HOLES)
 
 
-@pytest.mark.parametrize("estimator", [ONE, 5, GaussianMixture], ids=str)
+@pytest.mark.parametrize("estimator", [ONE, "five", GaussianMixture], ids=str)
 def test_the_imputer_needs_a_density(estimator):
-    with pytest.raises(TypeError, match="estimator must be a GaussianMixture or an AveragedMixture; got"):
+    with pytest.raises(TypeError, match="must be a GaussianMixture, an AveragedMixture or a number of components; got"):
         MixtureImputer(estimator).fit(HOLES)
 
 
@@ -164,8 +165,8 @@ def test_methods_that_do_not_support_categories_say_so():
     for work in (model.to_sklearn, lambda: model.partial_fit(FRAME, LABELS)):
         with pytest.raises(ValueError, match="does not support categorical features"):
             work()
-    with pytest.raises(ValueError, match="MixtureClassifier takes categories of a data frame"):
-        DiscriminativeMixtureClassifier(1).fit(FRAME, LABELS)
+    with pytest.raises(ValueError, match="MixtureImputer take categories of a data frame"):
+        SparseMixtureClassifier().fit(FRAME, LABELS)
     with pytest.raises(ValueError, match="A tensor must hold encoded samples, 2 numeric features and 2 indicators"):
         model.predict(torch.from_numpy(ROWS))
     with pytest.raises(ValueError, match="a minimum of 1 is required by MixtureClassifier"):

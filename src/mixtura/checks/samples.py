@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura.checks.arguments import warn
 from mixtura.checks.parts import feature_names
 
 
@@ -145,9 +146,16 @@ def categorical(columns: Sequence[Any]) -> str:
     which = f"columns that are not numeric: {list(columns)}" if len(columns) else "values that are not numeric"
     return (
         f"X has {which}. Gaussian mixtures need numeric features: encode them first, for example with "
-        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier takes categories "
-        "of a data frame in memory as they are."
+        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier, its "
+        "presets, its averages and MixtureImputer take categories of a data frame in memory as they are."
     )
+
+
+def warn_of_columns(absent: Sequence[Any], new: Sequence[Any]) -> None:
+    """Warn of columns of the training frame that are absent in another one, and of those that are new in it."""
+    words = [f"{absent} of the training samples are absent and count as missing"] if absent else []
+    words += [f"{new} are new and have no effect"] if new else []
+    warn(f"Columns of X differ from those in training: {'; '.join(words)}.", UserWarning)
 
 
 def dates(columns: Sequence[Any]) -> str:

@@ -143,6 +143,10 @@ class Product(Structure):
         return torch.cat([part / part.sum(1, keepdim=True) for part in shrunk], 1), targets
 
     @property
+    def without_categories(self) -> Structure:
+        return self.inner
+
+    @property
     def has_update(self) -> bool:
         return self.inner.has_update
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.threads import prefetched
 from mixtura.engine.tuning import STREAMED_BYTES
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Transform
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union
 
 
@@ -348,7 +348,7 @@ def _copied(part: Tensor, device: torch.device) -> Tensor:
     return copied
 
 
-def warped(source: Source, warp: Warp) -> Source:
+def warped(source: Source, warp: Transform) -> Source:
     """The same rows, with their features transformed."""
     if not isinstance(source, BlockSource):
         return WarpedSource(source, warp)
@@ -360,8 +360,8 @@ def warped(source: Source, warp: Warp) -> Source:
 class WarpedSource:
     """A source with transformed features, transformed block by block."""
 
-    def __init__(self, source: Source, warp: Warp):
-        self.n_features, self.n_rows = source.n_features, source.n_rows
+    def __init__(self, source: Source, warp: Transform):
+        self.n_features, self.n_rows = warp.n_outputs, source.n_rows
         self.device, self.dtype = source.device, source.dtype
         self.extents = None
         self._source, self._warp = source, warp

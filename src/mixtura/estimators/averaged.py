@@ -248,7 +248,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
     True
     """
 
-    _default = staticmethod(lambda: GaussianMixture(prior="default"))
+    _default = staticmethod(lambda: GaussianMixture(prior="default", categorical_features="from_dtype"))
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
@@ -295,6 +295,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         rows, weights = data.rows, data.weights
         assert rows is not None
         adopt_features(self, base)
+        self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
         with computing(), recorded(self, training=data.source):
@@ -363,7 +364,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         """
         check_is_fitted(self)
         rows, components = self._draw(self.mixture_, n_samples)
-        return rows.numpy(), components.numpy()
+        return self._drawn_samples(rows), components.numpy()
 
     def to_mixture(self) -> GaussianMixture:
         """Convert the average to a fitted `GaussianMixture` of all components.

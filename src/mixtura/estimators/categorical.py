@@ -11,11 +11,11 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.rows import FrameLike, PandasLike, Rows, is_missing, read_rows
+from mixtura.estimators.rows import FrameLike, PandasLike, Rows, aligned, is_missing, read_rows
 from mixtura.files.registry import storable
 
 # Types of the columns of a frame that hold categories.
-CATEGORIES = ("category", "string", "str", "object", "bool")
+CATEGORIES = ("category", "categorical", "enum", "dictionary", "string", "large_string", "str", "object", "bool")
 
 
 def check_encoding(encoding: Encoding) -> None:
@@ -29,6 +29,8 @@ def check_encoding(encoding: Encoding) -> None:
             raise ValueError("the categories of a feature are not a list")
         if len(set(values.tolist())) < len(values):
             raise ValueError("a categorical feature has a category twice")
+    if not set(encoding.ordered) <= set(range(len(positions))):
+        raise ValueError("a feature with ordered categories is not one of the categorical features")
 
 
 @storable("encoding", check=check_encoding)
@@ -44,12 +46,15 @@ class Encoding:
     categorical : tuple of int
         Positions of the categorical features.
     categories : tuple of ndarray
-        The categories of each of them, sorted.
+        The categories of each of them, sorted, or in the order that a data frame gives.
+    ordered : tuple of int, default=()
+        Positions, among the categorical features, of those whose categories have an order.
     """
 
     n_features: int
     categorical: tuple[int, ...]
     categories: tuple[Any, ...]
+    ordered: tuple[int, ...] = ()
 
     @property
     def numeric(self) -> list[int]:
@@ -89,15 +94,16 @@ class Encoding:
             first += len(values)
         return columns
 
-    def read(self, estimator: Any, X: Any, reset: bool) -> Rows:
+    def read(self, estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         """Check the rows of encoded samples; tensors are already encoded."""
         if isinstance(X, Tensor) and (X.ndim != 2 or X.shape[1] != self.n_columns):
             raise ValueError(
                 f"A tensor must hold encoded samples, {len(self.numeric)} numeric features and {sum(self.sizes)} "
                 f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
             )
-        checks.enough_rows(len(X), 1, type(estimator).__name__)
+        checks.enough_rows(len(X), smallest, type(estimator).__name__)
         if not isinstance(X, Tensor):
+            X = X if reset else aligned(estimator, X)
             _check_feature_names(estimator, X, reset=reset)
             _check_n_features(estimator, X, reset=reset)
             X = self.encoded(X)
@@ -106,12 +112,16 @@ class Encoding:
         return read_rows(reader, X, reset=False)
 
 
-def read_samples(estimator: Any, X: Any, reset: bool) -> Rows:
-    """Check samples and encode categorical features, which are found if `reset`."""
+def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
+    """Check samples and encode categorical features, which are found if `reset`; tables of Arrow become data frames."""
+    if type(X).__module__ == "pyarrow.lib":
+        X = X.to_pandas()
     if reset:
         estimator.encoding_ = find_encoding(X, estimator.categorical_features)
     encoding: Encoding | None = estimator.encoding_
-    return read_rows(estimator, X, reset=reset) if encoding is None else encoding.read(estimator, X, reset)
+    if encoding is None:
+        return read_rows(estimator, X, reset, smallest)
+    return encoding.read(estimator, X, reset, smallest)
 
 
 class EncodedReader(BaseEstimator):
@@ -154,7 +164,14 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     if not positions:
         return None
     columns = columns_of(X)
-    return Encoding(n_features, tuple(positions), tuple(categories_of(columns[j], j) for j in positions))
+    orders = [order_of(X[names[j]]) if names is not None else None for j in positions]
+    categories = [categories_of(columns[j], j) for j in positions]
+    for place, order in enumerate(orders):
+        if order is not None:
+            present = set(categories[place].tolist())
+            categories[place] = np.array([plain(value) for value in order if plain(value) in present])
+    ordered = [place for place, order in enumerate(orders) if order is not None]
+    return Encoding(n_features, tuple(positions), tuple(categories), tuple(ordered))
 
 
 def holds_text(X: Any, name: Any) -> bool:
@@ -162,7 +179,15 @@ def holds_text(X: Any, name: Any) -> bool:
     column = X[name]
     if not str(column.dtype).lower().startswith("object"):
         return True
-    return any(isinstance(value, str) for value in np.asarray(column, dtype=object))
+    return any(isinstance(value, str | bool | np.bool_) for value in np.asarray(column, dtype=object))
+
+
+def order_of(column: Any) -> list[Any] | None:
+    """The categories of an ordered column of pandas, or of an Enum of polars; None if they have no order."""
+    kind = str(column.dtype)
+    if kind == "category":
+        return list(column.cat.categories) if column.cat.ordered else None
+    return column.cat.get_categories().to_list() if kind.startswith("Enum") else None
 
 
 def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:

@@ -32,7 +32,7 @@ from mixtura.inspection.explanations import Explanation, marginal_importances, s
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import feature_names
-from mixtura.inspection.tables import ModelSummary, Table, data_frame
+from mixtura.inspection.tables import ModelSummary, Table
 from mixtura.model.member import Member
 from mixtura.model.missingness import Missingness
 from mixtura.model.temperature import Temperature, average_posteriors
@@ -472,7 +472,6 @@ class DensityClassifier(Classifier, DensityEstimator):
         return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> Any:
-        checks.no_categories("to_onnx", self.encoding_)
         graphs = [
             ClassifierGraph(
                 GaussianScores(member.mixture, member.warp),
@@ -531,13 +530,6 @@ class DensityClassifier(Classifier, DensityEstimator):
         rows, components = self._draw(mixture, n_samples)
         return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
 
-    def _drawn_samples(self, rows: Tensor) -> Any:
-        """Samples as an array, or as a data frame where features are categorical."""
-        if self.encoding_ is None:
-            return rows.numpy()
-        columns = self.encoding_.decoded(rows.numpy())
-        return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
-
     def _take_class_prior(self, prior: np.ndarray) -> None:
         if self.training_prior_ is None:
             self.training_prior_ = self.class_prior_  # another class prior is applied after the temperature
@@ -558,7 +550,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         checks.is_kind("further_members_", self.further_members_, tuple)
         for member in self.further_members_:
             checks.is_kind("further_members_", member, Member)
-            checks.same_size("further_members_", member.mixture.n_features, self.mixture_.n_features)
+            checks.same_size("further_members_", member.n_inputs, self.mixture_.n_features)
             checks.same_size("further_members_", member.mixture.n_classes, self.mixture_.n_classes)
         if self.missingness_ is not None:
             checks.is_kind("missingness_", self.missingness_, Missingness)

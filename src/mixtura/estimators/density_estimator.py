@@ -22,13 +22,13 @@ from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
-from mixtura.estimators.rows import Rows, as_array, framed_like
+from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
 from mixtura.inspection.graphs import DensityGraph, GaussianScores
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
 from mixtura.inspection.summaries import component_entropies, component_table, feature_names
-from mixtura.inspection.tables import ModelSummary
+from mixtura.inspection.tables import ModelSummary, data_frame
 from mixtura.model.mixture import Mixture
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Recoding, Transform
 from mixtura.objectives import posteriors
 from mixtura.selection.search import SearchTable
 
@@ -38,12 +38,12 @@ class DensityEstimator(Estimator):
 
     _attributes: ClassVar = TRAINED | {
         "mixture_": Mixture,
-        "warp_": Warp | None,
+        "warp_": Transform | None,
         "encoding_": Encoding | None,
         "unobserved_": tuple,
     }
     mixture_: Mixture
-    warp_: Warp | None = None  # transform of the features, fitted before the mixture
+    warp_: Transform | None = None  # transform of the features, fitted before the mixture
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
@@ -74,6 +74,8 @@ class DensityEstimator(Estimator):
         values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
         scales = mixture.covariance.variances().sqrt()  # (K, D)
         distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
+        if isinstance(rows.warp, Recoding):  # numbers for categories are near
+            ends, distances = ends[:, : rows.warp.n_numeric], distances[:, : rows.warp.n_numeric]
         # Results for tensors have the precision of the input, which must also hold the log density.
         dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
         checks.near_enough(self, ends, distances, dtype)
@@ -149,6 +151,7 @@ class DensityEstimator(Estimator):
         completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
             Columns without an observed value in the training set stay missing.
         """
+        X = aligned(self, X)
         rows = self._read(X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
         drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
@@ -160,9 +163,9 @@ class DensityEstimator(Estimator):
                 completed = draw_missing(mixture, source, generator, limit)
             else:
                 completed = impute(mixture, source, limit)
-            if rows.warp is not None:
+            if self.warp_ is not None:
                 given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
-                completed = torch.where(given.isnan(), rows.warp.to(completed.device).backward(completed), given)
+                completed = torch.where(given.isnan(), self.warp_.to(completed.device).backward(completed), given)
             for column in self.unobserved_:
                 given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
                 completed[:, column] = given.to(completed)
@@ -177,6 +180,13 @@ class DensityEstimator(Estimator):
         with computing():
             rows, components = mixture.to("cpu").sample(int(n_samples), generator)
             return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
+
+    def _drawn_samples(self, rows: Tensor) -> Any:
+        """Samples as an array, or as a data frame where features are categorical."""
+        if self.encoding_ is None:
+            return rows.numpy()
+        columns = self.encoding_.decoded(rows.numpy())
+        return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
 
     @property
     def n_components_(self) -> Any:
@@ -195,10 +205,11 @@ class DensityEstimator(Estimator):
         n_features = self.mixture_.n_features
         encoding = self.encoding_
         expected = self.n_features_in_ if encoding is None else encoding.n_columns
-        checks.same_size("n_features_in_", expected, n_features)
+        n_columns = n_features if self.warp_ is None else self.warp_.n_inputs
+        checks.same_size("n_features_in_", expected, n_columns)
         checks.fitted_reference(self.outlier_reference_)
         checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
-        checks.same_size("warp_", n_features if self.warp_ is None else len(self.warp_.locations), n_features)
+        checks.same_size("warp_", n_features if self.warp_ is None else self.warp_.n_outputs, n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

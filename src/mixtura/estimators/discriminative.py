@@ -50,6 +50,8 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         Multiplies the sample weights.
     unlabeled : object, default=None
         Which labels mean "unlabeled", as in `MixtureClassifier`.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Categorical features, as in `MixtureClassifier`; the model has numbers in place of them (recoding).
     init : str or Mixture, default="kmeans"
         As in `MixtureClassifier`.
     n_init : int, default=1
@@ -115,6 +117,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = None,
+        categorical_features: Any = "from_dtype",
         init: Any = "kmeans",
         n_init: int = 1,
         max_iter: int = 200,
@@ -137,6 +140,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
+        self.categorical_features = categorical_features
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter

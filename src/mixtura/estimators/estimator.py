@@ -22,7 +22,7 @@ from mixtura.engine.sources import Source
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
-from mixtura.inspection.graphs import export
+from mixtura.inspection.graphs import CodedGraph, export
 from mixtura.inspection.summaries import feature_names
 from mixtura.selection.splits import checked_cv
 from mixtura.solvers import Record
@@ -139,7 +139,9 @@ class Estimator(BaseEstimator):
 
         The graph takes `X` (n_samples, n_features) as float32. Its outputs are `probabilities`, as `predict_proba`, and
         `log_density`, as `score_samples`, if there is a density. Missing values (NaN) are integrated out
-        by diagonal covariances, and by others of up to 32 features. Classes and feature names are in the metadata.
+        by diagonal covariances, and by others of up to 32 features. Classes and feature names are in the metadata, and
+        the categories of categorical features, in whose place `X` has their numbers, from 0 on; any other number is an
+        unknown category, which counts as missing.
 
         Parameters
         ----------
@@ -155,7 +157,13 @@ class Estimator(BaseEstimator):
         notes: dict[str, Any] = {"feature_names": feature_names(self), "model": type(self).__name__}
         if "classes_" in vars(self):
             notes["classes"] = vars(self)["classes_"].tolist()
-        export(self._graph(), path, self.n_features_in_, self._graph_outputs(), notes)
+        graph, encoding = self._graph(), vars(self).get("encoding_")
+        if encoding is not None:
+            sizes = dict(zip(encoding.categorical, encoding.sizes, strict=True))
+            graph = CodedGraph(graph, encoding.numeric, sizes)
+            names = np.array(notes["feature_names"])[list(encoding.categorical)].tolist()
+            notes["categories"] = dict(zip(names, (values.tolist() for values in encoding.categories), strict=True))
+        export(graph, path, self.n_features_in_, self._graph_outputs(), notes)
 
 
 def check_fitted(estimator: Any) -> None:

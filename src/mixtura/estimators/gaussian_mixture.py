@@ -22,6 +22,7 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
+from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded
@@ -131,6 +132,8 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         `prior="auto"`, and "bic" otherwise.
     rank : int or "auto", default="auto"
         Rank of "low_rank"; "auto" means min(10, max(1, n_features // 2)).
+    categorical_features : "from_dtype", array-like or None, default=None
+        Categorical features, as in `MixtureClassifier`; None refuses them, as scikit-learn does.
     device : str, torch.device or None, default=None
         Device of the computation; None means that of X.
     memory_limit : int, str or None, default=None
@@ -206,6 +209,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         prior: Any = None,
         criterion: str = "auto",
         rank: Any = "auto",
+        categorical_features: Any = None,
         device: Any = None,
         memory_limit: Any = None,
     ):
@@ -227,6 +231,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self.prior = prior
         self.criterion = criterion
         self.rank = rank
+        self.categorical_features = categorical_features
         self.device = device
         self.memory_limit = memory_limit
 
@@ -464,7 +469,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
             raise ValueError(f"Invalid value for 'n_samples': {n_samples} . The sampling requires at least one sample.")
         rows, components = self._draw(self.mixture_, n_samples)
         order = components.argsort(stable=True)
-        return rows[order].numpy(), components[order].numpy()
+        return self._drawn_samples(rows[order]), components[order].numpy()
 
     def _view(self, values: Tensor) -> np.ndarray:
         return values.cpu().numpy()
@@ -550,7 +555,7 @@ def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any
     if is_streamed(X):
         checks.alone_with_batches(groups=groups)
         return Data(read_stream(model, X, None, sample_weight, labeled=False).source)
-    rows = read_rows(model, X, reset=True, smallest=2).nearby()
+    rows = read_samples(model, X, reset=True, smallest=2).nearby()
     weights = checks.sample_weight(sample_weight, len(rows))
     n_rows = len(rows) if weights is None else int((weights > 0).sum())
     checks.enough_rows(n_rows, 2, type(model).__name__)
@@ -560,7 +565,7 @@ def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any
         )
     cv = with_groups(None, groups, len(rows))
     cv = cv if weights is None else renumbered(cv, weights > 0)
-    return Data(rows.source(weights=weights), rows=rows, weights=weights, cv=cv)
+    return Data(rows.source(weights=weights), encoding=model.encoding_, rows=rows, weights=weights, cv=cv)
 
 
 def keep_density(model: GaussianMixture, data: Data, chosen: Selected, result: FitResult) -> None:

@@ -56,6 +56,8 @@ class HybridMixtureClassifier(DensityClassifier):
         Multiplies the sample weights.
     unlabeled : object, default=None
         Which labels mean "unlabeled", as in `MixtureClassifier`.
+    categorical_features : "from_dtype", array-like or None, default="from_dtype"
+        Categorical features, as in `MixtureClassifier`; the model has numbers in place of them (recoding).
     init : str or Mixture, default="kmeans"
         As in `MixtureClassifier`.
     max_iter : int, default=200
@@ -134,6 +136,7 @@ class HybridMixtureClassifier(DensityClassifier):
         class_prior: Any = "empirical",
         class_weight: Any = None,
         unlabeled: Any = None,
+        categorical_features: Any = "from_dtype",
         init: Any = "kmeans",
         max_iter: int = 200,
         validation_fraction: float | None = 0.1,
@@ -158,6 +161,7 @@ class HybridMixtureClassifier(DensityClassifier):
         self.class_prior = class_prior
         self.class_weight = class_weight
         self.unlabeled = unlabeled
+        self.categorical_features = categorical_features
         self.init = init
         self.max_iter = max_iter
         self.validation_fraction = validation_fraction

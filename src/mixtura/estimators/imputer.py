@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,14 +14,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.averaged import AveragedMixture
+from mixtura.estimators.categorical import columns_of, find_encoding
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
+from mixtura.estimators.labels import is_missing
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.rows import adopt_features, as_array, read_array, with_nan
+from mixtura.estimators.rows import PandasLike, adopt_features, as_array, read_array, with_nan
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
+
+
+def missing_values(X: Any) -> np.ndarray:
+    """Which values are missing, (n, D)."""
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        return np.isnan(X)
+    return np.stack([[is_missing(value) for value in np.asarray(c, dtype=object)] for c in columns_of(X)], 1)
 
 
 @storable("MixtureImputer", check=check_fitted)
@@ -29,8 +39,9 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
 
     Parameters
     ----------
-    estimator : GaussianMixture or AveragedMixture, optional
-        The density; None means `GaussianMixture(prior="default")`.
+    estimator : GaussianMixture, AveragedMixture, int or None, default=None
+        The density. A number of components, or None for one, means `GaussianMixture(prior="default")`, with categorical
+        features of data frames, which are then imputed by the most probable category.
     method : {"mean", "draw"}, default="mean"
         Conditional expectation, or a draw from the conditional distribution (for multiple imputation).
     add_indicator : bool, default=False
@@ -83,14 +94,23 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         self : MixtureImputer
         """
-        base = GaussianMixture(prior="default", random_state=0) if self.estimator is None else self.estimator
+        base: Any = self.estimator
+        if base is None or (isinstance(base, Integral) and not isinstance(base, bool)):
+            count = 1 if base is None else checks.count("estimator", base)
+            base = GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
         if not isinstance(base, GaussianMixture | AveragedMixture):
-            raise TypeError(f"estimator must be a GaussianMixture or an AveragedMixture; got {base!r}.")
-        values = read_array(self, X, reset=True)
+            raise TypeError(
+                f"estimator must be a GaussianMixture, an AveragedMixture or a number of components; got {base!r}."
+            )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
         density: Any = clone(base)
+        wanted = density.categorical_features if isinstance(density, GaussianMixture) else "from_dtype"
+        has_categories = find_encoding(X, wanted) is not None
+        values = X if has_categories else read_array(self, X, reset=True)
         density.fit(values, **known)
-        self.indicator_features_ = np.flatnonzero(np.isnan(values).any(0))
+        if has_categories:
+            adopt_features(self, density)
+        self.indicator_features_ = np.flatnonzero(missing_values(values).any(0))
         self.estimator_: Any = density
         return self
 
@@ -110,14 +130,22 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         Returns
         -------
         completed : ndarray of shape (n_samples, n_features + n_indicators)
+            A data frame if there are categorical features.
         """
         check_is_fitted(self)
-        values = read_array(self, X, reset=False)
+        has_categories = self.estimator_.encoding_ is not None
+        values = X if has_categories else read_array(self, X, reset=False)
         random = None if self.method == "mean" else check_random_state(self.random_state)
-        completed = as_array(self.estimator_.impute(values, self.method, random))
+        completed = self.estimator_.impute(values, self.method, random)
+        if not has_categories:
+            completed = as_array(completed)
         if not self.add_indicator:
             return completed
-        return np.hstack((completed, np.isnan(values)[:, self.indicator_features_]))
+        indicators = missing_values(values)[:, self.indicator_features_]
+        if not isinstance(completed, PandasLike):
+            return np.hstack((completed, indicators))
+        names = self.get_feature_names_out()[self.n_features_in_ :]
+        return completed.assign(**dict(zip(names, indicators.T.astype(float), strict=True)))  # pyright: ignore
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.

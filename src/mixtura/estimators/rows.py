@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Transform
 from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
 
@@ -37,7 +37,7 @@ class Rows:
     device: torch.device
     dtype: torch.dtype
     as_tensor: bool
-    warp: Warp | None = None  # applied to the rows of `source`
+    warp: Transform | None = None  # applied to the rows of `source`
     extents: Extents | None = None  # of these rows, or bounds of them
     home: torch.device | None = None  # device of results and fitted parameters; None: that of the computation
 
@@ -109,6 +109,8 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     # A model fitted on a GPU may predict on a machine without one.
     wanted_device = checks.device(estimator.device, required=reset)
     takes_nan = get_tags(estimator).input_tags.allow_nan
+    if takes_nan and not reset:
+        X = aligned(estimator, X)
     if isinstance(X, Tensor):
         values = _checked_tensor(estimator, X, reset, smallest)
         extents = extents_of(values)
@@ -123,6 +125,23 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if not extents.within(dtype):
         raise ValueError(checks.too_large(dtype, takes_nan))
     return Rows(values, device, dtype, as_tensor=False, extents=extents)
+
+
+def aligned(estimator: Any, X: Any) -> Any:
+    """The columns of the training frame: absent ones count as missing, new ones are left out, both with a warning."""
+    names = checks.feature_names(estimator)
+    if names is None or not isinstance(X, FrameLike):
+        return X
+    given, known = list(X.columns), names.tolist()
+    absent, new = [name for name in known if name not in given], [name for name in given if name not in known]
+    if not (absent or new) or len(absent) == len(known):  # scikit-learn checks the order, and says what is wrong
+        return X
+    checks.distinct_columns(given)
+    checks.warn_of_columns(absent, new)
+    frame: Any = X
+    if isinstance(X, PandasLike):
+        return frame.reindex(columns=known)
+    return type(frame)({name: frame[name] if name in given else [None] * len(frame) for name in known})
 
 
 def read_array(estimator: Any, X: Any, reset: bool) -> np.ndarray:

@@ -35,14 +35,16 @@ from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
 from mixtura.init.johnson import fit_warp
+from mixtura.init.recoding import recode
 from mixtura.model.member import Member
 from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import Mixture
+from mixtura.model.recoding import Recoding
 from mixtura.model.warp import Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior
-from mixtura.solvers import FitResult, Outcome, best_of
+from mixtura.solvers import EM, FitResult, Outcome, best_of
 from mixtura.streams.batches import Sharded
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
@@ -167,8 +169,10 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
     """Describe the samples, and make the task: the model to fit, and how."""
     checks.density_for_unlabeled(data.n_unlabeled, settings.objective)
     source, classes, generator = data.source, data.classes, settings.generator
-    structure = make_structure(settings.covariance_type, settings.rank, source.n_features, data.encoding)
-    checks.has_update(structure.for_em(source.n_features))
+    recoding = recode_categories(estimator, data, settings)
+    size, encoding = (source.n_features, data.encoding) if recoding is None else (recoding.n_outputs, None)
+    structure = make_structure(settings.covariance_type, settings.rank, size, encoding)
+    checks.has_update(structure.for_em(size))
     n_classes = 1 if classes is None else len(classes)
     description = describe_samples(source, n_classes, generator)
     check_described(estimator, description)
@@ -192,12 +196,15 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
         n_init=settings.n_init,
         max_iter=settings.max_iter,
         tol=settings.tol,
+        ordered=() if data.encoding is None else data.encoding.ordered,
         cv=data.cv,
         held_out=data.held_out,
         temperature=settings.temperature,
         reg_covar=settings.reg_covar,
         missingness=_describe_missingness(settings.missing, description, data.encoding),
-    ).with_warp(make_warp(settings.warp, description))
+    )
+    warp = make_warp(settings.warp, task.with_warp(recoding).description)
+    task = task.with_warp(warp if recoding is None else replace(recoding, warp=warp))
     task = replace(task, init=_initial(settings.init, task))
     if is_auto(settings.n_components):
         return task
@@ -207,6 +214,20 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
     task = replace(task, n_components=counts, prior=make_prior(settings.prior, task.description, counts))
     check_start(task)
     return task
+
+
+def recode_categories(estimator: DensityEstimator, data: Data, settings: Settings) -> Recoding | None:
+    """Numbers in place of categories, for models that EM does not train; None where it estimates frequencies."""
+    encoding, classes = data.encoding, data.classes
+    if encoding is None or classes is None:
+        return None
+    structure = make_structure(settings.covariance_type, settings.rank, encoding.n_columns, None)
+    by_em = settings.objective.own_class_only and isinstance(settings.solver, EM | None)
+    if by_em and structure.takes_categories:
+        return None
+    if settings.continues and isinstance(estimator.warp_, Recoding):
+        return replace(estimator.warp_, warp=None)
+    return recode(data.source, len(classes), len(encoding.numeric), encoding.sizes, encoding.ordered)
 
 
 def _describe_missingness(missing: str, description: Description, encoding: Encoding | None) -> Missingness | None:

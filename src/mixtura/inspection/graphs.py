@@ -9,16 +9,18 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from mixtura.covariances.product import ProductCovariance
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
+from mixtura.model.recoding import Recoding, Transform
 from mixtura.model.temperature import Temperature
-from mixtura.model.warp import Warp
 from mixtura.values.moments import DiagonalForm
 
 LOG_TWO_PI = 1.8378770664093453
@@ -30,12 +32,20 @@ class GaussianScores(nn.Module):
     """Log joints (n, K) of samples (n, D) in double precision, and the log slopes of the transform (n,).
 
     Missing values are integrated out by diagonal covariances, and by full ones of up to 32 features: in the matrix of
-    the observed features, completed by an identity, features are eliminated one after the other.
+    the observed features, completed by an identity, features are eliminated one after the other. Categories are
+    indicators, behind the numeric features (categorical-block), or numbers are in place of them (recoding).
     """
 
-    def __init__(self, mixture: Mixture, warp: Warp | None):
+    def __init__(self, mixture: Mixture, warp: Transform | None):
         super().__init__()
         mixture = mixture.to("cpu")
+        self.recoding = replace(warp, warp=None).to("cpu") if isinstance(warp, Recoding) else None
+        warp = warp.warp if isinstance(warp, Recoding) else warp
+        self.log_frequencies = None
+        if isinstance(mixture.covariance, ProductCovariance):
+            self.log_frequencies = mixture.covariance.log_frequencies.T
+            size, covariance = mixture.covariance.n_numeric, mixture.covariance.inner
+            mixture = replace(mixture, means=mixture.means[:, :size], covariance=covariance)
         self.n_features = mixture.n_features
         self.warp_locations = None if warp is None else warp.locations.cpu().double()
         if warp is not None:
@@ -56,8 +66,19 @@ class GaussianScores(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log joints (n, K), log slopes (n,), share of observed features (n,)."""
-        rows, slopes = self._warped(x.double())
-        observed = (rows == rows).double()  # false for NaN
+        x = x.double()
+        share = (x == x).double().mean(1)  # false for NaN
+        if self.recoding is not None:
+            x = self.recoding.finished(x, self.recoding.coded(x))
+        rows, slopes = self._warped(x)
+        others = 0.0
+        if self.log_frequencies is not None:
+            indicators = rows[:, self.n_features :]
+            rows = rows[:, : self.n_features]
+            others = torch.where(indicators == indicators, indicators, 0.0) @ self.log_frequencies
+        if not self.n_features:
+            return self.log_weights + others, slopes, share
+        observed = (rows == rows).double()
         deviations = torch.where(observed.unsqueeze(1) > 0, rows.unsqueeze(1) - self.means, 0.0)  # (n, K, D)
         count = observed.sum(1, keepdim=True)  # (n, 1)
         if self.diagonal:
@@ -70,8 +91,8 @@ class GaussianScores(nn.Module):
             deviations = rows.unsqueeze(1) - self.means
             whitened = torch.matmul(self.whitening, deviations.permute(1, 2, 0))  # (K, D, n)
             distances, log_determinants = (whitened * whitened).sum(1).T, self.log_determinants
-        log_joint = self.log_weights - 0.5 * (distances + log_determinants + count * LOG_TWO_PI)
-        return log_joint, slopes, count.squeeze(1) / self.n_features
+        log_joint = self.log_weights - 0.5 * (distances + log_determinants + count * LOG_TWO_PI) + others
+        return log_joint, slopes, share
 
     def _warped(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         if self.warp_locations is None:
@@ -197,6 +218,32 @@ class AverageGraph(nn.Module):
         posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
         average = posteriors.mean(0).clamp_min(1e-300).log() + change
         return torch.softmax(self.calibration(average, share, x), 1).float(), log_density.float()
+
+
+class CodedGraph(nn.Module):
+    """A graph for samples that have numbers of categories, from 0 on, in place of their indicators.
+
+    Parameters
+    ----------
+    graph : Module
+        For numeric features, then indicators.
+    numeric : sequence of int
+        Positions of the numeric features.
+    categories : mapping of int to int
+        Positions of the categorical features, and their numbers of categories.
+    """
+
+    def __init__(self, graph: nn.Module, numeric: Sequence[int], categories: Mapping[int, int]):
+        super().__init__()
+        self.inner, self.numeric, self.categories = graph, list(numeric), dict(categories)
+
+    def forward(self, x: Tensor) -> Any:
+        x = x.double()
+        parts = [x[:, self.numeric]] if self.numeric else []
+        for position, size in self.categories.items():
+            indicators = (x[:, position : position + 1] == torch.arange(size, dtype=torch.float64)).double()
+            parts.append(torch.where(indicators.sum(1, keepdim=True) > 0, indicators, torch.nan))
+        return self.inner(torch.cat(parts, 1))
 
 
 class DensityGraph(nn.Module):

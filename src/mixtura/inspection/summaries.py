@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mixtura.inspection.tables import CategoryShare, Spread, Table
 from mixtura.model.mixture import Mixture
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Transform
 from mixtura.objectives import posteriors
 
 # Number of features in a printed summary, limited by the line width.
@@ -24,7 +24,7 @@ def feature_names(estimator: Any) -> list[str]:
     return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
 
 
-def typical_values(mixture: Mixture, warp: Warp | None) -> tuple[np.ndarray, np.ndarray]:
+def typical_values(mixture: Mixture, warp: Transform | None) -> tuple[np.ndarray, np.ndarray]:
     """The centre and the scale of every component and feature, (K, D) each, in the units of the samples.
 
     Without a transform these are means and standard deviations. With a transform the centre is the median of the
@@ -52,7 +52,7 @@ def separating_features(mixture: Mixture, n_features: int) -> list[int]:
 
 def component_table(
     mixture: Mixture,
-    warp: Warp | None,
+    warp: Transform | None,
     names: Sequence[str],
     classes: Sequence[Any] | None,
     weight: float | None,
@@ -90,7 +90,7 @@ def component_table(
         column = name if name not in columns else f"{name} (feature)"
         own = np.flatnonzero(feature_of == j)
         if j in categories:
-            frequencies = mixture.to("cpu").means.numpy()[:, own]
+            frequencies = centres[0][:, own]
             columns[column] = [CategoryShare(categories[j][int(row.argmax())], float(row.max())) for row in frequencies]
         else:
             pairs = zip(centres[0][:, own[0]].tolist(), centres[1][:, own[0]].tolist(), strict=True)

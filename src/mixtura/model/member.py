@@ -9,7 +9,7 @@ import torch
 from mixtura import checks
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Transform
 
 
 @storable("member", check=lambda member: member.check())
@@ -21,15 +21,20 @@ class Member:
     ----------
     mixture : Mixture
         The mixture of the transformed features.
-    warp : Warp or None, default=None
+    warp : Warp, Recoding or None, default=None
         The transform of the features.
     temperature : float, default=1.0
         The temperature of its class posteriors.
     """
 
     mixture: Mixture
-    warp: Warp | None = None
+    warp: Transform | None = None
     temperature: float = 1.0
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of columns of the samples."""
+        return self.mixture.n_features if self.warp is None else self.warp.n_inputs
 
     @property
     def n_parameters(self) -> int:
@@ -44,4 +49,4 @@ class Member:
         """Raise a ValueError unless the transform has as many features as the mixture."""
         checks.positive("temperature", self.temperature)
         n_features = self.mixture.n_features
-        checks.same_size("warp", n_features if self.warp is None else len(self.warp.locations), n_features)
+        checks.same_size("warp", n_features if self.warp is None else self.warp.n_outputs, n_features)

@@ -67,6 +67,16 @@ class Warp:
         return self.scales.isfinite()
 
     @property
+    def n_inputs(self) -> int:
+        """Number of features."""
+        return len(self.locations)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of transformed features."""
+        return len(self.locations)
+
+    @property
     def n_parameters(self) -> int:
         """Number of parameters: a location and a scale for each transformed feature."""
         return 2 * int(self.transformed.sum())

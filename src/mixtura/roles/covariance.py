@@ -90,6 +90,11 @@ class Structure(ABC):
         """Make a covariance from its parameters; the inverse of `Covariance.tensors`."""
 
     @property
+    def without_categories(self) -> Structure:
+        """The structure of the numeric features."""
+        return self
+
+    @property
     def has_update(self) -> bool:
         """Whether `Covariance.updated` has a closed form; if not, EM fits the structure `for_em` instead."""
         return True

@@ -7,6 +7,7 @@ log-loss decreases. The best candidates are fitted again with transformed featur
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
@@ -61,6 +62,17 @@ class CandidateOrder:
                 self._transformed(trial.fit.candidate)
 
     # ---- one Gaussian per class ----
+
+    def single(self) -> None:
+        """One component per class of every structure, the best one with transformed features too."""
+        if self.have_path:
+            self.closed_forms()
+        trials = list(itertools.chain(*self._of_path.values()))
+        for name, structure in {} if trials else self.structures.items():
+            settings = Candidate(name, structure, self.comparison.components(1, structure), None)
+            trials += [trial for trial in self._at_level(settings, 1) if trial is not None]
+        if self.transforms and trials and self.comparison.n_numeric < WIDE:
+            self._transformed(min(trials, key=lambda trial: trial.score).fit.candidate)
 
     def closed_forms(self, transformed: bool = False, only: str | None = None) -> None:
         """Try tied and full covariances of one component for all strengths of their prior (closed-forms)."""

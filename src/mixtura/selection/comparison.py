@@ -6,6 +6,7 @@ averages of several of them (averaged-posterior).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,8 +20,10 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
 from mixtura.init.johnson import fit_warp
+from mixtura.init.recoding import recode, with_frequencies
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
+from mixtura.model.recoding import Recoding, Transform
 from mixtura.model.temperature import Temperature, with_noise
 from mixtura.model.warp import Warp
 from mixtura.objectives import Joint
@@ -53,11 +56,13 @@ class Candidate:
     n_components: tuple[int, ...]
     prior: Any
     transformed: bool = False
+    recoded: bool = False
 
     @property
     def what(self) -> dict[str, Any]:
         counts = set(self.n_components)
-        return {
+        recoded = {"categories": "numbers"} if self.recoded else {}
+        return recoded | {
             "covariance_type": self.name,
             "n_components": counts.pop() if len(counts) == 1 else self.n_components,
             "prior": self.prior,
@@ -76,7 +81,7 @@ class CandidateFit:
     temperature: float
     n_parameters: int
     mixture: Mixture | None  # None: a closed form
-    warp: Warp | None
+    warp: Transform | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,21 @@ class Comparison:
         self.observed = (~self.rows.isnan()).double().mean(1)
         self.n_numeric = task.n_numeric
         self.missing = bool((self.observed < 1).any())
+        self.recoding: Recoding | None = None
         self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
+
+    def recoded(self) -> Comparison:
+        """The same samples and folds with numbers in place of categories."""
+        structure, source = self.task.structure, self.source(self.rows)
+        assert isinstance(structure, Product)
+        chosen = recode(source, self.n_classes, structure.n_numeric, structure.sizes, self.task.ordered)
+        other = copy.copy(self)
+        for name in ("plain", "transformed"):
+            vars(other).pop(name, None)
+        other.recoding, recoded = with_frequencies(chosen, source, self.n_classes)
+        other.rows, other.n_numeric, other._clusters = next(recoded.blocks()).rows, chosen.n_outputs, {}
+        other.task = replace(self.task, source=recoded, structure=structure.inner)
+        return other
 
     @property
     def has_closed_forms(self) -> bool:
@@ -221,7 +240,9 @@ class Comparison:
         self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
     ) -> Trial[CandidateFit]:
         """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
-        warp = self.transformed.warp if candidate.transformed else None
+        warp: Transform | None = self.transformed.warp if candidate.transformed else None
+        if self.recoding is not None:
+            candidate, warp = replace(candidate, recoded=True), replace(self.recoding, warp=warp)
         losses, temperature = self.tempered(scores)
         tempered = self.log_posteriors(scores, temperature).log_softmax(1)
         posteriors = with_noise(tempered, self.noise, self.prior.log())

@@ -13,10 +13,11 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.sources import Source, TensorSource, warped
 from mixtura.init.description import Description, describe
+from mixtura.init.recoding import with_frequencies
 from mixtura.init.starts import starting_mixture
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
-from mixtura.model.warp import Warp
+from mixtura.model.recoding import Recoding, Transform
 from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure
@@ -71,6 +72,8 @@ class Task:
         Validation samples that the user passed.
     warp : Warp or None, default=None
         Already applied to source and description.
+    ordered : tuple of int, default=()
+        Categorical features, by their position among them, whose categories have an order.
     log_slope : float, default=0.0
         Mean contribution of the transform to the log density of a sample.
     temperature, label_noise : float
@@ -99,7 +102,8 @@ class Task:
     tol: float = 1e-4
     cv: Any = 5
     held_out: TensorSource | None = None
-    warp: Warp | None = None
+    warp: Transform | None = None
+    ordered: tuple[int, ...] = ()
     log_slope: float = 0.0
     temperature: float = 1.0
     label_noise: float = 0.0
@@ -146,11 +150,18 @@ class Task:
         """Return the same task, which starts from a fit of a search."""
         return replace(self, start=self._with_class_prior(mixture), n_init=1)
 
-    def with_warp(self, warp: Warp | None) -> Task:
+    def with_warp(self, warp: Transform | None) -> Task:
         """Return the same task for transformed features."""
         if warp is None:
             return self
         warp = warp.to(self.source.device)
+        if isinstance(warp, Recoding):
+            warp, source = with_frequencies(warp, self.source, self.n_classes)
+            description = describe(source, self.n_classes, self.generator)
+            structure = self.structure.without_categories
+            held_out = None if self.held_out is None else warped(self.held_out, warp)
+            changes = {"source": source, "description": description, "held_out": held_out}
+            return replace(self, **changes, warp=warp, structure=structure)
         source = warped(self.source, warp)
         description = describe(source, self.n_classes, self.generator)
         rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: self.n_classes], strict=True))

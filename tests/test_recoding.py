@@ -1,0 +1,97 @@
+"""Numbers in place of categories, as members of the default: their values, and everything that reads such a model."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from mixtura import MixtureClassifier
+from mixtura.covariances.product import estimate_strength
+from mixtura.engine.sources import TensorSource
+from mixtura.init.recoding import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
+from mixtura.model.recoding import Recoding
+from mixtura.model.warp import Warp
+from test_bad_input import refused
+from test_categorical import mixed_samples
+
+SIZES = (3, 4, MOST_INDICATORS + 5)
+
+
+@pytest.fixture
+def coded(rng):
+    """Two numbers, then indicators of features of few, ordered and many categories, some missing; three classes."""
+    y, numbers = np.arange(200) % 3, rng.normal(size=(200, 2))
+    places = np.stack([(rng.integers(size, size=200) + 3 * y) % size for size in SIZES], 1)
+    places[rng.random(places.shape) < 0.1] = -1
+    columns = zip(places.T[:, :, None], SIZES, strict=True)
+    indicators = [np.where(column < 0, np.nan, column == np.arange(size)) for column, size in columns]
+    return np.hstack([numbers, *indicators]), places, y
+
+
+def slow_numbers(numbers, places, y, weights, of_all):
+    """One sample after the other; the frequencies for training samples come from the other folds."""
+    frequent = [np.bincount(column[column >= 0]).argmax() for column in places.T]
+    every = np.arange(len(y))
+    counts = np.array([[weights[(places[:, 2] == v) & (y == c)].sum() for c in range(3)] for v in range(SIZES[2])])
+    strength = estimate_strength(torch.from_numpy(counts))
+    rows = []
+    for n in every:
+        own = places[n]
+        row = [*numbers[n], *(np.nan if own[0] < 0 else own[0] == v for v in range(SIZES[0]) if v != frequent[0])]
+        row.append(np.nan if own[1] < 0 else own[1] / (SIZES[1] - 1))
+        others = np.ones(len(y), bool) if of_all else every % N_FOLDS != n % N_FOLDS
+        for c in (1, 2):
+            if own[2] < 0:
+                row.append(np.nan)
+                continue
+            alike, known = others & (places[:, 2] == own[2]), others & (places[:, 2] >= 0)
+            share = weights[known & (y == c)].sum() / weights[known].sum()
+            row.append((weights[alike & (y == c)].sum() + strength * share) / (weights[alike].sum() + strength))
+        rows.append(row)
+    return np.array(rows, float)
+
+
+@pytest.mark.parametrize("labels", ["numbers", "weights", "soft"])
+def test_numbers_are_those_of_a_slow_twin(coded, rng, labels):
+    X, places, y = coded
+    weights = rng.uniform(0.2, 2.0, 200) if labels == "weights" else np.ones(200)
+    numbers, shares = torch.from_numpy(y), torch.eye(3, dtype=torch.float64)[torch.from_numpy(y)]
+    source = TensorSource(
+        torch.from_numpy(X),
+        None if labels == "soft" else numbers,
+        shares if labels == "soft" else None,
+        torch.from_numpy(weights),
+    )
+    recoding, training = with_frequencies(recode(source, 3, 2, SIZES, ordered=(1,)), source, 3)
+    assert (recoding.learned, recoding.n_inputs, recoding.n_outputs) == ((False, False, True), 2 + sum(SIZES), 7)
+    assert recoding.n_parameters == 2 * SIZES[2]
+    assert_allclose(recoding.forward(torch.from_numpy(X)), slow_numbers(X[:, :2], places, y, weights, True), atol=1e-12)
+    (block,) = training.blocks()
+    assert_allclose(block.rows, slow_numbers(X[:, :2], places, y, weights, False), atol=1e-12)
+
+
+def test_the_transform_comes_last(coded):
+    X, _, y = coded
+    source = TensorSource(torch.from_numpy(X), torch.from_numpy(y))
+    plain, _ = with_frequencies(recode(source, 3, 2, SIZES), source, 3)
+    warp = Warp(torch.zeros(plain.n_outputs), torch.full((plain.n_outputs,), 0.5))
+    bent = Recoding(plain.n_numeric, plain.tables, plain.learned, warp)
+    assert_allclose(bent.forward(torch.from_numpy(X)), warp.forward(plain.forward(torch.from_numpy(X))))
+    assert bent.n_parameters == plain.n_parameters + warp.n_parameters
+
+
+def test_tables_of_a_file_are_checked():
+    table = torch.zeros(3, 2, dtype=torch.float64)
+    refused(lambda: Recoding(1, (table,), ()).check(), "learned has size 0, other parts have 1")
+    refused(lambda: Recoding(1, (table[0],), (True,)).check(), "a table of a recoding is not a matrix ...")
+
+
+def test_ordered_categories_keep_their_order():
+    X, y = mixed_samples(n_samples=90)
+    names = ["small", "middle", "large"]
+    size = pd.Categorical(np.array(names)[np.arange(90) % 3], names, ordered=True)
+    model = MixtureClassifier(1, objective="conditional", prior="default", max_iter=50).fit(X.assign(size=size), y)
+    assert model.encoding_.categories[-1].tolist() == names
+    assert model.encoding_.ordered == (2,)
+    assert_allclose(model.warp_.tables[2], [[0.0], [0.5], [1.0]])
