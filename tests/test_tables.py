@@ -16,6 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from mixtura import MixtureClassifier, load  # noqa: E402
 from mixtura.cli.columns import read_problem  # noqa: E402
 from mixtura.cli.files import read_table  # noqa: E402
+from mixtura.datasets import load_penguins  # noqa: E402
 from mixtura.estimators import TableClassifier, TableColumn  # noqa: E402
 from mixtura.estimators.table_columns import dates_of, find_columns, numbers_of, parse_number  # noqa: E402
 
@@ -281,3 +282,10 @@ def test_numbers_of_any_kind():
     values = [1, 2.5, True, "3", None, pd.NA, "x"]
     np.testing.assert_array_equal(numbers_of(np.array(values, dtype=object)), [1, 2.5, 1, 3, np.nan, np.nan, np.nan])
     assert TableColumn("a").read(["1.5"]).tolist() == [1.5]
+
+
+def test_a_single_row_is_explained():
+    X, y = load_penguins()
+    model = MixtureClassifier(1, random_state=0).fit(X, y)
+    for row in (0, 3):  # the second has missing values
+        np.testing.assert_allclose(model.explain(X.iloc[row]).values, model.explain(X.iloc[[row]]).values, atol=1e-12)

@@ -567,8 +567,8 @@ class DensityClassifier(Classifier, DensityEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            NaN means missing.
+        X : array-like of shape (n_samples, n_features), or pandas Series
+            NaN means missing; a Series is a single row.
         classes : label or pair of labels, optional
             The class that is explained, against all others; a pair (a, b) explains a against b. None explains the
             predicted class of each sample against all others.
@@ -594,6 +594,8 @@ class DensityClassifier(Classifier, DensityEstimator):
         'petal width (cm)'
         """
         model: Any = self
+        if type(X).__name__ == "Series" and hasattr(X, "to_frame"):  # a single row of a data frame
+            X = X.to_frame().T.infer_objects()
         random = check_random_state(random_state)
         orders = None if n_orders is None else checks.count("n_orders", n_orders)
         rows = self._plain_rows(X)
