@@ -126,15 +126,14 @@ def test_one_model_may_predict_in_several_threads():
     assert all(np.array_equal(other, alone) for other in actual)
 
 
-class Small:
-    work = 1e9
+LARGE = 1e9  # multiplications
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("in_order", [True, False])
 def test_tasks_are_done_once_and_in_order_if_requested(in_order):
-    tasks, done = [Small() for _ in range(7)], [[], []]
-    share_out(tasks, lambda task, thread: done[thread].append(task), 2, in_order)
+    tasks, done = [object() for _ in range(7)], [[], []]
+    share_out(tasks, LARGE, lambda task, thread: done[thread].append(task), 2, in_order)
     assert sorted(map(id, done[0] + done[1])) == sorted(map(id, tasks))
     if in_order:
         assert done == [tasks[0::2], tasks[1::2]]
@@ -144,11 +143,11 @@ def test_tasks_are_done_once_and_in_order_if_requested(in_order):
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_an_error_in_every_task_is_raised(n_threads, in_order):
     with pytest.raises(ZeroDivisionError):
-        share_out([Small() for _ in range(20)], lambda task, thread: 1 / 0, n_threads, in_order)
+        share_out(range(20), LARGE, lambda task, thread: 1 / 0, n_threads, in_order)
 
 
 def test_a_slow_task_holds_up_no_other():
-    tasks, others_done, done = [Small() for _ in range(6)], threading.Event(), []
+    tasks, others_done, done = [object() for _ in range(6)], threading.Event(), []
 
     def work(task, thread):
         if task is tasks[0]:
@@ -157,16 +156,16 @@ def test_a_slow_task_holds_up_no_other():
         if len(done) == 5:
             others_done.set()
 
-    share_out(tasks, work, 2, in_order=False)
+    share_out(tasks, LARGE, work, 2, in_order=False)
     assert done == [*tasks[1:], tasks[0]]
 
 
 def test_few_tasks_and_small_ones_start_no_threads():
     caller, seen = threading.get_ident(), set()
-    small = Small()
-    small.work = 1.0
-    for tasks in ([Small()], [small] * 20):
-        share_out(tasks, lambda task, thread: seen.add((threading.get_ident(), thread)), 3, in_order=True)
+    for n_tasks, size in ((1, LARGE), (20, 20.0)):
+        share_out(
+            range(n_tasks), size, lambda task, thread: seen.add((threading.get_ident(), thread)), 3, in_order=True
+        )
     assert seen == {(caller, 0)}
 
 
@@ -196,5 +195,5 @@ def test_an_error_in_a_thread_is_raised_and_ends_the_others():
         done.append(task)
 
     with pytest.raises(ArithmeticError, match="here"):
-        share_out([Small() for _ in range(1000)], work, 2, in_order=True)
+        share_out(range(1000), LARGE, work, 2, in_order=True)
     assert torch.get_num_threads() == 2

@@ -222,7 +222,8 @@ def _total(
     totals[0].buffers = buffers or totals[0].buffers
     for block in source.blocks():
         chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, objective, fused)
-        share_out(chunks, lambda chunk, thread: totals[thread].add_chunk(chunk, memory_limit), n_threads, in_order=True)
+        size = sum(chunk.work for chunk in chunks)
+        share_out(chunks, size, lambda chunk, t: totals[t].add_chunk(chunk, memory_limit), n_threads, in_order=True)
     total = totals[0]
     for other in totals[1:]:
         total.add(other)
@@ -361,7 +362,7 @@ def map_rows(
 
         bytes_per_row = None if by_kernels is None else by_kernels.bytes_per_row
         chunks = chunks_of(block, False, evaluator, memory_limit, n_threads, bytes_per_row=bytes_per_row)
-        share_out(chunks, answer, n_threads, in_order=False)
+        share_out(chunks, sum(chunk.work for chunk in chunks), answer, n_threads, in_order=False)
     return answers.joined()
 
 

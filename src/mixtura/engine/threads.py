@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from queue import Empty, Full, Queue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -35,6 +35,9 @@ from mixtura.engine.tuning import PREFETCHED, SMALL_OPERATION, SMALL_PASS
 
 class TimeOverError(Exception):
     """A limit of time is over."""
+
+
+T = TypeVar("T")
 
 
 class _OuterSettings(threading.local):
@@ -158,22 +161,14 @@ def threads_for(multiplications: float) -> Any:
     return OwnThreads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
 
-class PassTask(Protocol):
-    """A part of a pass."""
-
-    @property
-    def work(self) -> float:
-        """Approximate number of multiplications."""
-        ...
-
-
-def share_out(tasks: Sequence[PassTask], work: Callable[[Any, int], None], n_threads: int, in_order: bool) -> None:
+def share_out(tasks: Sequence[T], size: float, work: Callable[[T, int], None], n_threads: int, in_order: bool) -> None:
     """Call work(task, thread) for all tasks; few or small tasks run on the calling thread (number 0).
 
+    `size` is the approximate number of multiplications of all tasks.
     With `in_order`, thread t does tasks t, t + T, ..., so that sums have a fixed order. Otherwise each thread takes the
     next task when it is ready, since cores may be unequally fast or shared with other programs.
     """
-    if n_threads == 1 or len(tasks) < 2 or sum(task.work for task in tasks) < SMALL_PASS:
+    if n_threads == 1 or len(tasks) < 2 or size < SMALL_PASS:
         with one_thread():
             for task in tasks:
                 check_time()
@@ -204,15 +199,7 @@ def _next(left: deque[Any]) -> Any:
         return None
 
 
-T = TypeVar("T")
 WAIT = 0.1  # seconds after which a waiting reader checks whether its parts are still needed
-
-
-class _End:
-    """End of the parts, with the error that ended them, if any."""
-
-    def __init__(self, error: BaseException | None = None):
-        self.error = error
 
 
 def prefetched(parts: Iterable[T]) -> Iterator[T]:
@@ -222,17 +209,20 @@ def prefetched(parts: Iterable[T]) -> Iterator[T]:
     reader = threading.Thread(target=_read, args=(parts, queue, stopped), name="mixtura-prefetch", daemon=True)
     reader.start()
     try:
-        while not isinstance(part := _get(queue, reader), _End):
-            yield part
-        if part.error is not None:
-            raise part.error
+        while (entry := _get(queue, reader))[0]:
+            yield entry[1]
+        if entry[1] is not None:
+            raise entry[1]
     finally:
         stopped.set()
         reader.join()
 
 
-def _get(queue: Queue[Any], reader: threading.Thread) -> Any:
-    """The next part; waits in short steps, so that Ctrl-C works on every system."""
+def _get(queue: Queue[Any], reader: threading.Thread) -> tuple[bool, Any]:
+    """True and the next part, or False and the error that ended the parts.
+
+    It waits in short steps, so that Ctrl-C works on every system.
+    """
     while True:
         try:
             return queue.get(timeout=WAIT)
@@ -241,22 +231,22 @@ def _get(queue: Queue[Any], reader: threading.Thread) -> Any:
 
 
 def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> None:
-    end = _End()
+    ended_by = None
     try:
         with OwnThreads(1), torch.no_grad():
             for part in parts:
-                if not _put(part, queue, stopped):
+                if not _put((True, part), queue, stopped):
                     return
     except BaseException as error:  # passed on to the calling thread
-        end = _End(error)
-    _put(end, queue, stopped)
+        ended_by = error
+    _put((False, ended_by), queue, stopped)
 
 
-def _put(part: Any, queue: Queue[Any], stopped: threading.Event) -> bool:
-    """Put a part into the queue; False if it is not needed any more."""
+def _put(entry: tuple[bool, Any], queue: Queue[Any], stopped: threading.Event) -> bool:
+    """Put an entry into the queue; False if it is not needed any more."""
     while not stopped.is_set():
         try:
-            queue.put(part, timeout=WAIT)
+            queue.put(entry, timeout=WAIT)
             return True
         except Full:
             continue

@@ -23,7 +23,7 @@ from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
-from mixtura.inspection.graphs import DensityGraph, GaussianScores
+from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
 from mixtura.inspection.summaries import component_entropies, component_table, feature_names
 from mixtura.inspection.tables import ModelSummary, data_frame
@@ -479,7 +479,7 @@ class DensityEstimator(Estimator):
         return ModelSummary(type(self).__name__, facts, table, note)
 
     def _graph(self) -> Any:
-        return DensityGraph(GaussianScores(self.mixture_, self.warp_))
+        return density_graph(GaussianScores(self.mixture_, self.warp_))
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities", "log_density")

@@ -24,7 +24,7 @@ from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import ScoredWords, word_contributions
-from mixtura.inspection.graphs import ConditionalGraph
+from mixtura.inspection.graphs import conditional_graph
 from mixtura.inspection.summaries import feature_names as known_names
 from mixtura.inspection.tables import Table
 from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
@@ -545,7 +545,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             scores = scores - scores.logsumexp(0)
             return torch.where((rows == 0).all(1), log_prior, scores)
 
-        return ConditionalGraph(score, change)
+        return conditional_graph(score, change)
 
     def responsibilities(self, X: Any) -> Any:
         """Compute the posterior probability of each weight, a pair of a class and a basis.

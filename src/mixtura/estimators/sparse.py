@@ -25,7 +25,7 @@ from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Rows, read_rows
 from mixtura.estimators.training import warn_of_few_rows
 from mixtura.files.registry import on_device, storable
-from mixtura.inspection.graphs import ConditionalGraph
+from mixtura.inspection.graphs import conditional_graph
 from mixtura.objectives import class_log_joint
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
@@ -448,7 +448,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
             columns = model.basis.evaluate(model.scaling(rows))
             return class_log_joint(weigh(columns.T, coefficients, mixture.log_weights), sizes)
 
-        return ConditionalGraph(score, self._log_prior_change())
+        return conditional_graph(score, self._log_prior_change())
 
     def predict_proba(self, X: Any, moderated: bool = False) -> Any:
         """Predict class probabilities.

@@ -17,6 +17,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,7 @@ class Explanation:
     def to_shap(self) -> Any:
         """Convert to a `shap.Explanation`, for the plots of that package."""
         try:
-            import shap  # pyright: ignore[reportMissingImports]
+            shap = import_module("shap")
         except ImportError as error:
             raise ModuleNotFoundError("to_shap needs the package shap: pip install shap", name="shap") from error
         return shap.Explanation(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -212,7 +212,7 @@ class AverageGraph(nn.Module):
         self.calibration = Calibration(temperature, len(members[0].class_sizes), missingness)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        results: list[Any] = [member.scored(x) for member in self.members]  # pyright: ignore[reportCallIssue]
+        results: list[Any] = [cast(ClassifierGraph, member).scored(x) for member in self.members]
         _, log_density, share = results[0]
         change = self.calibration.change
         posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
@@ -246,35 +246,35 @@ class CodedGraph(nn.Module):
         return self.inner(torch.cat(parts, 1))
 
 
-class DensityGraph(nn.Module):
-    """Responsibilities of the components and log densities of samples, float32."""
-
-    def __init__(self, scores: GaussianScores):
-        super().__init__()
-        self.scores = scores
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        log_joint, slopes, _ = self.scores(x)
-        return torch.softmax(log_joint, 1).float(), (log_sum(log_joint) + slopes).float()
-
-
-class ConditionalGraph(nn.Module):
-    """Class probabilities of samples, float32, from a function that scores classes.
+class Graph(nn.Module):
+    """A function of samples (n, D), float32, as a module.
 
     Parameters
     ----------
-    score : callable
-        From samples (n, D) in double precision to scores (C, n), up to a constant per sample.
-    offsets : Tensor of shape (C,)
-        Added to the scores.
+    function : callable
     """
 
-    def __init__(self, score: Any, offsets: Tensor):
+    def __init__(self, function: Callable[[Tensor], Any]):
         super().__init__()
-        self.score, self.offsets = score, offsets.unsqueeze(-1)
+        self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(self.score(x.double()) + self.offsets, 0).T.float()
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def density_graph(scores: GaussianScores) -> Graph:
+    """Responsibilities of the components and log densities of samples, float32."""
+
+    def densities(x: Tensor) -> tuple[Tensor, Tensor]:
+        log_joint, slopes, _ = scores(x)
+        return torch.softmax(log_joint, 1).float(), (log_sum(log_joint) + slopes).float()
+
+    return Graph(densities)
+
+
+def conditional_graph(score: Callable[[Tensor], Tensor], offsets: Tensor) -> Graph:
+    """Class probabilities, float32, from scores (C, n) of samples in double precision plus offsets (C,)."""
+    return Graph(lambda x: torch.softmax(score(x.double()) + offsets.unsqueeze(-1), 0).T.float())
 
 
 def log_sum(values: Tensor) -> Tensor:

@@ -131,7 +131,11 @@ def _initialise_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
         scales = roots.diagonal(dim1=-2, dim2=-1)
         parts.roots.copy_(roots.tril(-1) + torch.diag_embed(_before_softplus(scales)))
         return
-    variances = covariance.entries if isinstance(covariance, DiagonalCovariance) else covariance.uniquenesses  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(covariance, LowRankCovariance):
+        variances = covariance.uniquenesses
+    else:
+        assert isinstance(covariance, DiagonalCovariance)
+        variances = covariance.entries
     parts.roots.copy_(_before_softplus((variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE).sqrt()))
     if parts.loadings is not None and isinstance(covariance, LowRankCovariance):
         parts.loadings.copy_(covariance.loadings)

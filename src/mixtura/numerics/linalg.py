@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -227,7 +227,7 @@ def _inner_factors(scaled: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 
 def low_rank_log_determinants(diagonals: Tensor, columns: Tensor) -> Tensor:
     """log |I + columns' diag^-1 columns|, differentiable: (..., D), (..., D, R) -> (...)."""
-    return _LogDeterminants.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
+    return cast(Tensor, _LogDeterminants.apply(diagonals, columns))
 
 
 def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor
     Differentiable, for uses that depend on V through V V' alone: the gradient then takes a few small products instead
     of backpropagation through a factorisation.
     """
-    return _Inverse.apply(diagonals, columns)  # pyright: ignore[reportReturnType]
+    return cast(tuple[Tensor, Tensor], _Inverse.apply(diagonals, columns))
 
 
 def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:

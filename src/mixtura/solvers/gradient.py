@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -191,7 +191,7 @@ class Training:
         self.averages = self.free.snapshot() if solver.averaging < 1 else {}
         self.optimiser = self._optimiser()
         self.order = torch.Generator().manual_seed(problem.seed)
-        self.graph: CapturedStep | None = None
+        self.graph: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def _standardised(self, rows: Tensor) -> Tensor:
         """Standardised rows (N, D), in double precision."""
@@ -208,7 +208,7 @@ class Training:
         make: Any = self.solver.optimiser
         if callable(make):
             import_compiler()
-            return make(leaves)  # pyright: ignore[reportReturnType]
+            return cast(torch.optim.Optimizer, make(leaves))
         if self.rows.device.type == "cpu":
             return Adam(leaves, lr=rate, fused=True)
         # A captured step reads its size from the device.
@@ -256,7 +256,7 @@ class Training:
     def _captured(self, batch: Tensor, counted: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         if self.graph is None:
             before = self.copies()
-            self.graph = CapturedStep(self._step, batch, counted)
+            self.graph = captured(self._step, batch, counted)
             self.load(before, self.epoch)
         return self.graph
 
@@ -310,7 +310,7 @@ class Training:
                 total += self._gradient(part, torch.ones_like(part, dtype=torch.bool), self.total_weight, share)
             return -total / self.total_weight
 
-        loss = self.optimiser.step(closure)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        loss = cast(LBFGS, self.optimiser).step(closure)
         return -torch.as_tensor(loss).detach().double() * self.total_weight
 
     # ---- copies ------------------------------------------------------------------------------------------------
@@ -358,26 +358,27 @@ class Training:
         self.epoch = epoch
 
 
-class CapturedStep:
+def captured(
+    step: Callable[[Tensor, Tensor], Tensor], batch: Tensor, counted: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
     """A step on CUDA, captured once in a graph and replayed without Python."""
+    batch, counted, stream = batch.clone(), counted.clone(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # libraries allocate their workspaces before the capture
+            step(batch, counted)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        value = step(batch, counted)
 
-    def __init__(self, step: Callable[[Tensor, Tensor], Tensor], batch: Tensor, counted: Tensor):
-        self.batch, self.counted = batch.clone(), counted.clone()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries allocate their workspaces before the capture
-                step(self.batch, self.counted)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.value = step(self.batch, self.counted)
+    def replay(other_batch: Tensor, other_counted: Tensor) -> Tensor:
+        batch.copy_(other_batch)
+        counted.copy_(other_counted)
+        graph.replay()
+        return value
 
-    def __call__(self, batch: Tensor, counted: Tensor) -> Tensor:
-        self.batch.copy_(batch)
-        self.counted.copy_(counted)
-        self.graph.replay()
-        return self.value
+    return replay
 
 
 def standard_units(block: Block, frame: Frame, one_scale: bool = False) -> Units:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from scipy.linalg import lapack
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from mixtura import checks
@@ -257,7 +257,8 @@ def gram_factor(gram: Tensor) -> Tensor:
     matrix = gram.cpu().numpy()
     checks.symmetric_gram(matrix)
     largest = float(np.abs(np.diag(matrix)).max())
-    factor, pivots, rank, _ = lapack.dpstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)  # pyright: ignore
+    (pstrf,) = get_lapack_funcs(("pstrf",), (matrix,))
+    factor, pivots, rank, _ = pstrf(matrix, tol=GRAM_RESIDUE * largest, lower=1)
     lower = np.tril(factor)[:, :rank]
     factors = np.empty_like(lower)
     factors[pivots - 1] = lower

@@ -135,6 +135,7 @@ class SparseNewton:
         """EM over the components, Newton inside (posterior-mode): the mode and the responsibilities there."""
         responsibilities, values = state.responsibilities, state.mixture.values
         own, factored = _own(evidence.labels, state.mixture.class_of), None
+        mode = None
         for _ in range(MOST_ROUNDS):
             mode, factored = self._newton(values, responsibilities, state.mixture, own, curvature, factored)
             updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
@@ -142,7 +143,8 @@ class SparseNewton:
             responsibilities, values = updated, mode.values
             if change <= RESPONSIBILITY_TOLERANCE * updated.shape[1] * state.n_components_at_start:
                 break
-        return mode, responsibilities  # pyright: ignore[reportPossiblyUnboundVariable]
+        assert mode is not None
+        return mode, responsibilities
 
     def _newton(
         self,
