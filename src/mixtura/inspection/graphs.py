@@ -246,7 +246,7 @@ class CodedGraph(nn.Module):
         return self.inner(torch.cat(parts, 1))
 
 
-class Graph(nn.Module):
+class FunctionGraph(nn.Module):
     """A function of samples (n, D), float32, as a module.
 
     Parameters
@@ -262,19 +262,19 @@ class Graph(nn.Module):
         return self.function(x)
 
 
-def density_graph(scores: GaussianScores) -> Graph:
+def density_graph(scores: GaussianScores) -> FunctionGraph:
     """Responsibilities of the components and log densities of samples, float32."""
 
     def densities(x: Tensor) -> tuple[Tensor, Tensor]:
         log_joint, slopes, _ = scores(x)
         return torch.softmax(log_joint, 1).float(), (log_sum(log_joint) + slopes).float()
 
-    return Graph(densities)
+    return FunctionGraph(densities)
 
 
-def conditional_graph(score: Callable[[Tensor], Tensor], offsets: Tensor) -> Graph:
+def conditional_graph(score: Callable[[Tensor], Tensor], offsets: Tensor) -> FunctionGraph:
     """Class probabilities, float32, from scores (C, n) of samples in double precision plus offsets (C,)."""
-    return Graph(lambda x: torch.softmax(score(x.double()) + offsets.unsqueeze(-1), 0).T.float())
+    return FunctionGraph(lambda x: torch.softmax(score(x.double()) + offsets.unsqueeze(-1), 0).T.float())
 
 
 def log_sum(values: Tensor) -> Tensor:
