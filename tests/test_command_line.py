@@ -93,6 +93,24 @@ def test_fit_then_predict(iris, capsys):
     assert result["outlier"].sum() <= 3
 
 
+def test_groups_of_rows_are_held_out_together(capsys):
+    rng = np.random.default_rng(0)
+    centres, kinds = rng.normal(size=(60, 3)), rng.choice(["ill", "well"], 60)
+    patients = np.repeat(np.arange(60), 4)
+    frame = pd.DataFrame(centres[patients] + 0.01 * rng.normal(size=(240, 3)), columns=["x", "y", "z"])
+    frame.assign(patient=patients, kind=kinds[patients]).to_csv("visits.csv", index=False)
+    errors = []
+    for options in (["--drop", "patient"], ["--groups", "patient"]):
+        code, out, _ = run(capsys, "fit", "visits.csv", "--target", "kind", "--budget", "20s", *options, "--json")
+        assert code == 0
+        errors.append(json.loads(out)["held_out_log_loss"])
+    assert errors[0] < errors[1] - 0.05  # copies of a patient's rows tell the class
+    model = mixtura.load("model.mixtura")
+    assert model.about_["group"] == "patient"
+    assert [column.name for column in model.features] == ["x", "y", "z"]
+    assert run(capsys, "report", "model.mixtura", "visits.csv")[0] == 0
+
+
 def test_a_loaded_model_predicts_as_the_command_does(capsys):
     frame = passengers()
     frame.to_parquet("table.parquet")
@@ -420,6 +438,10 @@ def test_folders_and_absent_files(capsys, folder):
     cases = [
         (["fit", "inner", "--target", "t"], "'inner' is a folder; pass a CSV or Parquet file."),
         (["fit", "none.csv", "--target", "t"], "There is no file 'none.csv'."),
+        (
+            ["fit", "t.csv", "--target", "t", "--groups", "patient"],
+            "There is no column 'patient'; the columns are",
+        ),
         (
             ["fit", "t.csv", "--target", "t", "--drop", "t"],
             "The target 't' cannot be left out; name another column with --drop.",

@@ -35,6 +35,8 @@ class TableProblem:
         Sentences about rows and columns that were left out, and values that count as missing.
     no_classes : tuple
         Values of the target that stand for missing ones.
+    groups : ndarray of shape (n_rows,), optional
+        Groups of rows that no split divides.
     """
 
     frame: pd.DataFrame
@@ -42,9 +44,10 @@ class TableProblem:
     columns: list[TableColumn]
     notes: list[str]
     no_classes: tuple[Any, ...] = ()
+    groups: np.ndarray | None = None
 
 
-def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProblem:
+def read_problem(frame: Any, target: str, drop: Sequence[str] = (), group: str | None = None) -> TableProblem:
     """Find the classes and the kinds of all columns of a table.
 
     Parameters
@@ -55,6 +58,8 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
         Name of the column with the classes.
     drop : sequence of str, default=()
         Names of columns to leave out.
+    group : str, optional
+        Name of a column, such as a patient, whose rows no split divides. It is no feature.
 
     Returns
     -------
@@ -65,6 +70,7 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
     ValueError
         The target is not in the table or holds no classes, or no other column can be used.
     """
+    drop = [*drop] if group is None else [*drop, group]
     for name in (target, *drop):
         if name not in frame.columns:
             raise ValueError(f"There is no column {name!r}; the columns are {listed(frame.columns)}.")
@@ -77,7 +83,8 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = ()) -> TableProb
         raise ValueError(f"No column besides the target {target!r} can be used. {' '.join([*notes, *more])}".strip())
     absent = tuple(frame[target][~known].drop_duplicates().astype(object).tolist())
     no_classes = tuple(None if value != value else value for value in absent)
-    return TableProblem(kept, labels, columns, shorten([*notes, *more]), no_classes)
+    groups = None if group is None else np.asarray(frame[group])[known]
+    return TableProblem(kept, labels, columns, shorten([*notes, *more]), no_classes, groups)
 
 
 def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

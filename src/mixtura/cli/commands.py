@@ -80,6 +80,10 @@ Model = Annotated[Path, typer.Argument(help="Model file of `mixtura fit`.", show
 Target = Annotated[str, typer.Option(help="Name of the column with the classes.", show_default=False)]
 Drop = Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out (may be repeated).")]
 Sep = Annotated[str | None, typer.Option(metavar="CHARACTER", help="Delimiter of a CSV file, if not detected.")]
+Groups = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column such as a patient: its rows are never both in training and held out."),
+]
 Budget = Annotated[Any, typer.Option(parser=_seconds, metavar="TIME", help="Time budget, such as 60s or 5m.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, metavar="NUMBER", help="Seed of every random choice.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
@@ -105,6 +109,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.mixtura"),
     budget: Budget = "60s",
     drop: Drop = None,
+    groups: Groups = None,
     method: Annotated[
         str, typer.Option(help="Classifier: a mixture that `mixtura compare` names.")
     ] = "MixtureClassifier",
@@ -132,7 +137,8 @@ def fit(
         check_metric(metric)
         from mixtura.cli.fitting import FitOptions, run_fit
 
-        return run_fit(data, target, out, FitOptions(budget, drop or [], seed, method, metric, positive, select, sep))
+        options = FitOptions(budget, drop or [], seed, method, metric, positive, select, sep, groups)
+        return run_fit(data, target, out, options)
 
     _answer(command, as_json, traceback)
 

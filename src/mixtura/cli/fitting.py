@@ -57,6 +57,7 @@ class FitOptions:
     positive: str | None = None
     select: bool = False
     sep: str | None = None
+    group: str | None = None
 
 
 def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
@@ -66,7 +67,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
     with progress(3) as say:
         say(f"Reading {data.name}")
         table = read_table(data, options.sep, MOST_VALUES)
-        problem = read_problem(table, target, options.drop)
+        problem = read_problem(table, target, options.drop, options.group)
         positive = positive_class(problem.labels, options.positive)
         say(f"Choosing a model within {options.budget:g} s")
         model = fit_table(problem, deadline, options)
@@ -83,7 +84,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
             f"Reading the table and fitting {_tried(model)} took longer than the budget of {options.budget:g} s."
         )
     model.about_ |= {"target": target, "file": data.name, "drop": list(options.drop), "version": __version__}
-    model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, **scores}
+    model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, "group": options.group, **scores}
     model.save(out)
     facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
     return Answer([pairs(_lines(facts, out))], facts)
@@ -100,7 +101,7 @@ def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> Ta
     if len(problem.columns) >= WIDE and options.method == "MixtureClassifier":
         estimator.set_params(n_components=1, covariance_type="diag")
     model = TableClassifier(estimator, problem.columns, select=options.select)
-    return model.fit(problem.frame, problem.labels)
+    return model.fit(problem.frame, problem.labels, groups=problem.groups)
 
 
 def positive_class(labels: np.ndarray, name: str | None) -> Any:

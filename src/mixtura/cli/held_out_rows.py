@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from mixtura.cli.columns import TableProblem
 from mixtura.cli.scores import log_loss_of, performance
@@ -147,7 +147,11 @@ def predict_held_out(
     probabilities, scores = np.full((len(labels), len(model.classes_)), np.nan), np.full(len(labels), np.nan)
     sizes_known = chosen.value_counts()
     n_folds = min(FOLDS, int(sizes_known.max())) if len(sizes_known) > 1 else 0
-    splits = StratifiedKFold(n_folds, shuffle=True, random_state=seed).split(frame, labels) if n_folds > 1 else ()
+    kind, groups = StratifiedKFold, None
+    if problem.groups is not None:
+        groups = pd.Series(problem.groups, problem.frame.index).loc[chosen.index]
+        kind, n_folds = StratifiedGroupKFold, min(n_folds, groups.nunique())
+    splits = kind(n_folds, shuffle=True, random_state=seed).split(frame, labels, groups) if n_folds > 1 else ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the model itself has given them
         for train, test in splits:

@@ -56,7 +56,10 @@ def evidence_of(model: Any, data: Path, seed: int, sep: str | None = None) -> tu
         raise ValueError(f"The table has no column {target!r}; a report needs the labels of its rows.")
     model.read(table.head(1))  # says which columns are absent
     used = {target, *(column.name for column in model.features)}
-    problem = read_problem(table, target, [name for name in table.columns if name not in used])
+    group = model.about_.get("group")
+    group = group if group in table.columns else None
+    left_out = [name for name in table.columns if name not in {*used, group}]
+    problem = read_problem(table, target, left_out, group)
     unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
     if unknown:
         raise ValueError(f"Column {target!r} holds {unknown[0]!r}, which is not a class of the model.")
@@ -429,13 +432,14 @@ def _code(evidence: HeldOut, model: Path, read: str) -> str:
     names = [name for name in ("Shrinkage", "Conjugate", "Tied", "Diagonal", "Full") if f"{name}(" in shown]
     rooms = {"Shrinkage": "priors", "Conjugate": "priors"}
     as_label = ".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()"
-    noise = getattr(evidence.model.estimator_, "label_noise_", 0.0)
+    noise, group = getattr(evidence.model.estimator_, "label_noise_", 0.0), evidence.model.about_.get("group")
+    kind, given = ("StratifiedKFold", "") if group is None else ("StratifiedGroupKFold", f", table[{group!r}]")
     lines = [
         "import numpy as np",
         "import pandas as pd",
         "from sklearn.base import clone",
         "from sklearn.metrics import log_loss",
-        "from sklearn.model_selection import StratifiedKFold",
+        f"from sklearn.model_selection import {kind}",
         "",
         "import mixtura",
         f"from mixtura import {type(estimator).__name__}",
@@ -450,8 +454,8 @@ def _code(evidence: HeldOut, model: Path, read: str) -> str:
         f"columns = mixtura.load({model.name!r}).features",
         f"model = TableClassifier({shown}, columns)",
         f"probabilities, weights = np.zeros((len(table), {len(set(evidence.labels))})), {_weights(evidence)}",
-        f"folds = StratifiedKFold({evidence.n_folds}, shuffle=True, random_state={evidence.seed})",
-        "for train, test in folds.split(table, labels):",
+        f"folds = {kind}({evidence.n_folds}, shuffle=True, random_state={evidence.seed})",
+        f"for train, test in folds.split(table, labels{given}):",
         "    part = clone(model).fit(table.iloc[train], labels.iloc[train].to_numpy())",
         *([f"    part.estimator_.label_noise_ = {noise!r}"] if noise else []),
         "    probabilities[test] = part.predict_proba(table.iloc[test])",
