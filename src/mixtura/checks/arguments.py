@@ -227,12 +227,12 @@ def has_update(structure: Any) -> None:
         )
 
 
-def device(value: object, required: bool = True) -> torch.device | None:
+def device(value: Any, required: bool = True) -> torch.device | None:
     """Check that a torch device is available; None for None, or for a device that is absent and not required."""
     if value is None:
         return None
     try:
-        chosen = torch.device(value)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        chosen = torch.device(value)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device must be None, "cpu", "cuda" or a torch.device; got {value!r}.') from error
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():

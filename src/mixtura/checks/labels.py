@@ -124,9 +124,9 @@ def given_labels(y: object, name: str) -> None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
 
 
-def one_label(value: object) -> None:
+def one_label(value: Any) -> None:
     """Check the argument `unlabeled`."""
-    if np.ndim(value) != 0 or isinstance(value, Mapping | set):  # pyright: ignore[reportArgumentType]
+    if np.ndim(value) != 0 or isinstance(value, Mapping | set):
         raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
 
 

@@ -38,11 +38,13 @@ from mixtura.estimators.training import (
     select,
     warn_of_repairs,
 )
+from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe as describe_samples
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduced
+from mixtura.selection.search import SearchTable
 from mixtura.selection.task import Task, is_auto
 from mixtura.solvers import EM, FitResult, MemberFit, Outcome, Record, Stack, run_together
 from mixtura.streams.batches import Sharded
@@ -51,140 +53,128 @@ from mixtura.streams.batches import Sharded
 SCORED_ROWS = 16_384
 
 
-class AveragedBase(DensityEstimator):
-    """Base of the averaged density and the averaged classifier."""
+# Fitted attributes of both averages.
+MEMBERS: dict[str, Any] = {"mixtures_": list[Mixture], "member_of_": Tensor}
 
-    _attributes: ClassVar = {"mixtures_": list[Mixture], "member_of_": Tensor}
-    estimator: Any
-    n_estimators: Any
-    resampling: Any
-    fraction: Any
-    member_of_: Tensor
-    _default: Callable[[], Any]
 
-    @property
-    def _base(self) -> Any:
-        return self._default() if self.estimator is None else self.estimator
+def prepare_base(name: str, base: DensityEstimator, X: Any) -> Any:
+    """A copy of the estimator of the members of an average of this name, if X can be resampled."""
+    if is_dask(X) or isinstance(X, Sharded):
+        raise checks.not_in_memory(name, f"a {type(X).__module__}.{type(X).__name__}")
+    if is_batches(X):
+        raise ValueError(
+            f"{name} does not support an X of batches, since it resamples. Pass an array, a tensor or a memory map."
+        )
+    copy: Any = clone(base)
+    return copy.set_params(random_state=0)  # generators are made for the members
 
-    # X is read as by the members.
-    @property
-    def device(self) -> Any:
-        """Device of the computation, as in the members."""
-        return self._base.device
 
-    @property
-    def memory_limit(self) -> Any:
-        """Limit of temporary arrays, as in the members."""
-        return self._base.memory_limit
+def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.ndarray | None) -> dict[str, Any]:
+    """The argument `estimator` with the settings that were selected for all members."""
+    if table is None:
+        return {}
+    what = dict(table.best.what)
+    copy: Any = clone(base)
+    if isinstance(what["n_components"], tuple):
+        assert classes is not None
+        what["n_components"] = dict(zip(classes.tolist(), what["n_components"], strict=True))
+    given = arguments_of(copy)
+    return {"estimator": copy.set_params(**{k: v for k, v in what.items() if is_auto(given[k])})}
 
-    def _checked_base(self, X: Any) -> Any:
-        if is_dask(X) or isinstance(X, Sharded):
-            raise checks.not_in_memory(type(self).__name__, f"a {type(X).__module__}.{type(X).__name__}")
-        if is_batches(X):
-            raise ValueError(
-                f"{type(self).__name__} does not support an X of batches, since it resamples. Pass an array, a tensor "
-                "or a memory map."
-            )
-        base: Any = clone(self._base)
-        return base.set_params(random_state=0)  # generators are made for the members
 
-    def _selected_settings(self) -> dict[str, Any]:
-        if self.search_ is None:
-            return {}
-        what = dict(self.search_.best.what)
-        if isinstance(what["n_components"], tuple):
-            what["n_components"] = dict(zip(vars(self)["classes_"].tolist(), what["n_components"], strict=True))
-        base: Any = clone(self._base)
-        return {"estimator": base.set_params(**{k: v for k, v in what.items() if is_auto(getattr(base, k))})}
+def draw_replicates(
+    resampling: str,
+    n_members: int,
+    fraction: float,
+    strata: np.ndarray,
+    weights: Tensor | None,
+    random_state: np.random.RandomState,
+) -> Tensor | None:
+    """The count of each row in the replicate of each member, (n, B), stratified; None: once each.
 
-    def _draws(self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState) -> Tensor | None:
-        """The count of each row in the replicate of each member, (n, B), stratified; None: once each.
+    Rows of weight zero are in no stratum.
+    """
+    if resampling == "none":
+        return None
+    counts = np.zeros((len(strata), n_members), np.int16)
+    present = np.ones(len(strata), bool) if weights is None else weights.cpu().numpy() > 0
+    for stratum in np.unique(strata[present]):
+        rows = np.flatnonzero(present & (strata == stratum))
+        for b in range(n_members):
+            if resampling == "bootstrap":
+                drawn = random_state.randint(len(rows), size=len(rows))
+                counts[rows, b] = np.bincount(drawn, minlength=len(rows))
+            else:
+                size = max(1, round(float(fraction) * len(rows)))
+                counts[random_state.choice(rows, size, replace=False), b] = 1
+    return torch.from_numpy(counts)
 
-        Rows of weight zero are in no stratum.
-        """
-        if self.resampling == "none":
-            return None
-        counts = np.zeros((len(strata), self.n_estimators), np.int16)
-        present = np.ones(len(strata), bool) if weights is None else weights.cpu().numpy() > 0
-        for stratum in np.unique(strata[present]):
-            rows = np.flatnonzero(present & (strata == stratum))
-            for b in range(self.n_estimators):
-                if self.resampling == "bootstrap":
-                    drawn = random_state.randint(len(rows), size=len(rows))
-                    counts[rows, b] = np.bincount(drawn, minlength=len(rows))
-                else:
-                    size = max(1, round(float(self.fraction) * len(rows)))
-                    counts[random_state.choice(rows, size, replace=False), b] = 1
-        return torch.from_numpy(counts)
 
-    def _train(self, task: Task, members: Sequence[MemberFit], rows: Source, solver: EM) -> list[FitResult]:
-        """The best fit of every member of the average; its fits are consecutive."""
-        results = run_together(task.em_structure, members, rows, task.max_iter, task.tol, solver)
-        n_starts = len(members) // self.n_estimators
-        groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
-        return [max(group, key=lambda result: result.objective) for group in groups]
+def train_members(
+    n_members: int, task: Task, members: Sequence[MemberFit], rows: Source, solver: EM
+) -> list[FitResult]:
+    """The best fit of every member of an average; its fits are consecutive."""
+    results = run_together(task.em_structure, members, rows, task.max_iter, task.tol, solver)
+    n_starts = len(members) // n_members
+    groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
+    return [max(group, key=lambda result: result.objective) for group in groups]
 
-    def _keep(self, results: Sequence[FitResult], task: Task, data: Data) -> None:
-        self.mixtures_ = [bring_home(result.mixture, data) for result in results]
-        stack = Stack.of(task.structure, self.mixtures_)
-        self.member_of_ = stack.member_of
-        log_weights = stack.mixture.log_weights - math.log(len(results))
-        self.mixture_ = as_loaded(replace(stack.mixture, log_weights=log_weights))
-        self.n_iter_ = max(len(result.history) for result in results)
-        self.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
-        self.history_ = _mean_history([result.history for result in results])
 
-    def _judge(self, results: Sequence[FitResult], task: Task) -> None:
-        """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
-        warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
-        if any(result.outcome is Outcome.INTERRUPTED for result in results):
-            raise KeyboardInterrupt
-        slow = sum(result.outcome is Outcome.LIMIT for result in results)
-        if slow and self.n_iter_ > 0:
-            checks.warn(
-                f"{slow} of the {len(results)} members of {type(self).__name__} {Outcome.LIMIT.value} "
-                f"(max_iter={task.max_iter}, tol={task.tol}); increase max_iter or tol of the estimator.",
-                ConvergenceWarning,
-            )
+def keep_members(model: DensityEstimator, results: Sequence[FitResult], task: Task, data: Data) -> None:
+    """Store the members and their average."""
+    mixtures = [bring_home(result.mixture, data) for result in results]
+    stack = Stack.of(task.structure, mixtures)
+    vars(model).update(mixtures_=mixtures, member_of_=stack.member_of)
+    log_weights = stack.mixture.log_weights - math.log(len(results))
+    model.mixture_ = as_loaded(replace(stack.mixture, log_weights=log_weights))
+    model.n_iter_ = max(len(result.history) for result in results)
+    model.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
+    model.history_ = _mean_history([result.history for result in results])
 
-    def _reduced(self, n_components: Any, n_classes: int) -> tuple[Mixture, list[tuple[int, float]]]:
-        check_is_fitted(self)
-        wanted = checks.count("n_components", n_components)
-        return reduced(self.mixture_, [wanted] * n_classes)
 
-    def _check_fitted(self) -> None:
-        super()._check_fitted()
-        checks.is_kind("estimator", self._base, DensityEstimator)
-        for member in self.mixtures_:
-            checks.same_size("mixtures_", member.n_features, self.mixture_.n_features)
-        checks.positions("member_of_", self.member_of_, len(self.mixtures_))
-        checks.same_size("member_of_", len(self.member_of_), self.mixture_.n_components)
-        checks.same_size("mixtures_", len(self.member_of_.unique()), len(self.mixtures_))
+def judge_members(name: str, results: Sequence[FitResult], task: Task) -> None:
+    """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
+    warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
+    for result in results:
+        raise_interruption(result)
+    slow = sum(result.outcome is Outcome.LIMIT for result in results)
+    if slow and any(result.history for result in results):
+        checks.warn(
+            f"{slow} of the {len(results)} members of {name} {Outcome.LIMIT.value} "
+            f"(max_iter={task.max_iter}, tol={task.tol}); increase max_iter or tol of the estimator.",
+            ConvergenceWarning,
+        )
 
-    @property
-    def members_(self) -> Any:
-        """The members, as `mixtures_`."""
-        check_is_fitted(self)
-        return self.mixtures_
 
-    def _per_member(self, log_joint: Tensor) -> Tensor:
-        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
-        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
+def check_members(mixtures: Sequence[Mixture], member_of: Tensor, average: Mixture) -> None:
+    """Raise a ValueError unless members and average belong together."""
+    for member in mixtures:
+        checks.same_size("mixtures_", member.n_features, average.n_features)
+    checks.positions("member_of_", member_of, len(mixtures))
+    checks.same_size("member_of_", len(member_of), average.n_components)
+    checks.same_size("mixtures_", len(member_of.unique()), len(mixtures))
 
-    def _unseen(self, rows: Rows, counts: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
-        limit, outputs = checks.memory_limit(self.memory_limit), []
-        for first in range(0, len(rows), SCORED_ROWS):
-            part = slice(first, first + SCORED_ROWS)
-            chunk: Any = rows.values[part]
-            source = replace(rows, values=chunk).source()
-            scores = map_rows(self.mixture_, source, lambda a: self._per_member(a).permute(2, 0, 1), limit)
-            outputs.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
-        return torch.cat(outputs)
+
+def score_unseen(
+    mixture: Mixture,
+    score: Callable[[Tensor], Tensor],
+    rows: Rows,
+    counts: Tensor,
+    memory_limit: int,
+    combine: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
+    outputs = []
+    for first in range(0, len(rows), SCORED_ROWS):
+        part = slice(first, first + SCORED_ROWS)
+        source = replace(rows, values=rows.values[part]).source()
+        scores = map_rows(mixture, source, lambda a: score(a).permute(2, 0, 1), memory_limit)
+        outputs.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
+    return torch.cat(outputs)
 
 
 @storable("AveragedMixture", check=check_fitted)
-class AveragedMixture(DensityMixin, AveragedBase):
+class AveragedMixture(DensityMixin, DensityEstimator):
     """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
     Averaging reduces overfitting: peaks of single members are smoothed out [1]_. The members are trained together, in
@@ -248,7 +238,9 @@ class AveragedMixture(DensityMixin, AveragedBase):
     True
     """
 
-    _default = staticmethod(lambda: GaussianMixture(prior="default", categorical_features="from_dtype"))
+    _attributes: ClassVar = MEMBERS
+    mixtures_: list[Mixture]
+    member_of_: Tensor
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
@@ -272,6 +264,39 @@ class AveragedMixture(DensityMixin, AveragedBase):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @property
+    def _base(self) -> GaussianMixture:
+        usual = GaussianMixture(prior="default", categorical_features="from_dtype")
+        return usual if self.estimator is None else self.estimator
+
+    @property
+    def device(self) -> Any:
+        """Device of the computation, as in the members."""
+        return self._base.device
+
+    @property
+    def memory_limit(self) -> Any:
+        """Limit of temporary arrays, as in the members."""
+        return self._base.memory_limit
+
+    def _selected_settings(self) -> dict[str, Any]:
+        return select_base(self._base, self.search_, None)
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("estimator", self._base, DensityEstimator)
+        check_members(self.mixtures_, self.member_of_, self.mixture_)
+
+    @property
+    def members_(self) -> Any:
+        """The members, as `mixtures_`."""
+        check_is_fitted(self)
+        return self.mixtures_
+
+    def _member_scores(self, log_joint: Tensor) -> Tensor:
+        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
+        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
+
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
         """Fit all members.
@@ -289,7 +314,7 @@ class AveragedMixture(DensityMixin, AveragedBase):
         -------
         self : AveragedMixture
         """
-        base = self._checked_base(X)
+        base = prepare_base(type(self).__name__, self._base, X)
         settings = make_settings(base)
         data = read_density(base, X, sample_weight)
         rows, weights = data.rows, data.weights
@@ -297,7 +322,8 @@ class AveragedMixture(DensityMixin, AveragedBase):
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        counts = self._draws(np.zeros(len(rows), np.int64), weights, random_state)
+        strata = np.zeros(len(rows), np.int64)
+        counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
         with computing(), recorded(self, training=data.source):
             task = describe(base, data, settings)
             chosen = select(base, make_search(base, random_state), task)
@@ -320,20 +346,21 @@ class AveragedMixture(DensityMixin, AveragedBase):
                     start = begin_at.draw(part, seen, problem)
                     members.append(MemberFit(task.problem, start, float(about.class_weights.sum()), b))
             all_rows = rows.source(weights=weights, counts=counts)
-            results = self._train(task, members, all_rows, EM(strict=task.prior is None))
+            results = train_members(self.n_estimators, task, members, all_rows, EM(strict=task.prior is None))
         if chosen.table is not None:
             self.search_ = chosen.table
         keep_unobserved(self, task.description)
-        self._keep(results, task, data)
-        self._judge(results, task)
+        keep_members(self, results, task, data)
+        judge_members(type(self).__name__, results, task)
         if counts is not None:
             with computing():
-                unseen = self._unseen(rows, counts, _mean_density)
+                limit = checks.memory_limit(self.memory_limit)
+                unseen = score_unseen(self.mixture_, self._member_scores, rows, counts, limit, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
             self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
-    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def score(self, X: Any, y: Any = None) -> Any:
         """Compute the mean log density of samples.
 
         Parameters
@@ -390,7 +417,8 @@ class AveragedMixture(DensityMixin, AveragedBase):
         -------
         model : GaussianMixture
         """
-        mixture, _ = self._reduced(n_components, 1)
+        check_is_fitted(self)
+        mixture, _ = reduced(self.mixture_, [checks.count("n_components", n_components)])
         return _as_density(self, mixture)
 
 
@@ -445,9 +473,9 @@ def _mean_history(histories: Sequence[Sequence[Record]]) -> list[Record]:
     return means
 
 
-def fitted_copy(averaged: AveragedBase, mixture: Mixture) -> Any:
+def fitted_copy(averaged: DensityEstimator, base: Any, mixture: Mixture) -> Any:
     """A copy of the estimator of the members with this mixture."""
-    model: Any = clone(averaged._base)
+    model: Any = clone(base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
     model.mixture_, model.warp_ = as_loaded(mixture), averaged.warp_
@@ -459,7 +487,7 @@ def fitted_copy(averaged: AveragedBase, mixture: Mixture) -> Any:
 
 
 def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
-    model = fitted_copy(averaged, mixture).set_params(n_components=mixture.n_components)
+    model = fitted_copy(averaged, averaged._base, mixture).set_params(n_components=mixture.n_components)
     model.lower_bounds_ = [record.objective for record in averaged.history_]
     model.lower_bound_ = model.lower_bounds_[-1] if model.lower_bounds_ else -math.inf
     return model

@@ -16,8 +16,23 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
-from mixtura.estimators.averaged import AveragedBase, fitted_copy, mean_of, replicate_of
+from mixtura.estimators.averaged import (
+    MEMBERS,
+    check_members,
+    draw_replicates,
+    fitted_copy,
+    judge_members,
+    keep_members,
+    mean_of,
+    member_scores,
+    prepare_base,
+    replicate_of,
+    score_unseen,
+    select_base,
+    train_members,
+)
 from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import check_fitted, fitting, recorded
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings
 from mixtura.estimators.rows import Rows, adopt_features
@@ -34,12 +49,13 @@ from mixtura.files.registry import storable
 from mixtura.init.description import describe as describe_samples
 from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
 from mixtura.model.mixture import Mixture
+from mixtura.selection.merging import reduced
 from mixtura.selection.task import Task, find_solver, start
 from mixtura.solvers import EM, AcceleratedEM, MemberFit
 
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
-class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
+class AveragedMixtureClassifier(DensityClassifier):
     """Average of several mixture classifiers.
 
     The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
@@ -108,8 +124,9 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
     True
     """
 
-    _default = staticmethod(lambda: MixtureClassifier(1))
-
+    _attributes: ClassVar = MEMBERS
+    mixtures_: list[Mixture]
+    member_of_: Tensor
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(
             MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"
@@ -138,6 +155,38 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self.verbose = verbose
         self.checkpoint = checkpoint
 
+    @property
+    def _base(self) -> MixtureClassifier:
+        return MixtureClassifier(1) if self.estimator is None else self.estimator
+
+    @property
+    def device(self) -> Any:
+        """Device of the computation, as in the members."""
+        return self._base.device
+
+    @property
+    def memory_limit(self) -> Any:
+        """Limit of temporary arrays, as in the members."""
+        return self._base.memory_limit
+
+    def _selected_settings(self) -> dict[str, Any]:
+        return select_base(self._base, self.search_, vars(self).get("classes_"))
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("estimator", self._base, DensityEstimator)
+        check_members(self.mixtures_, self.member_of_, self.mixture_)
+
+    @property
+    def members_(self) -> Any:
+        """The members, as `mixtures_`."""
+        check_is_fitted(self)
+        return self.mixtures_
+
+    def _member_scores(self, log_joint: Tensor) -> Tensor:
+        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
+        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
+
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
         """Fit all members.
@@ -155,7 +204,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         -------
         self : AveragedMixtureClassifier
         """
-        base = self._checked_base(X)
+        base = prepare_base(type(self).__name__, self._base, X)
         settings, search = make_settings(base), make_search(base, average=1)
         if settings.missing == "informative":
             raise ValueError(
@@ -169,7 +218,8 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        counts = self._draws(_strata(labels), weights, random_state)
+        strata = _strata(labels)
+        counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
         with computing(), recorded(self, training=data.source):
             settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
             chosen = select(base, search, describe(base, data, settings))
@@ -186,21 +236,21 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
                 for _ in range(settings.n_init):
                     members.append(_start_member(task, seen, _next_generator(random_state), b))
             all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = self._train(task, members, all_rows, EM())
+            results = train_members(self.n_estimators, task, members, all_rows, EM())
             results = [replace(result, mixture=task.convert(result.mixture)) for result in results]
         self.classes_ = labels.classes
         if chosen.table is not None:
             self.search_ = chosen.table
         keep_unobserved(self, task.description)
-        self._keep(results, task, data)
+        keep_members(self, results, task, data)
         self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-        self._judge(results, task)
+        judge_members(type(self).__name__, results, task)
         if counts is not None:
             self._keep_unseen(rows, labels, counts, weights)
         return self
 
     @property
-    def unlabeled(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def unlabeled(self) -> Any:
         """The label of unlabeled samples, as in the members."""
         return None if self.estimator is None else self.estimator.unlabeled
 
@@ -215,7 +265,9 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
     def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
-            probabilities = self._unseen(rows, counts, combine).cpu().numpy()
+            limit = checks.memory_limit(self.memory_limit)
+            values = score_unseen(self.mixture_, self._member_scores, rows, counts, limit, combine)
+        probabilities = values.cpu().numpy()
         self.oob_decision_function_ = probabilities
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
         scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
@@ -223,18 +275,13 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, weights)
         self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, weights)
 
-    @property
-    def members_(self) -> Any:
-        """The members, as `mixtures_`."""
-        return super(DensityClassifier, self).members_
-
     def _scores(self) -> Callable[[Tensor], Tensor]:
         if self.combine == "density" or "mixture_" not in vars(self):
             return super()._scores()
 
         def scores(log_joint: Tensor) -> Tensor:
             """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (C, n)."""
-            posterior = self._per_member(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
+            posterior = self._member_scores(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
             return posterior + log_joint.logsumexp(0)
 
         return scores
@@ -273,7 +320,7 @@ class AveragedMixtureClassifier(DensityClassifier, AveragedBase):
         model : MixtureClassifier
         """
         check_is_fitted(self)
-        mixture, _ = self._reduced(n_components, len(self.classes_))
+        mixture, _ = reduced(self.mixture_, [checks.count("n_components", n_components)] * len(self.classes_))
         return _as_classifier(self, mixture)
 
 
@@ -306,7 +353,7 @@ def _strata(labels: Any) -> np.ndarray:
 
 
 def _as_classifier(averaged: AveragedMixtureClassifier, mixture: Mixture) -> MixtureClassifier:
-    model = fitted_copy(averaged, mixture)
+    model = fitted_copy(averaged, averaged._base, mixture)
     model.classes_ = averaged.classes_
     model.class_prior_ = mixture.log_class_prior.exp().cpu().numpy()
     model.n_components = dict(zip(model.classes_.tolist(), model.n_components_.tolist(), strict=True))

@@ -31,7 +31,7 @@ from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, marginal_importances, shapley_values
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
-from mixtura.inspection.summaries import feature_names
+from mixtura.inspection.summaries import component_entropies, feature_names
 from mixtura.inspection.tables import ModelSummary, Table
 from mixtura.model.member import Member
 from mixtura.model.missingness import Missingness
@@ -197,7 +197,7 @@ class Classifier(ClassifierMixin, Estimator):
         >>> bool((rare.predict(X) == 1).sum() < (model.predict(X) == 1).sum())
         True
         """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        check_is_fitted(self)
         probabilities = checks.class_prior(prior, torch.ones(len(self.classes_), dtype=torch.float64), self.classes_)
         model = copy.copy(self)
         vars(model).pop("set_reference_", None)  # its scores are those of the former class prior
@@ -217,8 +217,7 @@ class Classifier(ClassifierMixin, Estimator):
         prior : ndarray of shape (n_classes,)
             In the order of `classes_`; `with_class_prior` takes it.
         """
-        model: Any = self
-        return estimate_prior(as_array(model.predict_proba(X)).astype(float), self.class_prior_)
+        return estimate_prior(as_array(self.predict_proba(X)).astype(float), self.class_prior_)
 
     def coverage_curve(self, X: Any, y: Any) -> CoverageCurve:
         """Compute the error rate among the samples with the most certain predictions, for every coverage.
@@ -232,8 +231,7 @@ class Classifier(ClassifierMixin, Estimator):
         -------
         CoverageCurve
         """
-        model: Any = self
-        numbers, probabilities = checks.known_labels(y, self.classes_), as_array(model.predict_proba(X))
+        numbers, probabilities = checks.known_labels(y, self.classes_), as_array(self.predict_proba(X))
         checks.as_many_labels(numbers, len(probabilities))
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
 
@@ -327,7 +325,7 @@ class Classifier(ClassifierMixin, Estimator):
         SuspiciousLabels
             Positions, labels and suggested classes, the most suspicious sample first.
         """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        check_is_fitted(self)
         numbers = checks.known_labels(y, self.classes_)
         probabilities = np.full((len(numbers), len(self.classes_)), np.nan)  # of samples that are not held out
 
@@ -373,7 +371,7 @@ class ConditionalClassifier(Classifier):
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:
             raise AttributeError(checks.no_density(type(self).__name__, name))
-        if hasattr(type(self), name):  # a property that failed: show its error
+        if name in dir(type(self)):  # a property that failed: show its error
             check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -530,6 +528,14 @@ class DensityClassifier(Classifier, DensityEstimator):
         rows, components = self._draw(mixture, n_samples)
         return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
 
+    def _densities(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        if y is None:
+            return super()._densities(X, y)
+        numbers, sizes = checks.known_labels(y, self.classes_), self.mixture_.class_sizes
+        own = np.arange(len(numbers)), numbers
+        entropies = as_array(self._map(X, lambda log_joint: component_entropies(log_joint, sizes)))
+        return as_array(self.predict_joint_log_proba(X))[own], entropies[own]
+
     def _take_class_prior(self, prior: np.ndarray) -> None:
         if self.training_prior_ is None:
             self.training_prior_ = self.class_prior_  # another class prior is applied after the temperature
@@ -593,8 +599,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         >>> explanation.feature_names[explanation.values[0].argmax()]
         'petal width (cm)'
         """
-        model: Any = self
-        if type(X).__name__ == "Series" and hasattr(X, "to_frame"):  # a single row of a data frame
+        if type(X).__name__ == "Series" and "to_frame" in dir(X):  # a single row of a data frame
             X = X.to_frame().T.infer_objects()
         random = check_random_state(random_state)
         orders = None if n_orders is None else checks.count("n_orders", n_orders)
@@ -619,16 +624,15 @@ class DensityClassifier(Classifier, DensityEstimator):
             feature_names(self),
             self.classes_[targets],
             None if against is None else self.classes_[against],
-            as_array(model._map(torch.from_numpy(rows), self._nearest)).astype(np.int64)[places, targets],
-            as_array(model.outlier_score(torch.from_numpy(rows))),
+            as_array(self._map(torch.from_numpy(rows), self._nearest)).astype(np.int64)[places, targets],
+            as_array(self.outlier_score(torch.from_numpy(rows))),
             self._missing_effects(rows, feature_of, game, random),
             X.index if is_frame(X) else None,
             self._categories(),
         )
 
     def _plain_rows(self, X: Any) -> np.ndarray:
-        rows: Any = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
-        return as_array(rows.values).astype(float)
+        return as_array(self._read(X).values).astype(float)
 
     def _class_scores(self, rows: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
         """Log posteriors up to a constant per sample, (n, C); `counted` (n, D) as in `_map_scores`."""
@@ -695,8 +699,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         samples, features = np.nonzero(missing)
         if not len(samples):
             return effects
-        model: Any = self
-        draws = as_array(model.impute(torch.from_numpy(np.repeat(rows, DRAWS, 0)), "draw", random))
+        draws = as_array(self.impute(torch.from_numpy(np.repeat(rows, DRAWS, 0)), "draw", random))
         draws = draws.reshape(len(rows), DRAWS, -1)[samples].reshape(len(samples) * DRAWS, -1)
         drawn = np.repeat(features[:, None] == feature_of, DRAWS, 0)
         completed = np.where(drawn, draws, np.repeat(rows[samples], DRAWS, 0))
@@ -728,8 +731,7 @@ class DensityClassifier(Classifier, DensityEstimator):
 
     def _marginal_loss(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The function from kept features (D,) to the log-loss of samples whose other features are integrated out."""
-        model: Any = self
-        X, y, sample_weight = only_labeled(X, y, sample_weight, model.unlabeled)
+        X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
         rows, labels = self._plain_rows(X), as_array(y)
         weights = checks.sample_weight(sample_weight, len(rows))
         weights = np.ones(len(rows)) if weights is None else weights.cpu().numpy()

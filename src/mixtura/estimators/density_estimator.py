@@ -235,7 +235,7 @@ class DensityEstimator(Estimator):
         -------
         scores : ndarray of shape (n_samples,)
         """
-        rows = self._read(X)  # pyright: ignore[reportAttributeAccessIssue]
+        rows = self._read(X)
         source = rows.source()
         with computing():
             mixture = self.mixture_.to(source.device)
@@ -277,7 +277,7 @@ class DensityEstimator(Estimator):
         -------
         self : estimator
         """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        check_is_fitted(self)
         parts = held_out(
             self,
             X,
@@ -353,27 +353,18 @@ class DensityEstimator(Estimator):
 
     def _likelihood(self, X: Any, y: Any, sample_weight: Any) -> tuple[float, float, float]:
         """Log-likelihood of samples in their own units, entropy of their components, and their weight."""
-        model: Any = self
-        sizes = self._fitted("mixture_").class_sizes
-        if y is None:
-            values = as_array(model.score_samples(X))
-            entropies = as_array(model._map(X, lambda log_joint: component_entropies(log_joint, [len(log_joint)])))[
-                :, 0
-            ]
-        else:
-            numbers = self._class_numbers(y)
-            own = np.arange(len(numbers)), numbers
-            values = as_array(model.predict_joint_log_proba(X))[own]
-            entropies = as_array(model._map(X, lambda log_joint: component_entropies(log_joint, sizes)))[own]
+        self._fitted("mixture_")
+        values, entropies = self._densities(X, y)
         weights = checks.sample_weight(sample_weight, len(values))
         weights = np.ones(len(values)) if weights is None else weights.cpu().numpy()
         return float(weights @ values), float(weights @ entropies), float(weights.sum())
 
-    def _class_numbers(self, y: Any) -> np.ndarray:
-        classes = self._labels_of_components()
-        if classes is None:
+    def _densities(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Log density of each sample, with its label if it has one, and the entropy of its components."""
+        if y is not None:
             raise ValueError(f"{type(self).__name__} has no classes; leave y out.")
-        return checks.known_labels(y, classes)
+        entropies = self._map(X, lambda log_joint: component_entropies(log_joint, [len(log_joint)]))
+        return as_array(self.score_samples(X)), as_array(entropies)[:, 0]
 
     @property
     def _n_free(self) -> int:

@@ -87,7 +87,7 @@ class Estimator(BaseEstimator):
             If an argument or attribute cannot be saved, such as a function, a random generator, or an object of a
             class that is not registered; or if `path` is not a regular file.
         """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        check_is_fitted(self)
         save(self, path)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -153,7 +153,7 @@ class Estimator(BaseEstimator):
         ModuleNotFoundError
             onnxscript is not installed; `pip install 'mixtura[onnx]'`.
         """
-        check_is_fitted(self)  # pyright: ignore[reportArgumentType]
+        check_is_fitted(self)
         notes: dict[str, Any] = {"feature_names": feature_names(self), "model": type(self).__name__}
         if "classes_" in vars(self):
             notes["classes"] = vars(self)["classes_"].tolist()

@@ -410,7 +410,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         """
         return self.responsibilities(X)
 
-    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def score(self, X: Any, y: Any = None) -> Any:
         """Compute the mean log density of samples.
 
         Parameters

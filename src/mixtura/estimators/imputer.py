@@ -231,7 +231,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         """
         base = MixtureClassifier(1) if self.estimator is None else self.estimator
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        model: Any = clone(base)
         model.fit(X, y, **known)
         adopt_features(self, model)
         loss = model._marginal_loss(X, y, sample_weight)
@@ -260,7 +260,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         check_is_fitted(self)
         return super().transform(as_array(X) if isinstance(X, torch.Tensor) else with_nan(X))
 
-    def _get_support_mask(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def _get_support_mask(self) -> Any:
         check_is_fitted(self)
         return np.isin(np.arange(self.n_features_in_), self.ranking_)
 

@@ -190,11 +190,11 @@ def cluster_like_scikit_learn(
     filled: Tensor, weights: Tensor | None, n_components: int, random_state: np.random.RandomState
 ) -> Tensor:
     """The cluster of every row, by scikit-learn's k-means."""
-    means: Any = KMeans(n_clusters=n_components, n_init=1, random_state=random_state)  # pyright: ignore[reportArgumentType]
+    means = KMeans().set_params(n_clusters=n_components, n_init=1, random_state=random_state)
     rows, row_weights = on_host(filled, weights)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
-        labels = means.fit(rows, sample_weight=row_weights).labels_
+        labels = means.fit_predict(rows, sample_weight=row_weights)
     return torch.from_numpy(labels.astype(np.int64)).to(filled.device)
 
 

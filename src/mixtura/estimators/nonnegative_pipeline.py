@@ -46,8 +46,9 @@ def make_nonnegative_pipeline(
     >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
     True
     """
+    rank: Any = checks.count("n_basis", n_basis)
     coder = QuietNMF(
-        n_components=checks.count("n_basis", n_basis),  # pyright: ignore[reportArgumentType]
+        n_components=rank,
         init="nndsvda",
         max_iter=nmf_max_iter,
         random_state=random_state,

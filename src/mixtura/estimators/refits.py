@@ -15,13 +15,14 @@ from sklearn.utils.validation import _num_samples, has_fit_parameter
 from mixtura import checks
 from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
+from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import checked_cv, hold_outs
 
 
 def with_selected_settings(model: Any) -> Any:
     """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
     copy: Any = clone(model)
-    given = {"checkpoint": None} if hasattr(model, "checkpoint") else {}  # of the fit to all samples
+    given = {"checkpoint": None} if "checkpoint" in arguments_of(model) else {}  # of the fit to all samples
     return copy.set_params(**given, **model._selected_settings())
 
 
@@ -39,7 +40,7 @@ def refit(
     The copy has the settings that the model selected; with `reselect` it selects its own.
     """
     copy: Any = clone(model)
-    if hasattr(model, "checkpoint"):
+    if "checkpoint" in arguments_of(model):
         copy.checkpoint = None  # of the fit to all samples
     labels = None if y is None else as_array(y)[train]
     given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}

@@ -113,7 +113,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
                 "MixtureClassifier."
             )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)  # pyright: ignore[reportArgumentType]
+        model: Any = clone(base)
         model.fit(X, y, **known, **fit_groups(model, groups))
         label = self._label(model.classes_)
         if self.false_alarm is not None:

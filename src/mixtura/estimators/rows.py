@@ -237,10 +237,11 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
     _refuse_categories(X)
     # A memory map keeps its own type: converting it would read all of it into memory.
     dtype: Any = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
+    samples: Any = X
     try:
         checked: Any = validate_data(
             estimator,
-            X=X,  # pyright: ignore[reportArgumentType]
+            X=samples,
             reset=reset,
             dtype=dtype,
             ensure_all_finite=False,  # checked with the extents of the rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.metrics import get_scorer
-from sklearn.utils import _safe_indexing  # pyright: ignore[reportPrivateUsage]
+from sklearn.utils import _safe_indexing
 from torch import Tensor
 
 from mixtura import checks
@@ -60,7 +60,7 @@ def only_labeled(X: Any, y: Any, sample_weight: Any, unlabeled: Any) -> tuple[An
         return X, y, sample_weight
     if not labeled.any():
         raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
-    return tuple(_some(part, labeled) for part in (X, y, sample_weight))  # pyright: ignore[reportReturnType]
+    return tuple(_some(part, labeled) for part in (X, y, sample_weight))
 
 
 def accuracy_of_batches(model: Any, batches: Any) -> float:

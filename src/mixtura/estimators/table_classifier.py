@@ -260,7 +260,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
 
 def as_frame(X: Any) -> Any:
     """A pandas data frame of a data frame of pandas, polars or Arrow."""
-    if not isinstance(X, PandasLike) and hasattr(X, "to_pandas"):
+    if not isinstance(X, PandasLike) and "to_pandas" in dir(X):
         X = X.to_pandas()
     if not isinstance(X, PandasLike):
         raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
