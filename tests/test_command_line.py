@@ -1,6 +1,7 @@
 """The command line: fit, predict and compare on good tables and on bad ones."""
 
 import csv
+import html
 import io
 import json
 import os
@@ -109,6 +110,25 @@ def test_groups_of_rows_are_held_out_together(capsys):
     assert model.about_["group"] == "patient"
     assert [column.name for column in model.features] == ["x", "y", "z"]
     assert run(capsys, "report", "model.mixtura", "visits.csv")[0] == 0
+
+
+def test_copies_of_a_model_weigh_missing_values_as_it_does(capsys, folder):
+    rng = np.random.default_rng(0)
+    kinds = rng.choice(["ill", "well"], 300)
+    ill = kinds == "ill"
+    X = rng.normal(size=(300, 4)) + 0.7 * ill[:, None]
+    X[np.ix_(rng.random(300) < np.where(ill, 0.6, 0.2), [0, 1])] = np.nan  # two columns that are missing together
+    X[rng.random(300) < np.where(ill, 0.6, 0.2), 2] = np.nan
+    pd.DataFrame(X, columns=list("abcd")).assign(kind=kinds).to_csv("tests.csv", index=False)
+    assert run(capsys, "fit", "tests.csv", "--target", "kind", "--budget", "20s")[0] == 0
+    strength = mixtura.load("model.mixtura").estimator_.missingness_.strength
+    assert strength < 1
+    assert run(capsys, "report", "model.mixtura", "tests.csv")[0] == 0
+    page = (folder / "model.html").read_text("utf-8")
+    assert f"part.estimator_.missingness_ = part.estimator_.missingness_.scaled({strength})" in page
+    program = html.unescape(re.findall("<pre>(.*?)</pre>", page, re.S)[-1])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+    assert f"prints {float(done.stdout):.3f}" in page
 
 
 def test_a_loaded_model_predicts_as_the_command_does(capsys):

@@ -159,6 +159,9 @@ def predict_held_out(
             part.fit(frame.iloc[train], labels[train])
             if "label_noise_" in vars(model.estimator_):
                 part.estimator_.label_noise_ = model.estimator_.label_noise_  # of the selection, which copies skip
+            if vars(part.estimator_).get("missingness_") is not None:
+                strength = model.estimator_.missingness_.strength
+                part.estimator_.missingness_ = part.estimator_.missingness_.scaled(strength)
             probabilities[test] = probabilities_of(part, frame.iloc[test], model.classes_)
             scores[test] = part.outlier_score(frame.iloc[test]) if hasattr(part.estimator_, "outlier_score") else 0.0
             if time.perf_counter() > deadline:

@@ -433,6 +433,7 @@ def _code(evidence: HeldOut, model: Path, read: str) -> str:
     rooms = {"Shrinkage": "priors", "Conjugate": "priors"}
     as_label = ".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()"
     noise, group = getattr(evidence.model.estimator_, "label_noise_", 0.0), evidence.model.about_.get("group")
+    told = getattr(evidence.model.estimator_, "missingness_", None)
     kind, given = ("StratifiedKFold", "") if group is None else ("StratifiedGroupKFold", f", table[{group!r}]")
     lines = [
         "import numpy as np",
@@ -458,6 +459,11 @@ def _code(evidence: HeldOut, model: Path, read: str) -> str:
         f"for train, test in folds.split(table, labels{given}):",
         "    part = clone(model).fit(table.iloc[train], labels.iloc[train].to_numpy())",
         *([f"    part.estimator_.label_noise_ = {noise!r}"] if noise else []),
+        *(
+            [f"    part.estimator_.missingness_ = part.estimator_.missingness_.scaled({told.strength!r})"]
+            if told
+            else []
+        ),
         "    probabilities[test] = part.predict_proba(table.iloc[test])",
         "print(log_loss(labels, probabilities, sample_weight=weights))",
     ]
