@@ -147,7 +147,8 @@ def simplest(losses, sizes, weights=None):
     weights = torch.ones(len(losses), dtype=torch.float64) if weights is None else torch.as_tensor(weights)
     search = Search("log_loss")
     for own, size in zip(losses.T, sizes, strict=True):
-        fit = types.SimpleNamespace(losses=own, n_parameters=size)
+        candidate = types.SimpleNamespace(recoded=False)
+        fit = types.SimpleNamespace(losses=own, n_parameters=size, candidate=candidate)
         search.tried(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
     comparison = types.SimpleNamespace(
         difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights)

@@ -5,15 +5,16 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from sklearn.metrics import log_loss
 
-from mixtura import MixtureClassifier
+from mixtura import MixtureClassifier, load
 from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import TensorSource
 from mixtura.init.recoding import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
 from mixtura.model.recoding import Recoding
 from mixtura.model.warp import Warp
 from test_bad_input import refused
-from test_categorical import mixed_samples
+from test_categorical import mixed_samples, slow_log_joint
 
 SIZES = (3, 4, MOST_INDICATORS + 5)
 
@@ -85,6 +86,77 @@ def test_tables_of_a_file_are_checked():
     table = torch.zeros(3, 2, dtype=torch.float64)
     refused(lambda: Recoding(1, (table,), ()).check(), "learned has size 0, other parts have 1")
     refused(lambda: Recoding(1, (table[0],), (True,)).check(), "a table of a recoding is not a matrix ...")
+
+
+def doubled_samples(seed, n_samples=400):
+    """Five copies of a feature, and a number whose mean depends on the place: frequencies see neither."""
+    rng = np.random.default_rng(seed)
+    y, X = np.arange(n_samples) % 2, {}
+    kind = np.where(rng.random(n_samples) < 0.3, 1 - y, y)
+    for j in range(5):
+        X[f"copy {j}"] = np.array([[f"a{j}", f"b{j}"], [f"c{j}", f"d{j}"]])[kind, rng.integers(2, size=n_samples)]
+    place = rng.integers(12, size=n_samples)
+    X["place"] = np.array(list("ABCDEFGHIJKL"))[place]
+    X["x"] = 0.5 * rng.normal(size=n_samples) + y + np.random.default_rng(3).normal(size=12)[place] * 4
+    return pd.DataFrame(X).astype({name: "category" for name in X if name != "x"}), y
+
+
+@pytest.fixture(scope="module")
+def averaged():
+    X, y = doubled_samples(0)
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    assert any(isinstance(member.warp, Recoding) for member in model.members_)
+    return model
+
+
+class TestMembers:
+    """The density is that of the best member; predictions and explanations are those of the average."""
+
+    def test_numbers_help_where_categories_depend_on_each_other(self, averaged):
+        test, labels = doubled_samples(1, 4000)
+        alone = MixtureClassifier(random_state=0, average=1).fit(*doubled_samples(0))
+        losses = [log_loss(labels, each.predict_proba(test)) for each in (averaged, alone)]
+        assert losses[0] < 0.9 * losses[1]
+
+    def test_the_density_is_that_of_the_samples(self, averaged):
+        X, _ = doubled_samples(1, 20)
+        expected = np.array([slow_log_joint(averaged, row) for _, row in X.iterrows()])
+        if averaged.warp_ is None:
+            assert_allclose(averaged.score_samples(X), np.logaddexp.reduce(expected, axis=1), atol=1e-8)
+        assert averaged.responsibilities(X).shape == (20, len(averaged.weights_))
+        drawn, _ = averaged.sample(5)
+        assert list(drawn.columns) == list(X.columns)
+        assert averaged.impute(X.mask(X == "a0")).notna().all().all()
+        assert np.isfinite(averaged.outlier_score(X)).all()
+
+    def test_missing_and_unknown_categories_are_marginalised_in_all_members(self, averaged):
+        X, _ = doubled_samples(1, 50)
+        strange, without = X.assign(**{"copy 2": "new"}), X.assign(**{"copy 2": None})
+        assert_allclose(averaged.predict_proba(strange), averaged.predict_proba(without), atol=1e-12)
+        nothing = pd.DataFrame(None, index=[0], columns=X.columns)
+        assert_allclose(averaged.predict_proba(nothing)[0], averaged.class_prior_, atol=1e-9)
+
+    def test_refits_and_other_class_priors_keep_the_members(self, averaged):
+        X, y = doubled_samples(2, 100)
+        assert len(averaged.suspicious_labels(X, y).positions) < 60
+        assert averaged.calibrate_outliers(X, y).is_outlier(X).mean() < 0.2
+        even = averaged.with_class_prior([0.9, 0.1])
+        assert even.predict_proba(X)[:, 1].mean() < averaged.predict_proba(X)[:, 1].mean()
+
+    def test_a_file_holds_all_members(self, averaged, tmp_path):
+        X, _ = doubled_samples(1, 50)
+        averaged.save(tmp_path / "model")
+        read = load(tmp_path / "model")
+        assert_allclose(read.predict_proba(X), averaged.predict_proba(X), rtol=0, atol=0)
+
+    def test_explanations_add_up_to_the_log_odds_of_the_average(self, averaged):
+        X, y = doubled_samples(1, 200)
+        explanation = averaged.explain(X[:5], classes=1)
+        log_proba = averaged.predict_log_proba(X[:5])
+        assert_allclose(
+            explanation.values.sum(1) + explanation.base_values, log_proba[:, 1] - log_proba[:, 0], atol=1e-6
+        )
+        assert averaged.feature_importances(X, y)["x"] > 0.05
 
 
 def test_ordered_categories_keep_their_order():

@@ -74,6 +74,13 @@ STANDARD_ERRORS = 1.0
 #   letter     0.367       0.337     0.356               4.1 + 1.7
 # Alone these hybrid models lose to the average on all four.
 GATE = 0.5
+# Tables with categories: candidates with numbers in place of the categories (recoding) join the average. Log-loss and
+# processor seconds of a fit, mean of two folds of the 18 development sets with categories, and some of these:
+#                             mean   seconds   votes   soybean   german   hpc    churn
+#   without average           .373     0.60     .118     .212     .497    .653    .309
+#   average, no numbers       .362     0.75     .116     .191     .499    .653    .265
+#   average, with numbers     .354     1.05     .098     .162     .486    .610    .261
+# One component per class of numbers is enough: a whole search of them takes twice the time.
 MOST_OUTSIDE = 2  # members of samples that are not in memory, so that rows are read at most twice as often
 
 
@@ -109,9 +116,13 @@ def _fit_of(task: Task, fit: CandidateFit) -> FitResult | None:
 
 
 def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Trial[CandidateFit]:
-    """The trial with the fewest parameters whose loss is not significantly larger than the smallest one."""
-    best, able = search.best, []
-    for trial in search.trials:
+    """The trial with the fewest parameters whose loss is not significantly larger than the smallest one.
+
+    Candidates with numbers in place of categories have no density of the samples: they can only join an average.
+    """
+    trials = [trial for trial in search.trials if not trial.fit.candidate.recoded]
+    best, able = min(trials, key=lambda trial: trial.score), []
+    for trial in trials:
         gap, error = comparison.difference(trial, best)
         if trial is best or gap <= STANDARD_ERRORS * error:
             able.append(trial)
@@ -188,9 +199,18 @@ class AutomaticSearch:
             return Selected((replace(task, n_components=counts, prior=prior, missingness=missingness),))
         search: Search[CandidateFit] = Search("log_loss", watch, self.time_budget)
         candidates = CandidateOrder(comparison, structures, self.prior, self.transforms, search)
-        search.run(candidates.closed_forms if wide and candidates.have_path else candidates.all)
+        has_categories = isinstance(task.structure, Product) and isinstance(task.source, BlockSource)
+        averages = self.average > 1 and task.objective.own_class_only
+
+        def try_candidates() -> None:
+            (candidates.closed_forms if wide and candidates.have_path else candidates.all)()
+            if has_categories and averages:
+                numbers = comparison.recoded()
+                CandidateOrder(numbers, self._structures(numbers.task), self.prior, self.transforms, search).single()
+
+        search.run(try_candidates)
         chosen = _simplest(search, comparison)
-        most = self.average if task.objective.own_class_only and not search.interrupted else 1
+        most = self.average if averages and not search.interrupted else 1
         if not isinstance(task.source, BlockSource):  # rows outside of memory are read once per iteration of a member
             most = min(most, MOST_OUTSIDE)
         members, temperature = _pool(search, comparison, chosen, most)

@@ -69,7 +69,7 @@ class PoolRule:
         return members if gain > self.gate * error else [first]
 
     def _simplest(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> int:
-        means = losses @ weights / weights.sum()
+        means = (losses @ weights / weights.sum()).masked_fill(sizes.isinf(), math.inf)
         differences, gaps = losses - losses[means.argmin()], means - means.min()
         errors = ((differences - gaps.unsqueeze(1)).square() @ weights).sqrt() / weights.sum()
         able = (gaps <= self.standard_errors * errors).nonzero()[:, 0]
@@ -84,7 +84,8 @@ def estimate_selection(
 
     They also choose the strength of the factor of missing values.
     """
-    sizes = torch.tensor([trial.fit.n_parameters for trial in trials])
+    sizes = [math.inf if trial.fit.candidate.recoded else trial.fit.n_parameters for trial in trials]
+    sizes = torch.tensor(sizes, dtype=torch.float64)  # infinite for candidates that cannot be the first member
     scored = comparison.scored.cpu().nonzero()[:, 0]
     part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0))
     shares, scores = comparison.known_shares.cpu()[part], [trial.fit.scores.cpu()[part] for trial in trials]
