@@ -27,10 +27,69 @@ from mixtura import (
     load,
 )
 from mixtura.datasets import make_ripley
+from mixtura.inspection.outliers import area_between, weigh_doubt
 from named_samples import NAMES, named_samples
 
 two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
 COVARIANCES = ["full", "tied", "diag", "spherical", "low_rank"]
+
+
+# ---- doubt -----------------------------------------------------------------------------------------------------------
+
+
+def simplex(n_samples, seed, n_features):
+    """Six classes at the corners of a simplex: samples of a class are as far from all others, in many features."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_samples) % 6
+    return 3 * np.eye(6, n_features)[y] + rng.normal(size=(n_samples, n_features)), y
+
+
+def test_doubt_helps_where_left_out_classes_lie_between_the_others(tmp_path):
+    X, y = simplex(1500, 0, 40)
+    model = MixtureClassifier(1, covariance_type="tied").fit(X, y).calibrate_outliers(X, y)
+    assert model.doubt_weight_ > 0
+    fresh = simplex(2000, 1, 40)[0]
+    for share in (0.1, 0.02):
+        assert -0.04 < model.is_outlier(fresh, share).mean() - share < 0.02  # copies know fewer samples
+    expected = model.outlier_score(fresh) + model.doubt_weight_ * (1 - model.predict_proba(fresh).max(1))
+    assert_allclose(model.outlier_score(fresh, "auto"), expected)
+    assert_allclose(model.outlier_score(torch.from_numpy(fresh), "auto"), expected)
+    limit = np.sort(model.outlier_reference_)[math.ceil(1501 * 0.95) - 1]
+    assert (model.is_outlier(fresh, 0.05, "distance") == (model.outlier_score(fresh) > limit)).all()
+    fresh[:, 0] = np.nan  # doubt is no surprise there
+    assert_allclose(model.outlier_score(fresh, "auto"), model.outlier_score(fresh))
+    model.save(tmp_path / "model")
+    assert (load(tmp_path / "model").is_outlier(X) == model.is_outlier(X)).all()
+
+
+def test_the_weight_of_the_doubt_is_that_of_the_best_separation():
+    rng = np.random.default_rng(0)
+    scores, doubts = rng.normal(size=400), rng.uniform(size=400)
+    unit = np.diff(np.quantile(scores, (0.5, 0.84)))[0] / doubts.std()
+    doubtful = (np.stack((scores, doubts)), np.stack((rng.normal(size=300), np.full(300, 0.99))))
+    far = (np.stack((scores, doubts)), np.stack((5 + rng.normal(size=300), np.zeros(300))))
+    assert weigh_doubt(scores, doubts, [doubtful]) == unit
+    assert weigh_doubt(scores, doubts, [far]) == 0
+    assert weigh_doubt(scores, doubts, []) == 0
+    ordinary, strange = rng.integers(0, 9, 50), rng.integers(3, 12, 40)
+    pairs = np.sign(strange[:, None] - ordinary)
+    assert_allclose(area_between(ordinary, strange), (pairs.mean() + 1) / 2)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_without_classes_to_leave_out_the_distance_decides(n_classes):
+    X, y = simplex(300, 0, 6)
+    X, y = X[y < n_classes], y[y < n_classes]
+    soft = np.eye(n_classes)[y]
+    model = MixtureClassifier(1, covariance_type="tied").fit(X, soft).calibrate_outliers(X, soft)
+    assert model.doubt_weight_ == 0
+    if n_classes == 2:
+        assert MixtureClassifier(1).fit(X, y).calibrate_outliers(X, y).doubt_weight_ == 0
+    prior = np.full(n_classes, 1 / n_classes)
+    MixtureClassifier(1, class_prior=prior).fit(X, y).calibrate_outliers(X, y)
+    assert GaussianMixture(2, random_state=0).fit(X).calibrate_outliers(X).doubt_weight_ == 0
+    with pytest.raises(ValueError, match="score"):
+        model.is_outlier(X, score="energy")
 
 
 # ---- sets ------------------------------------------------------------------------------------------------------------

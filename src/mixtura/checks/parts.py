@@ -101,11 +101,11 @@ def fitted_prior(estimator: Any) -> None:
             raise ValueError("set_reference_ has numbers of classes that the model does not have")
 
 
-def fitted_reference(scores: Any) -> None:
+def fitted_reference(name: str, scores: Any) -> None:
     """Check the sorted outlier scores of held-out samples, if there are any."""
     if scores is None:
         return
-    is_kind("outlier_reference_", scores, np.ndarray)
-    numbers("outlier_reference_", torch.from_numpy(scores), (max(1, scores.size),))
+    is_kind(name, scores, np.ndarray)
+    numbers(name, torch.from_numpy(scores), (max(1, scores.size),))
     if bool((np.diff(scores) < 0).any()):
-        raise ValueError("outlier_reference_ is not sorted")
+        raise ValueError(f"{name} is not sorted")

@@ -426,6 +426,13 @@ class DensityClassifier(Classifier, DensityEstimator):
 
         return self._map(X, lambda log_joint: scores(log_joint).T, finish=calibrate)
 
+    def _doubt(self, X: Any) -> Any:
+        """1 minus the largest class probability, (n,); 0 with missing values, where doubt is no surprise."""
+        probabilities, shares = self.predict_proba(X), self._read(X).observed_shares()
+        doubts = 1 - (probabilities.amax(1) if isinstance(probabilities, Tensor) else probabilities.max(1))
+        complete = torch.as_tensor(shares) == 1
+        return doubts * (complete if isinstance(doubts, Tensor) else complete.cpu().numpy())
+
     def _log_factors(self, rows: Rows, counted: Tensor | None) -> Tensor | float:
         """The factors of the classes by which values are missing, (C, n) (missingness)."""
         known = self.missingness_

@@ -21,10 +21,10 @@ from mixtura.estimators.categorical import Encoding, frame_of, read_samples
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.refits import held_out
+from mixtura.estimators.refits import held_out, without_a_class
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
 from mixtura.inspection.graphs import GaussianScores, density_graph
-from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of
+from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of, weigh_doubt
 from mixtura.inspection.summaries import component_entropies, component_table, feature_names
 from mixtura.inspection.tables import ModelSummary, data_frame
 from mixtura.model.mixture import Mixture
@@ -207,7 +207,9 @@ class DensityEstimator(Estimator):
         expected = self.n_features_in_ if encoding is None else encoding.n_columns
         n_columns = n_features if self.warp_ is None else self.warp_.n_inputs
         checks.same_size("n_features_in_", expected, n_columns)
-        checks.fitted_reference(self.outlier_reference_)
+        checks.fitted_reference("outlier_reference_", self.outlier_reference_)
+        checks.fitted_reference("doubt_reference_", self.doubt_reference_)
+        checks.non_negative("doubt_weight_", self.doubt_weight_)
         checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
         checks.same_size("warp_", n_features if self.warp_ is None else self.warp_.n_outputs, n_features)
 
@@ -217,30 +219,40 @@ class DensityEstimator(Estimator):
         return tags
 
     outlier_reference_: np.ndarray | None = None  # sorted scores of held-out training samples
+    doubt_weight_: float = 0.0  # of the doubt in outlier scores "auto", and their sorted held-out values (doubt)
+    doubt_reference_: np.ndarray | None = None
 
     @by_parts()
-    def outlier_score(self, X: Any) -> Any:
+    def outlier_score(self, X: Any, score: str = "distance") -> Any:
         """Compute outlier scores; larger values are more unusual.
 
-        The score is the squared distance of the observed features from the components of a sample. It is standardised
-        to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score). Which values are missing
-        does not count, also if class probabilities depend on it (missingness).
+        The distance is the squared distance of the observed features from the components of a sample. It is
+        standardised to mean 0 and variance 1 for Gaussian samples with any missing values (outlier-score). Which values
+        are missing does not count, also if class probabilities depend on it (missingness).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples; NaN means missing. A sample without observed values has score 0.
+        score : {"distance", "auto"}, default="distance"
+            "auto" adds the doubt between the classes, with the weight that `calibrate_outliers` found.
 
         Returns
         -------
         scores : ndarray of shape (n_samples,)
         """
+        chosen = checks.one_of("score", score, ("distance", "auto"))
         rows = self._read(X)
         source = rows.source()
         with computing():
             mixture = self.mixture_.to(source.device)
             scores = map_distances(mixture, source, outlier_scores, checks.memory_limit(self.memory_limit))
-        return rows.answer(scores)
+        answer = rows.answer(scores)
+        return answer + self.doubt_weight_ * self._doubt(X) if chosen == "auto" and self.doubt_weight_ else answer
+
+    def _doubt(self, X: Any) -> Any:
+        """How little the most probable class stands out, (n,); a density has no classes."""
+        return 0.0
 
     def calibrate_outliers(
         self,
@@ -255,7 +267,8 @@ class DensityEstimator(Estimator):
 
         Copies of the model are fitted to the training folds and score the held-out samples. No distribution of the
         scores is assumed. The copies have the settings that the model selected: its selection has seen the samples
-        that they hold out.
+        that they hold out. With three classes or more, further copies without one of the classes find out whether
+        doubt between the classes helps to recognise its samples (doubt).
 
         Parameters
         ----------
@@ -278,21 +291,19 @@ class DensityEstimator(Estimator):
         self : estimator
         """
         check_is_fitted(self)
-        parts = held_out(
-            self,
-            X,
-            y,
-            cv,
-            lambda copy, part: copy.outlier_score(part),
-            sample_weight=sample_weight,
-            reselect=reselect,
-            groups=groups,
-        )
-        self.outlier_reference_ = reference_of(np.concatenate([as_array(scores) for _, scores in parts]))
+        given = {"sample_weight": sample_weight, "groups": groups}
+        parts = held_out(self, X, y, cv, _with_doubt, reselect=reselect, **given)
+        scores, doubts = np.concatenate([part for _, part in parts], 1)
+        self.outlier_reference_ = reference_of(scores)
+        self.doubt_weight_, self.doubt_reference_ = 0.0, None
+        if doubts.std() > 0:
+            strange = without_a_class(self, X, y, _with_doubt, **given)
+            self.doubt_weight_ = weigh_doubt(scores, doubts, strange)
+            self.doubt_reference_ = reference_of(scores + self.doubt_weight_ * doubts) if self.doubt_weight_ else None
         return self
 
     @by_parts()
-    def is_outlier(self, X: Any, false_alarm: float = 0.01) -> Any:
+    def is_outlier(self, X: Any, false_alarm: float = 0.01, score: str = "auto") -> Any:
         """Detect outliers: samples with larger scores than all but a small fraction of the training samples.
 
         Parameters
@@ -301,6 +312,8 @@ class DensityEstimator(Estimator):
             Samples.
         false_alarm : float, default=0.01
             False alarm rate: the fraction of ordinary samples that are detected as outliers.
+        score : {"auto", "distance"}, default="auto"
+            The score, as in `outlier_score`.
 
         Returns
         -------
@@ -315,13 +328,15 @@ class DensityEstimator(Estimator):
         >>> model.is_outlier([[50.0, 50, 50, 50], [5.8, 2.7, 4.2, 1.3]])
         array([ True, False])
         """
-        share = checks.part("false_alarm", false_alarm)
-        if self.outlier_reference_ is None:
+        share, scores = checks.part("false_alarm", false_alarm), self.outlier_score(X, score)
+        doubtful = score == "auto" and self.doubt_reference_ is not None
+        reference = self.doubt_reference_ if doubtful else self.outlier_reference_
+        if reference is None:
             raise ValueError(
                 "is_outlier needs a calibrated threshold. Call model.calibrate_outliers(X, y) with the training set "
                 "first, or use outlier_score with your own threshold."
             )
-        return self.outlier_score(X) > threshold_of(self.outlier_reference_, share)
+        return scores > threshold_of(reference, share)
 
     training_weight_: float
     n_iter_: int
@@ -474,3 +489,9 @@ class DensityEstimator(Estimator):
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities", "log_density")
+
+
+def _with_doubt(model: DensityEstimator, X: Any) -> np.ndarray:
+    """Distances of samples, and their doubts, (2, n)."""
+    scores = as_array(model.outlier_score(X)).astype(np.float64)
+    return np.stack((scores, np.broadcast_to(as_array(model._doubt(X)), scores.shape)))

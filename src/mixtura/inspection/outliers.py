@@ -60,6 +60,33 @@ def threshold_of(reference: np.ndarray, false_alarm: float) -> float:
     return float(reference[min(rank, len(reference)) - 1])
 
 
+DOUBT = (0.0, 0.5, 1.0)  # weights of the doubt, in units of the spreads, that left-out classes choose from
+
+
+def weigh_doubt(scores: np.ndarray, doubts: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The weight of the doubt with which samples of left-out classes are told apart best (doubt).
+
+    Parameters
+    ----------
+    scores, doubts : ndarray of shape (n,)
+        Distances and doubts of held-out samples, whose spreads are the units.
+    pairs : list of (ndarray of shape (2, n), ndarray of shape (2, m))
+        Scores and doubts of ordinary samples and of those of a class that the model does not know.
+    """
+    unit = np.diff(np.quantile(scores, (0.5, 0.84)))[0] / doubts.std()
+    if not pairs or not np.isfinite(unit):
+        return 0.0
+    areas = [np.mean([area_between(*(s + w * unit * d for s, d in pair)) for pair in pairs]) for w in DOUBT]
+    return float(DOUBT[int(np.argmax(areas))] * unit)
+
+
+def area_between(ordinary: np.ndarray, strange: np.ndarray) -> float:
+    """The probability that a strange sample has a larger score than an ordinary one (area under the ROC curve)."""
+    ordered = np.sort(ordinary)
+    below = np.searchsorted(ordered, strange, "left") + np.searchsorted(ordered, strange, "right")
+    return float(below.mean() / (2 * len(ordered)))
+
+
 def set_thresholds(reference: np.ndarray, n_classes: int, coverage: float) -> np.ndarray:
     """For every class the largest -log p(c | x) of the samples x whose set holds it, (C,) (prediction-sets).
 
