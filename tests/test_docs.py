@@ -155,6 +155,8 @@ WAVEFORM = "## waveform"
 QUOTED = {
     "classification; missing values": [],  # rendered, as tests/test_benchmarks.py checks
     "calibrated probabilities": [],
+    "embeddings, pixels and other wide features": [("", "docstrings, sentence embeddings |")],
+    "texts": [("## Counts of words", "docstrings |")],
     "numeric and categorical features": [
         ("", "mixture, categorical features, cross-validated"),
         ("", "logistic regression, one-hot coding"),
