@@ -132,6 +132,8 @@ def fixed_seeds_and_settings():
 @pytest.fixture
 def registries():
     """Registries of parts as they were, whatever a test registers."""
+    import mixtura.estimators
+    import mixtura.nn  # noqa: F401 - names load lazily: what a test imports first must stay registered
     from mixtura.covariances import COVARIANCES
     from mixtura.files.registry import CHECKS, CLASSES, NAMES
     from mixtura.objectives import OBJECTIVES

@@ -299,7 +299,7 @@ def test_the_search_finds_latent_classes():
     assert model.n_components_.min() >= 2
     assert model.score(test, labels) > 0.85
     assert MixtureClassifier(1).fit(X, y).score(test, labels) < 0.6
-    assert {candidate.what["covariance_type"] for candidate in model.search_} == {"diag"}
+    assert model.search_.best.what["covariance_type"] == "diag"  # a density of the table, whatever joins the average
 
 
 @pytest.mark.parametrize("covariance_type", COVARIANCES)

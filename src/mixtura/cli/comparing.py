@@ -83,7 +83,7 @@ def family(budget: float, X: pd.DataFrame, n_classes: int) -> list[Rival]:
     """The mixtures of the comparison; sparse learning of complete and small tables alone."""
     fits = X.select_dtypes("number").shape == X.shape and not bool(X.isna().to_numpy().any())
     names = [name for name in METHODS if name != "SparseMixture" or (fits and len(X) * n_classes <= MOST_FOR_SPARSE)]
-    makers = {name: partial(METHODS[name], budget) for name in names}
+    makers: dict[str, Callable[[int], Any]] = {name: partial(METHODS[name], budget) for name in names}
     if "SparseMixture" in makers:  # for the table with values removed
         makers["SparseMixture"] = lambda seed: _imputed(METHODS["SparseMixture"](budget, seed))
     return [Rival(name, make) for name, make in makers.items()]
