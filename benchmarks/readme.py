@@ -46,9 +46,10 @@ LOST = f"""**Lost.** Sets on which another classifier has a log-loss that is sma
 smallest of the others:
 """
 NOT_RUN = """{} evaluation sets, set apart before any further rule is chosen, have not been run. """
-UNKNOWN = """**Not known.** {}Rules of the default were chosen on some development
-sets (`history` in the list). Pretrained models such as TabPFN are not compared: their weights are in no package
-registry. [Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
+UNKNOWN = """**Not known.** {}Rules of the default were chosen on the development
+sets, the average of models among them by this fold: these figures are optimistic. Pretrained models such as TabPFN are
+not compared: their weights are in no package registry.
+[Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
 generators at three sizes; the other classifiers were trained on complete rows alone there.
 """
 COMPARED = (

@@ -328,3 +328,11 @@ def test_rows_outside_of_memory_are_read_at_most_twice_as_often(tmp_path, monkey
         counts[average] = len(passes)
         assert len(model.members_) <= min(average, 2)
     assert 0 < counts[3] <= 2 * counts[1]
+
+
+@pytest.mark.parametrize("average", [1, 3])
+def test_only_the_last_class_prior_counts(average):
+    model = MixtureClassifier(average=average, random_state=0).fit(X, Y)
+    assert model.temperature_ != 1 or model.label_noise_ > 0  # posteriors are not those of the mixture
+    twice = model.with_class_prior([0.9, 0.1]).with_class_prior([0.3, 0.7])
+    np.testing.assert_allclose(twice.predict_proba(X), model.with_class_prior([0.3, 0.7]).predict_proba(X), atol=1e-12)
