@@ -261,7 +261,7 @@ VALUES = [
     torch.ones(2, dtype=torch.bfloat16),
     torch.device("cuda:1"), Path("folder/file"),
     Full(), Diagonal(), Tied(Spherical()), LowRank(3), Joint(), Marginal(), Hybrid(), Margin(3.0), Shrinkage(),
-    [Shrinkage(float(i)) for i in range(1, 12)], tuple(Margin(i / 3) for i in range(12)),
+    [Shrinkage(float(i)) for i in range(1, 12)], tuple(Margin(i / 3) for i in range(12)), [Full()] * 9, [Joint()] * 8,
 ]  # fmt: skip
 
 

@@ -141,7 +141,7 @@ class Encoder:
         if len(value) >= LONG and kinds == {int} and all(-(2**63) <= item < 2**63 for item in value):
             return {"ints": self._kept(torch.tensor(value, dtype=torch.int64), place)}
         kind = next(iter(kinds)) if len(kinds) == 1 else None
-        if len(value) >= LONG and kind in NAMES and is_dataclass(kind):
+        if len(value) >= LONG and kind in NAMES and is_dataclass(kind) and stored_fields(kind):
             for item in value:
                 check(item, place)
             columns = {
