@@ -27,9 +27,8 @@ from sklearn.datasets import (  # noqa: E402
 import mixtura  # noqa: E402
 from conftest import ROOT  # noqa: E402
 from mixtura.cli import commands, comparing, fitting, main  # noqa: E402
-from mixtura.cli.columns import read_problem  # noqa: E402
-from mixtura.cli.files import read_table  # noqa: E402
 from mixtura.cli.output import Answer  # noqa: E402
+from mixtura.cli.tables import read_problem, read_table  # noqa: E402
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn  # noqa: E402
 
 
@@ -202,11 +201,11 @@ def test_columns_are_found_by_name_and_unknown_categories_are_missing(capsys):
 
 def test_scores_of_a_rival(iris):
     X, y = iris.iloc[:, :4], iris["kind"].to_numpy()
-    rival = next(rival for rival in comparing.RIVALS if rival.name == "QDA")
-    scores = comparing.scores_of(rival, (X[::2], X[1::2], y[::2], y[1::2]), seed=0)
+    model = comparing.RIVALS["QDA"](0)
+    scores = comparing.scores_of("QDA", model, (X[::2], X[1::2], y[::2], y[1::2]))
     assert scores["error"] < 0.1
     assert 0 < scores["log_loss"] < 0.3
-    failed = comparing.scores_of(rival, (X[:20], X[20:], y[:0], y[20:]), seed=0)
+    failed = comparing.scores_of("QDA", model, (X[:20], X[20:], y[:0], y[20:]))
     assert list(failed) == ["method", "failed"]
     table = comparing.score_table("Table", [scores, failed])
     assert [str(list(column.cells)[1]) for column in table.columns[1:]] == ["failed"] * 5
@@ -222,7 +221,7 @@ def test_compare_scores_every_method_with_and_without_missing_values(iris, capsy
     assert list(results) == ["as it is", "with 30 % of the values removed"]
     for lines in results.values():
         assert lines[0]["method"] == "MixtureClassifier"
-        assert [line["method"] for line in lines][-6:] == [rival.name for rival in comparing.RIVALS]
+        assert [line["method"] for line in lines][-6:] == list(comparing.RIVALS)
         assert len(lines) >= 8
         for line in lines:
             assert 0 <= line["error"] < 0.7, line

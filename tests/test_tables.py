@@ -14,8 +14,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from mixtura import MixtureClassifier, load  # noqa: E402
-from mixtura.cli.columns import read_problem  # noqa: E402
-from mixtura.cli.files import read_table  # noqa: E402
+from mixtura.cli.tables import read_problem, read_table  # noqa: E402
 from mixtura.datasets import load_penguins  # noqa: E402
 from mixtura.estimators import TableClassifier, TableColumn  # noqa: E402
 from mixtura.estimators.table_columns import dates_of, find_columns, numbers_of, parse_number  # noqa: E402

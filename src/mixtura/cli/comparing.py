@@ -8,7 +8,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
-from mixtura.cli.columns import read_problem
-from mixtura.cli.files import MOST_VALUES, read_table
 from mixtura.cli.fitting import CHOICE, METHODS
+from mixtura.cli.held_out_rows import calibration_error, log_loss_of
 from mixtura.cli.output import STANDARD, Answer, progress
-from mixtura.cli.scores import calibration_error, log_loss_of
+from mixtura.cli.tables import MOST_VALUES, read_problem, read_table
 from mixtura.datasets import remove_values
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 
@@ -41,14 +39,6 @@ HELD_OUT, REMOVED = 0.3, 0.3  # shares of the rows and of the values
 MOST_ROWS = 5000
 MOST_BOOSTED = 50  # classes
 MOST_FOR_SPARSE = 5000  # rows times classes; the digits take 18 s of sparse learning
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A classifier of the comparison and how it is made from a seed."""
-
-    name: str
-    make: Callable[[int], Any]
 
 
 def _imputed(model: Any) -> Any:
@@ -61,40 +51,38 @@ def _imputed(model: Any) -> Any:
 
 _categories = make_column_selector(dtype_include="category")
 
-RIVALS = (
-    Rival("QDA", lambda seed: _imputed(QuadraticDiscriminantAnalysis(reg_param=0.1))),
-    Rival("naive Bayes", lambda seed: _imputed(GaussianNB())),
-    Rival("logistic regression", lambda seed: _imputed(LogisticRegression(max_iter=1000))),
-    Rival("RBF-SVM", lambda seed: _imputed(CalibratedClassifierCV(SVC(), cv=3))),
-    Rival("random forest", lambda seed: _imputed(RandomForestClassifier(300, random_state=seed))),
-    Rival(
-        "gradient boosting",
-        lambda seed: HistGradientBoostingClassifier(categorical_features="from_dtype", random_state=seed),
+Makers = dict[str, Callable[[int], Any]]  # names of classifiers, and how they are made from a seed
+RIVALS: Makers = {
+    "QDA": lambda seed: _imputed(QuadraticDiscriminantAnalysis(reg_param=0.1)),
+    "naive Bayes": lambda seed: _imputed(GaussianNB()),
+    "logistic regression": lambda seed: _imputed(LogisticRegression(max_iter=1000)),
+    "RBF-SVM": lambda seed: _imputed(CalibratedClassifierCV(SVC(), cv=3)),
+    "random forest": lambda seed: _imputed(RandomForestClassifier(300, random_state=seed)),
+    "gradient boosting": lambda seed: HistGradientBoostingClassifier(
+        categorical_features="from_dtype", random_state=seed
     ),
-)
+}
 
 
-def rivals_for(n_classes: int) -> list[Rival]:
-    """The other classifiers; boosting fits a hundred trees per class and is left out where that takes minutes."""
-    return [rival for rival in RIVALS if n_classes <= MOST_BOOSTED or rival.name != "gradient boosting"]
+def rivals_for(budget: float, X: pd.DataFrame, n_classes: int) -> Makers:
+    """The mixtures, sparse learning for complete and small tables alone, and the others.
+
+    Boosting fits a hundred trees per class and is left out where that takes minutes.
+    """
+    complete = X.select_dtypes("number").shape == X.shape and not bool(X.isna().to_numpy().any())
+    left_out = [] if complete and len(X) * n_classes <= MOST_FOR_SPARSE else ["SparseMixture"]
+    left_out += ["gradient boosting"] if n_classes > MOST_BOOSTED else []
+    mixtures: Makers = {name: partial(make, budget) for name, make in METHODS.items()}
+    sparse = mixtures["SparseMixture"]
+    mixtures["SparseMixture"] = lambda seed: _imputed(sparse(seed))  # for the table with values removed
+    return {name: make for name, make in (mixtures | RIVALS).items() if name not in left_out}
 
 
-def family(budget: float, X: pd.DataFrame, n_classes: int) -> list[Rival]:
-    """The mixtures of the comparison; sparse learning of complete and small tables alone."""
-    fits = X.select_dtypes("number").shape == X.shape and not bool(X.isna().to_numpy().any())
-    names = [name for name in METHODS if name != "SparseMixture" or (fits and len(X) * n_classes <= MOST_FOR_SPARSE)]
-    makers: dict[str, Callable[[int], Any]] = {name: partial(METHODS[name], budget) for name in names}
-    if "SparseMixture" in makers:  # for the table with values removed
-        makers["SparseMixture"] = lambda seed: _imputed(METHODS["SparseMixture"](budget, seed))
-    return [Rival(name, make) for name, make in makers.items()]
-
-
-def scores_of(rival: Rival, parts: tuple[Any, Any, Any, Any], seed: int) -> dict[str, Any]:
+def scores_of(name: str, model: Any, parts: tuple[Any, Any, Any, Any]) -> dict[str, Any]:
     """Fit a classifier and score held-out samples; the fields are empty, with a reason, where it fails."""
     X_train, X_test, y_train, y_test = parts
     classes = np.unique(np.concatenate([y_train, y_test]))
     train_numbers, numbers = (np.searchsorted(classes, part) for part in (y_train, y_test))  # 0.5 is a class too
-    model = rival.make(seed)
     began = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -102,12 +90,12 @@ def scores_of(rival: Rival, parts: tuple[Any, Any, Any, Any], seed: int) -> dict
             model.fit(X_train, train_numbers)
             probabilities = np.asarray(model.predict_proba(X_test))
     except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
-        return {"method": rival.name, "failed": " ".join(str(error).split())[:120]}
+        return {"method": name, "failed": " ".join(str(error).split())[:120]}
     seconds = time.perf_counter() - began
     complete = np.zeros((len(y_test), len(classes)))
     complete[:, model.classes_] = probabilities
     return {
-        "method": rival.name,
+        "method": name,
         "error": float((complete.argmax(1) != numbers).mean()),
         "log_loss": log_loss_of(complete, numbers),
         "calibration_error": calibration_error(complete, numbers),
@@ -116,7 +104,7 @@ def scores_of(rival: Rival, parts: tuple[Any, Any, Any, Any], seed: int) -> dict
     }
 
 
-def compared(X: pd.DataFrame, labels: np.ndarray, rivals: list[Rival], seed: int) -> dict[str, list[Any]]:
+def compared(X: pd.DataFrame, labels: np.ndarray, rivals: Makers, seed: int) -> dict[str, list[Any]]:
     """Scores on held-out rows, by whether values were removed."""
     _, counts = np.unique(labels, return_counts=True)
     stratify = labels if counts.min() >= 2 and HELD_OUT * len(labels) >= len(counts) else None
@@ -128,9 +116,9 @@ def compared(X: pd.DataFrame, labels: np.ndarray, rivals: list[Rival], seed: int
             values = X.mask(np.isnan(remove_values(np.zeros(X.shape), fraction, seed)))
             parts = (values.iloc[train], values.iloc[test], labels[train], labels[test])
             results[name] = []
-            for rival in rivals:
-                say(f"{rival.name}, table {name}")
-                results[name].append(scores_of(rival, parts, seed))
+            for rival, make in rivals.items():
+                say(f"{rival}, table {name}")
+                results[name].append(scores_of(rival, make(seed), parts))
     return results
 
 
@@ -143,7 +131,7 @@ def run_compare(
     table = TableClassifier(columns=problem.columns).read(problem.frame.iloc[rows])
     X, labels = with_categories(table, problem.columns), problem.labels[rows]
     n_classes = len(np.unique(labels))
-    results = compared(X, labels, [*family(CHOICE * budget, X, n_classes), *rivals_for(n_classes)], seed)
+    results = compared(X, labels, rivals_for(CHOICE * budget, X, n_classes), seed)
     facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": problem.notes}
     first = f"{len(rows)} rows, {X.shape[1]} features, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
     if len(rows) < len(problem.labels):

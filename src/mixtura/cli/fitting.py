@@ -14,12 +14,19 @@ import numpy as np
 import pandas as pd
 
 from mixtura import __version__, load
-from mixtura.cli.columns import TableProblem, read_problem
-from mixtura.cli.files import MOST_VALUES, read_parts, read_table
-from mixtura.cli.held_out_rows import HeldOut, predict_held_out
-from mixtura.cli.output import STANDARD, Answer, pairs, progress
-from mixtura.cli.scores import decimals, decision, percents, threshold_for
+from mixtura.cli.held_out_rows import HeldOut, decision, predict_held_out, threshold_for
+from mixtura.cli.output import STANDARD, Answer, decimals, pairs, percents, progress
+from mixtura.cli.tables import (
+    MOST_VALUES,
+    TableProblem,
+    missing_values,
+    names_of,
+    read_parts,
+    read_problem,
+    read_table,
+)
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
+from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
@@ -74,7 +81,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
         say("Predicting held-out rows")
         evidence = predict_held_out(model, problem, options.seed, deadline)
     scores = _scores(evidence, positive, options.metric)
-    if hasattr(model.estimator_, "outlier_reference_") and len(evidence.reference):
+    if isinstance(model.estimator_, DensityClassifier) and len(evidence.reference):
         model.estimator_.outlier_reference_ = evidence.reference
     notes, seconds = shorten([*problem.notes, *model.notes_]), time.perf_counter() - began
     if table.index[-1] >= len(table):
@@ -136,33 +143,29 @@ def _scores(evidence: HeldOut, positive: Any, metric: str) -> dict[str, Any]:
 def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
     fitted = model.estimator_
     numeric = [column.name for column in model.features if column.categories is None]
-    columns = dict.fromkeys(column.name for column in model.features)
-    missing = [[entry is None for entry in entries_of(problem.frame[name])] for name in columns]
-    search = getattr(fitted, "search_", None)
     return {
         "rows": len(problem.labels),
         "numeric_columns": len(numeric),
         "categorical_columns": len(model.features) - len(numeric),
-        "missing_share": float(np.mean(missing)),
+        "missing_share": float(missing_values(problem.frame, names_of(model.features)).mean()),
         "classes": {str(label): int((problem.labels == label).sum()) for label in model.classes_.tolist()},
         "method": type(fitted).__name__,
         "choice": choice_of(fitted),
-        "candidates": 0 if search is None else len(search),
+        "candidates": 0 if fitted.search_ is None else len(fitted.search_),
     }
 
 
 def choice_of(fitted: Any) -> dict[str, Any]:
     """The settings of a fitted classifier, as text and numbers."""
-    counts = getattr(fitted, "n_components_", None)
-    known = [] if counts is None else sorted(set(np.ravel(counts).tolist()))
-    search = getattr(fitted, "search_", None)
-    chosen = {} if search is None else search.best.what
+    counts = sorted(set(np.ravel(fitted.n_components_).tolist()))
+    chosen = {} if fitted.search_ is None else fitted.search_.best.what
+    covariance = fitted.mixture_.covariance.structure.name if isinstance(fitted, DensityClassifier) else "no"
     return {
-        "covariance": str(chosen.get("covariance_type", getattr(fitted, "covariance_type", "no"))),
-        "components_per_class": known[0] if len(known) == 1 else known or None,
+        "covariance": str(chosen.get("covariance_type", covariance)),
+        "components_per_class": counts[0] if len(counts) == 1 else counts,
         "prior": str(chosen.get("prior", "default")),
         "transform": chosen.get("warp"),
-        "temperature": float(getattr(fitted, "temperature_", 1.0)),
+        "temperature": float(fitted.temperature_),
     }
 
 
@@ -201,16 +204,12 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
 
 
 def _tried(model: TableClassifier) -> str:
-    search = getattr(model.estimator_, "search_", None)
+    search = model.estimator_.search_
     return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 
 
 def components_text(counts: Any) -> str:
-    return (
-        "any number of components"
-        if counts is None
-        else f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
-    )
+    return f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
 
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ def predictions(model: TableClassifier, frame: pd.DataFrame, options: PredictOpt
     chosen = pd.Series(model.classes_[numbers]).astype(object)
     columns: dict[str, Any] = {name: frame[name].to_numpy() for name in options.keep}
     columns |= {"class": chosen.where(pd.Series(highest >= options.confidence), None), "confidence": highest}
-    if options.outliers and hasattr(model.estimator_, "is_outlier"):
+    if options.outliers and isinstance(model.estimator_, DensityClassifier):
         flags = model.is_outlier(frame, options.false_alarm) if options.false_alarm else np.zeros(len(frame))
         columns["outlier"] = np.asarray(flags).astype(bool)
     if options.proba:
@@ -309,7 +308,7 @@ def _decide(model: TableClassifier, probabilities: np.ndarray, threshold: float 
 
 def _reasons(model: TableClassifier, frame: pd.DataFrame) -> dict[str, list[str]]:
     """The features with the largest contributions to the log-odds of the predicted class."""
-    if not hasattr(model.estimator_, "explain"):
+    if not isinstance(model.estimator_, DensityClassifier):
         raise ValueError(
             f"{type(model.estimator_).__name__} cannot explain; use --method MixtureClassifier in the fit."
         )

@@ -1,4 +1,4 @@
-"""Rows of a table and their predictions by copies of a model that were fitted without them."""
+"""Rows of a table and their predictions by copies of a model that were fitted without them; scores and decisions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
+from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from mixtura.cli.columns import TableProblem
-from mixtura.cli.scores import log_loss_of, performance
-from mixtura.estimators.refits import probabilities_of, with_selected_settings
+from mixtura.cli.tables import TableProblem
+from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.refits import adopt_estimates, probabilities_of, with_selected_settings
 from mixtura.estimators.table_classifier import TableClassifier
+from mixtura.files.codec import arguments_of
 from mixtura.inspection.outliers import find_suspicious, reference_of, threshold_of
 
 MOST_ROWS, FOLDS, FALSE_ALARM = 1500, 5, 0.01
+COSTS, PRECISIONS = (1, 2, 5, 10, 20, 50), (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class HeldOut:
     Parameters
     ----------
     model : TableClassifier
-    copy : TableClassifier
-        An unfitted copy with the selected settings.
+    copy : Classifier
+        An unfitted copy of its estimator, with the selected settings.
     frame : pandas data frame
         The rows, with their numbers in the file.
     labels : ndarray of shape (n,)
@@ -48,7 +51,7 @@ class HeldOut:
     """
 
     model: TableClassifier
-    copy: TableClassifier
+    copy: Any
     frame: pd.DataFrame
     labels: np.ndarray
     weights: np.ndarray
@@ -73,14 +76,27 @@ class HeldOut:
         return self.probabilities.argmax(1) != self.numbers
 
     @cached_property
-    def performance(self) -> dict[str, Any]:
-        """Error rate and log-loss, with intervals where they are known."""
-        return performance(self.model.estimator_, self.probabilities, self.numbers, self.weights)
+    def confusions(self) -> np.ndarray:
+        """Number of rows by true and predicted class, (C, C)."""
+        return confusion_matrix(self.numbers, self.probabilities.argmax(1), labels=range(len(self.names)))
 
-    @property
+    @cached_property
     def log_loss(self) -> float:
         """The log-loss of these predictions, which is not corrected for the selection."""
         return log_loss_of(self.probabilities, self.numbers, self.weights) if len(self.labels) else float("nan")
+
+    @property
+    def performance(self) -> dict[str, Any]:
+        """Error rate and log-loss: what the selection expects, with intervals, or those of these rows without one."""
+        search = self.model.estimator_.search_
+        estimate = None if search is None else search.estimate
+        error = float(np.average(self.wrong, weights=self.weights)) if len(self.labels) else float("nan")
+        return {
+            "held_out_error": error if estimate is None else estimate.error,
+            "held_out_error_interval": None if estimate is None else list(estimate.error_interval),
+            "held_out_log_loss": self.log_loss if estimate is None else estimate.log_loss,
+            "held_out_log_loss_interval": None if estimate is None else list(estimate.log_loss_interval),
+        }
 
     @cached_property
     def reference(self) -> np.ndarray:
@@ -131,41 +147,100 @@ def predict_held_out(
     frame, labels = problem.frame.loc[chosen.index], chosen.to_numpy()
     counts = every.value_counts()
     left_out = [*(value for value in problem.no_classes if value is not None), *counts.index[counts == 1].tolist()]
-    estimator = with_selected_settings(model.estimator_)
+    fitted, copy, settings = model.estimator_, with_selected_settings(model.estimator_), {}
     weights = np.ones(len(labels))
     if sizes:
-        counts = Counter(every[every.isin(sizes)].tolist())
-        shares = {label: counts[label] / sum(counts.values()) for label in sizes}
+        shares = {label: float(counts[label] / counts[counts > 1].sum()) for label in sizes}
         weights = np.array([shares[label] * len(labels) / sizes[label] for label in labels.tolist()])
-        if "class_prior" in estimator.get_params():
-            estimator.set_params(class_prior=shares)
-    components = estimator.get_params().get("n_components")
+        settings = {"class_prior": shares}
+    components = arguments_of(copy).get("n_components")
     if isinstance(components, dict):
         present = set(labels.tolist())
-        estimator.set_params(n_components={c: count for c, count in components.items() if c in present})
-    copy = TableClassifier(estimator, model.features)
+        settings["n_components"] = {c: count for c, count in components.items() if c in present}
+    copy.set_params(**{name: value for name, value in settings.items() if name in arguments_of(copy)})
     probabilities, scores = np.full((len(labels), len(model.classes_)), np.nan), np.full(len(labels), np.nan)
-    sizes_known = chosen.value_counts()
-    n_folds = min(FOLDS, int(sizes_known.max())) if len(sizes_known) > 1 else 0
     kind, groups = StratifiedKFold, None
+    n_folds = min(FOLDS, int(chosen.value_counts().max())) if chosen.nunique() > 1 else 0
     if problem.groups is not None:
         groups = pd.Series(problem.groups, problem.frame.index).loc[chosen.index]
         kind, n_folds = StratifiedGroupKFold, min(n_folds, groups.nunique())
     splits = kind(n_folds, shuffle=True, random_state=seed).split(frame, labels, groups) if n_folds > 1 else ()
+    rows = model.read(frame)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the model itself has given them
         for train, test in splits:
             part: Any = clone(copy)
-            part.fit(frame.iloc[train], labels[train])
-            if "label_noise_" in vars(model.estimator_):
-                part.estimator_.label_noise_ = model.estimator_.label_noise_  # of the selection, which copies skip
-            if vars(part.estimator_).get("missingness_") is not None:
-                strength = model.estimator_.missingness_.strength
-                part.estimator_.missingness_ = part.estimator_.missingness_.scaled(strength)
-            probabilities[test] = probabilities_of(part, frame.iloc[test], model.classes_)
-            scores[test] = part.outlier_score(frame.iloc[test]) if hasattr(part.estimator_, "outlier_score") else 0.0
+            part.fit(rows.iloc[train], labels[train])
+            adopt_estimates(part, fitted)
+            probabilities[test] = probabilities_of(part, rows.iloc[test], model.classes_)
+            scores[test] = part.outlier_score(rows.iloc[test]) if isinstance(part, DensityClassifier) else 0.0
             if time.perf_counter() > deadline:
                 break
     judged = ~np.isnan(scores)
-    rows = (frame[judged], labels[judged], weights[judged], probabilities[judged], scores[judged])
-    return HeldOut(model, copy, *rows, sizes, left_out, n_folds, seed)
+    held_out = (frame[judged], labels[judged], weights[judged], probabilities[judged], scores[judged])
+    return HeldOut(model, copy, *held_out, sizes, left_out, n_folds, seed)
+
+
+def log_loss_of(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Mean log-loss of classes by their numbers."""
+    return float(log_loss(numbers, probabilities, labels=range(probabilities.shape[1]), sample_weight=weights))
+
+
+def calibration_error(
+    probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None = None, n_bins: int = 10
+) -> float:
+    """Expected calibration error of the predicted class: mean distance of confidence and accuracy over bins."""
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == numbers
+    shares = np.ones(len(numbers)) if weights is None else weights
+    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    gaps = [abs(float(((confidence - right) * shares)[bins == b].sum())) for b in set(bins.tolist())]
+    return sum(gaps) / float(shares.sum())
+
+
+def decision(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray, threshold: float) -> dict[str, float]:
+    """Share of flagged rows, precision, recall and F1 of a class at a threshold of its probability."""
+    flagged = scores >= threshold
+    hits = float(weights[flagged & positive].sum())
+    n_flagged, n_positive = float(weights[flagged].sum()), float(weights[positive].sum())
+    return {
+        "threshold": threshold,
+        "flagged": n_flagged / float(weights.sum()),
+        "precision": hits / n_flagged if n_flagged else float("nan"),
+        "recall": hits / n_positive,
+        "f1": 2 * hits / (n_flagged + n_positive),
+        "balanced-error": 0.5 * (1 - hits / n_positive)
+        + 0.5 * (n_flagged - hits) / (float(weights.sum()) - n_positive),
+    }
+
+
+def threshold_for(metric: str, positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> float | None:
+    """The threshold that is best for a metric on held-out rows; None if the most probable class is predicted.
+
+    A cost, as in "cost:10" (a missed row costs as much as ten false alarms), has the threshold 1 / (1 + cost) of
+    calibrated probabilities; "precision:0.9" has the smallest threshold with this precision.
+    """
+    name, _, text = metric.partition(":")
+    if name in ("log-loss", "error"):
+        return None
+    if name == "cost":
+        return 1 / (1 + float(text))
+    tried = [decision(positive, scores, weights, threshold) for threshold in np.unique(scores).tolist()]
+    if name == "precision":
+        enough = [line for line in tried if line["precision"] >= float(text)]
+        if not enough:
+            raise ValueError(f"No threshold has a precision of {text} on held-out rows; ask for a lower one.")
+        return max(enough, key=lambda line: line["recall"])["threshold"]
+    return max(tried, key=lambda line: line["f1"] if name == "f1" else -line["balanced-error"])["threshold"]
+
+
+def threshold_table(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[list[Any]]:
+    """For stated costs and precisions: their names, thresholds and what they give on held-out rows."""
+    lines = []
+    for metric in (*(f"cost:{cost}" for cost in COSTS), *(f"precision:{share}" for share in PRECISIONS)):
+        try:
+            threshold = threshold_for(metric, positive, scores, weights)
+        except ValueError:
+            continue
+        assert threshold is not None
+        lines.append([metric, decision(positive, scores, weights, threshold)])
+    return lines

@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 
 from mixtura import __version__
-from mixtura.cli import html
-from mixtura.cli.columns import read_problem
-from mixtura.cli.files import read_table
+from mixtura.cli import output
 from mixtura.cli.fitting import choice_of, components_text, load_table_model
-from mixtura.cli.held_out_rows import FALSE_ALARM, FOLDS, HeldOut, predict_held_out
-from mixtura.cli.output import Answer, check_place, progress
-from mixtura.cli.scores import calibration_error, decimals, percents, threshold_table
+from mixtura.cli.held_out_rows import (
+    FALSE_ALARM,
+    FOLDS,
+    HeldOut,
+    calibration_error,
+    predict_held_out,
+    threshold_table,
+)
+from mixtura.cli.output import Answer, check_place, decimals, percents, progress
+from mixtura.cli.tables import missing_values, names_of, read_problem, read_table
+from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.table_columns import category_of, entries_of
 from mixtura.files.tensor_files import write_atomically
 from mixtura.inspection.outliers import threshold_of
@@ -55,10 +61,9 @@ def evidence_of(model: Any, data: Path, seed: int, sep: str | None = None) -> tu
     if target not in table.columns:
         raise ValueError(f"The table has no column {target!r}; a report needs the labels of its rows.")
     model.read(table.head(1))  # says which columns are absent
-    used = {target, *(column.name for column in model.features)}
     group = model.about_.get("group")
     group = group if group in table.columns else None
-    left_out = [name for name in table.columns if name not in {*used, group}]
+    left_out = [name for name in table.columns if name not in {target, group, *names_of(model.features)}]
     problem = read_problem(table, target, left_out, group)
     unknown = sorted(set(np.unique(problem.labels).tolist()) - set(model.classes_.tolist()), key=str)
     if unknown:
@@ -85,7 +90,7 @@ def report(evidence: HeldOut, model: Path, data: Path, read: str, with_data: boo
         ("The code that reproduces it", _code(evidence, model, read)),
     ]
     samples = _details(evidence, drawn) if with_data else []
-    return html.page(f"Report on {model.name}", _beginning(evidence, data.name), sections, samples)
+    return output.page(f"Report on {model.name}", _beginning(evidence, data.name), sections, samples)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------
@@ -93,20 +98,21 @@ def report(evidence: HeldOut, model: Path, data: Path, read: str, with_data: boo
 
 def _beginning(evidence: HeldOut, data_name: str) -> str:
     shares = np.bincount(evidence.numbers, evidence.weights, len(evidence.names)) / evidence.weights.sum()
-    prior, columns = shares[shares > 0], {column.name for column in evidence.model.features}
+    prior, (columns, absent) = shares[shares > 0], _absent(evidence)
     calibration = calibration_error(evidence.probabilities, evidence.numbers, evidence.weights)
     own = evidence.performance
     error = percents(own["held_out_error"], own["held_out_error_interval"])
     log_loss = decimals(own["held_out_log_loss"], own["held_out_log_loss_interval"])
     numbers = [
-        (error, f"error (most frequent class alone: {html.percent(1 - shares.max())})"),
+        (error, f"error (most frequent class alone: {output.percent(1 - shares.max())})"),
         (log_loss, f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
         (f"{calibration:.3f}", "calibration error"),
         (f"{len(evidence.labels)}", f"rows, {len(evidence.names)} classes"),
-        (f"{len(columns)}", f"columns, {html.percent(_absent(evidence).mean())} of the values missing"),
+        (f"{len(columns)}", f"columns, {output.percent(absent.mean())} of the values missing"),
     ]
     text = f"A classifier of {evidence.model.about_['target']!r}. All predictions are for rows of {data_name} that the "
-    several = vars(evidence.model.estimator_).get("further_members_")
+    fitted = evidence.model.estimator_
+    several = isinstance(fitted, DensityClassifier) and fitted.further_members_
     whose = "the settings of its best member" if several else "its settings"
     text += f"model had not seen: {FOLDS}-fold cross-validation with {whose}."
     if evidence.sizes:
@@ -116,33 +122,33 @@ def _beginning(evidence: HeldOut, data_name: str) -> str:
             " Error and log-loss are corrected for the selection of the settings (95 % intervals); other figures of "
         )
         text += "this page are not."
-    return html.paragraph(text) + html.tiles(numbers)
+    return output.paragraph(text) + output.tiles(numbers)
 
 
 def _choice(evidence: HeldOut, model_name: str) -> str:
     fitted = evidence.model.estimator_
-    about, choice, search = evidence.model.about_, choice_of(fitted), getattr(fitted, "search_", None)
+    about, choice, search = evidence.model.about_, choice_of(fitted), fitted.search_
     counts = choice["components_per_class"]
     shape = "Every class is one Gaussian" if counts == 1 else f"Every class is a mixture of {components_text(counts)}"
     if not isinstance(counts, int):
         shape = f"The classes are mixtures of {text_of(counts)} components"
-    text = f"{shape} with {choice['covariance']} covariances. " if counts is not None else ""
+    text = f"{shape} with {choice['covariance']} covariances. "
     if search is None or len(search) < 2:
         text += "No other settings were compared."
     else:
         text += f"These settings were selected among {len(search)} by the log-loss of held-out rows."
     n_numeric = sum(column.categories is None for column in evidence.model.features)
-    facts = [
+    pairs = [
         ("model file", f"{model_name}, {type(fitted).__name__} of mixtura {about.get('version', __version__)}"),
         ("trained on", f"{about.get('file', '?')}, target {about['target']}"),
         ("features", f"{n_numeric} numeric, {len(evidence.model.features) - n_numeric} with categories"),
         ("prior", choice["prior"]),
         ("transform", "none" if choice["transform"] is None else f"{choice['transform']}, towards normality"),
         ("temperature", f"{choice['temperature']:.3f} (above 1: less extreme probabilities than the densities give)"),
-        ("parameters", f"{getattr(fitted, 'n_parameters_', '?')}"),
+        ("parameters", f"{fitted.n_parameters_}"),
     ]
-    notes = [html.paragraph(note, soft=True) for note in about.get("notes", [])]
-    return html.paragraph(text) + html.facts(facts) + _candidates(search) + "".join(notes)
+    notes = [output.paragraph(note, soft=True) for note in about.get("notes", [])]
+    return output.paragraph(text) + output.facts(pairs) + _candidates(search) + "".join(notes)
 
 
 def _candidates(search: Any, most: int = 6) -> str:
@@ -163,8 +169,8 @@ def _candidates(search: Any, most: int = 6) -> str:
     heads = [*names.values(), "held-out log-loss", "standard error"]
     text = "Log-losses of the selection are of its own folds, and of candidates without refinements such as a "
     text += "temperature; compare them with each other alone."
-    table = html.table(heads, rows, own=0) + html.paragraph(text, True)
-    return html.heading("The selected settings and the next best") + table
+    table = output.table(heads, rows, own=0) + output.paragraph(text, True)
+    return output.heading("The selected settings and the next best") + table
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -183,17 +189,16 @@ def _plane(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> str:
     """A picture of rows and components, and the place for the details of a row."""
     text, picture = _picture(evidence, drawn, with_data)
     if not with_data:
-        return html.paragraph(text) + picture
+        return output.paragraph(text) + picture
     hint = "<div id=detail><p class=soft>Point at a row, or select the picture and use the arrow keys: its prediction, "
     hint += "reasons and values appear here.</p></div>"
-    return html.paragraph(text) + f"<div class=plane><div id=rows tabindex=0>{picture}</div>{hint}</div>"
+    return output.paragraph(text) + f"<div class=plane><div id=rows tabindex=0>{picture}</div>{hint}</div>"
 
 
 def _picture(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> tuple[str, str]:
     fitted = evidence.model.estimator_
     features = evidence.model.read(evidence.frame)
-    n_columns = features.shape[1] if getattr(fitted, "encoding_", None) is None else fitted.encoding_.n_columns
-    if not hasattr(fitted, "means_") or not hasattr(fitted, "impute") or n_columns < 2:
+    if not isinstance(fitted, DensityClassifier) or fitted.mixture_.n_features < 2:
         return "A picture needs a model with components and two features.", ""
     complete = fitted.impute(features)
     if len(evidence.names) > MOST_CLASSES:
@@ -218,21 +223,14 @@ def _picture(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> tuple[str
     return text, svg_of(draw, (7, 5))
 
 
-def _confused(evidence: HeldOut) -> np.ndarray:
-    matrix = np.zeros((len(evidence.names), len(evidence.names)), dtype=int)
-    np.add.at(matrix, (evidence.numbers, evidence.probabilities.argmax(1)), 1)
-    return matrix
-
-
 def _most_confused(evidence: HeldOut) -> np.ndarray:
     """The numbers of the classes with the most wrong rows, in order of the classes."""
-    matrix = _confused(evidence)
-    wrong = matrix - np.diag(np.diag(matrix))
+    wrong = evidence.confusions - np.diag(np.diag(evidence.confusions))
     return np.sort(np.argsort(-(wrong.sum(0) + wrong.sum(1)), kind="stable")[:MOST_CONFUSED])
 
 
 def _confusion(evidence: HeldOut) -> str:
-    matrix, names = _confused(evidence), [html.short(name, 24) for name in evidence.names]
+    matrix, names = evidence.confusions, [output.short(name, 24) for name in evidence.names]
     text = "Rows are true classes, columns predicted ones; shades are shares of the true class."
     chosen = np.arange(len(names))
     if len(names) > MOST_CLASSES:
@@ -244,9 +242,9 @@ def _confusion(evidence: HeldOut) -> str:
     wrong = matrix - np.diag(np.diag(matrix))
     pairs = [divmod(int(place), len(matrix)) for place in np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSED]]
     rows = [[names[i], names[j], wrong[i, j], matrix[i].sum()] for i, j in pairs if wrong[i, j]]
-    table = html.table(["true class", "predicted class", "rows", "of"], rows) if rows else html.paragraph("None.")
-    table = html.heading("Most frequent confusions") + table
-    return html.paragraph(text) + f"<div class=pair><div class=small>{picture}</div><div>{table}</div></div>"
+    table = output.table(["true class", "predicted class", "rows", "of"], rows) if rows else output.paragraph("None.")
+    table = output.heading("Most frequent confusions") + table
+    return output.paragraph(text) + f"<div class=pair><div class=small>{picture}</div><div>{table}</div></div>"
 
 
 def _reliability(evidence: HeldOut) -> str:
@@ -254,7 +252,7 @@ def _reliability(evidence: HeldOut) -> str:
     display = ReliabilityDisplay(evidence.probabilities, outcomes, evidence.names)
     text = "Calibrated probabilities lie on the diagonal. Vertical lines are standard errors."
     picture = svg_of(lambda figure: display.plot(figure.subplots()), (5.2, 4.2))
-    return f"<div class=small>{picture}</div>" + html.paragraph(text, True)
+    return f"<div class=small>{picture}</div>" + output.paragraph(text, True)
 
 
 def _decisions(evidence: HeldOut) -> str:
@@ -264,54 +262,51 @@ def _decisions(evidence: HeldOut) -> str:
     number = classes.index(about["positive"]) if about.get("positive") in classes else int(counts.argmin())
     positive, scores = evidence.numbers == number, evidence.probabilities[:, number]
     if not positive.any():
-        return html.paragraph("The rarest class has no held-out row.")
+        return output.paragraph("The rarest class has no held-out row.")
     picture = svg_of(lambda figure: draw_decisions(figure, positive, scores, evidence.weights), (10.5, 3.6))
     rows = []
     for metric, line in threshold_table(positive, scores, evidence.weights):
         name, _, value = metric.partition(":")
-        what = (
-            f"a missed row costs {value} false alarms"
-            if name == "cost"
-            else f"precision of {html.percent(float(value), 0)}"
+        wish = f"a missed row costs {value} false alarms"
+        wish = wish if name == "cost" else f"precision of {output.percent(float(value), 0)}"
+        rows.append(
+            [wish, f"{line['threshold']:.3g}", *(output.percent(line[k]) for k in ("flagged", "precision", "recall"))]
         )
-        numbers = [html.percent(line[key]) for key in ("flagged", "precision", "recall")]
-        rows.append([what, f"{line['threshold']:.3g}", *numbers])
     text = f"Is a row of class {evidence.names[number]}? {int(positive.sum())} held-out rows are. `mixtura predict "
     text += "--threshold T` predicts this class from a probability of T on; `mixtura fit --positive` asks for another."
     heads = ["wish", "threshold", "rows predicted so", "precision", "recall"]
-    return html.paragraph(text) + picture + html.table(heads, rows)
+    return output.paragraph(text) + picture + output.table(heads, rows)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def _absent(evidence: HeldOut) -> np.ndarray:
-    """Which values of the columns are missing, (n, columns)."""
-    names = dict.fromkeys(column.name for column in evidence.model.features if column.name in evidence.frame)
-    return np.stack([[entry is None for entry in entries_of(evidence.frame[name])] for name in names], 1)
+def _absent(evidence: HeldOut) -> tuple[list[str], np.ndarray]:
+    """The columns of the model that the table has, and which of their values are missing, (n, columns)."""
+    names = [name for name in names_of(evidence.model.features) if name in evidence.frame]
+    return names, missing_values(evidence.frame, names)
 
 
 def _missing(evidence: HeldOut) -> str:
-    names = list(dict.fromkeys(c.name for c in evidence.model.features if c.name in evidence.frame))
-    absent = _absent(evidence)
+    names, absent = _absent(evidence)
     shares = absent.mean(0)
     chosen = [j for j in np.argsort(-shares, kind="stable")[:MOST_FEATURES] if shares[j] > 0]
     if not chosen:
-        return html.paragraph("No value is missing.")
+        return output.paragraph("No value is missing.")
     present = np.unique(evidence.numbers)[:MOST_CLASSES]
     rows = []
     for j in chosen:
         by_class = [absent[evidence.numbers == c, j].mean() for c in present]
-        rows.append([names[j], html.percent(shares[j]), *(html.shaded(html.percent(s), s) for s in by_class)])
+        rows.append([names[j], output.percent(shares[j]), *(output.shaded(output.percent(s), s) for s in by_class)])
     text = "Share of missing values, by class. The model integrates them out; nothing is imputed."
     heads = ["column", "all", *(evidence.names[c] for c in present)]
-    return html.table(heads, rows) + html.paragraph(text, True)
+    return output.table(heads, rows) + output.paragraph(text, True)
 
 
 def _importances(evidence: HeldOut) -> str:
     fitted, rng = evidence.model.estimator_, np.random.default_rng(evidence.seed)
-    if not hasattr(fitted, "feature_importances") or len(evidence.model.features) > MOST_JUDGED:
-        return html.paragraph(f"Importances need a density and at most {MOST_JUDGED} features.")
+    if not isinstance(fitted, DensityClassifier) or len(evidence.model.features) > MOST_JUDGED:
+        return output.paragraph(f"Importances need a density and at most {MOST_JUDGED} features.")
     rows = np.sort(rng.permutation(len(evidence.labels))[:ROWS_FOR_IMPORTANCES])
     frame, labels, numbers = evidence.frame.iloc[rows], evidence.labels[rows], evidence.numbers[rows]
     overall = evidence.model.feature_importances(frame, labels).to_numpy()
@@ -320,13 +315,13 @@ def _importances(evidence: HeldOut) -> str:
     largest, most = max(float(overall.max()), 1e-12), max(*(float(part.max()) for part in parts), 1e-12)
     table = []
     for j in np.argsort(-overall, kind="stable")[:MOST_FEATURES]:
-        cells = [html.shaded(_rounded(part[j]), min(max(float(part[j]), 0.0) / most, 1.0)) for part in parts]
-        own = html.bar(max(float(overall[j]), 0.0) / largest, _rounded(overall[j]))
+        cells = [output.shaded(_rounded(part[j]), min(max(float(part[j]), 0.0) / most, 1.0)) for part in parts]
+        own = output.bar(max(float(overall[j]), 0.0) / largest, _rounded(overall[j]))
         table.append([evidence.model.features[j].feature, own, *cells])
     text = "Rise of the log-loss if the feature is integrated out of the model: over all rows, and over those of each "
     text += "class. Below zero: these rows are predicted better without the feature."
     heads = ["feature", "all rows", *(evidence.names[c] for c in classes)]
-    return html.table(heads, table) + html.paragraph(text, True)
+    return output.table(heads, table) + output.paragraph(text, True)
 
 
 def _rounded(number: float) -> str:
@@ -334,13 +329,13 @@ def _rounded(number: float) -> str:
 
 
 def _typical_values(evidence: HeldOut, most: int = 40) -> str:
-    if not hasattr(evidence.model.estimator_, "means_"):
-        return html.paragraph("This kind of model has no components.")
+    if not isinstance(evidence.model.estimator_, DensityClassifier):
+        return output.paragraph("This kind of model has no components.")
     summary = evidence.model.summary()
     columns = summary.components.visible
     rows = list(zip(*columns.values(), strict=True))
     more = f" {len(rows) - most} more components are not shown." if len(rows) > most else ""
-    return html.table(list(columns), rows[:most]) + html.paragraph(summary.note + more, True)
+    return output.table(list(columns), rows[:most]) + output.paragraph(summary.note + more, True)
 
 
 # ---- single rows -----------------------------------------------------------------------------------------------------
@@ -349,49 +344,42 @@ def _typical_values(evidence: HeldOut, most: int = 40) -> str:
 def _doubtful(evidence: HeldOut, drawn: np.ndarray) -> str:
     suspicious, places = evidence.suspicious, {int(row): place for place, row in enumerate(drawn)}
 
-    def button(row: int) -> html.Cell:
-        return html.button(f"row {evidence.frame.index[row] + 1}", places[row])
+    def link(row: int) -> output.Cell:
+        return output.button(f"row {evidence.frame.index[row] + 1}", places[row])
 
-    rows = [
-        [
-            button(int(suspicious.positions[i])),
-            suspicious.labels[i],
-            suspicious.suggestions[i],
-            html.percent(suspicious.label_probabilities[i]),
-            html.percent(suspicious.suggestion_probabilities[i]),
-        ]
-        for i in range(min(len(suspicious), MOST_LISTED))
-    ]
-    first = html.table(["", "label", "looks like", "p(label)", "p(other)"], rows)
-    first = first if rows else html.paragraph("No label is probably wrong.")
-    first += html.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True) if len(suspicious) > MOST_LISTED else ""
+    listed = zip(suspicious.positions[:MOST_LISTED].tolist(), *suspicious.to_frame().to_numpy().T, strict=False)
+    rows = [[link(i), label, other, *map(output.percent, shares)] for i, label, other, *shares in listed]
+    first = output.table(["", "label", "looks like", "p(label)", "p(other)"], rows)
+    first = first if rows else output.paragraph("No label is probably wrong.")
+    if len(suspicious) > MOST_LISTED:
+        first += output.paragraph(f"and {len(suspicious) - MOST_LISTED} more", True)
     unusual = [
-        [button(row), evidence.names[evidence.numbers[row]], f"{evidence.outlier_scores[row]:.1f}"]
+        [link(row), evidence.names[evidence.numbers[row]], f"{evidence.outlier_scores[row]:.1f}"]
         for row in evidence.outlying[:MOST_LISTED].tolist()
     ]
-    second = html.table(["", "class", "outlier score"], unusual) if unusual else html.paragraph("None.")
+    second = output.table(["", "class", "outlier score"], unusual) if unusual else output.paragraph("None.")
     limit = threshold_of(evidence.reference, FALSE_ALARM)
-    text = f"An outlier score above {limit:.1f}, exceeded by {html.percent(FALSE_ALARM, 0)} of ordinary rows."
+    text = f"An outlier score above {limit:.1f}, exceeded by {output.percent(FALSE_ALARM, 0)} of ordinary rows."
     numbering = "Row 1 is the first row below the header. A click shows a row in the plane."
-    return html.paragraph(numbering, True) + (
-        f"<div class=pair><div>{html.heading('Labels that are probably wrong')}{first}</div>"
-        f"<div>{html.heading('Outliers')}{second}{html.paragraph(text, True)}</div></div>"
+    return output.paragraph(numbering, True) + (
+        f"<div class=pair><div>{output.heading('Labels that are probably wrong')}{first}</div>"
+        f"<div>{output.heading('Outliers')}{second}{output.paragraph(text, True)}</div></div>"
     )
 
 
 def _details(evidence: HeldOut, drawn: np.ndarray) -> list[dict[str, Any]]:
     """Details of every drawn row: label, prediction, reasons and values."""
     model, frame = evidence.model, evidence.frame.iloc[drawn]
-    explained = hasattr(model.estimator_, "explain") and len(model.features) <= MOST_EXPLAINED
+    explained = isinstance(model.estimator_, DensityClassifier) and len(model.features) <= MOST_EXPLAINED
     explanation = model.explain(frame, n_orders=ORDERS) if explained else None
     limit, texts = threshold_of(evidence.reference, FALSE_ALARM), []
-    columns = [name for name in dict.fromkeys(column.name for column in model.features) if name in frame]
+    columns = [name for name in names_of(model.features) if name in frame]
     for place, sample in enumerate(drawn.tolist()):
         probabilities, number = evidence.probabilities[sample], int(evidence.numbers[sample])
         best, score = int(probabilities.argmax()), evidence.outlier_scores[sample]
-        lines = [f"Held-out prediction: {evidence.names[best]} ({html.percent(probabilities[best])})"]
+        lines = [f"Held-out prediction: {evidence.names[best]} ({output.percent(probabilities[best])})"]
         if best != number:
-            lines.append(f"Probability of {evidence.names[number]}: {html.percent(probabilities[number])}")
+            lines.append(f"Probability of {evidence.names[number]}: {output.percent(probabilities[number])}")
         lines.append(f"Outlier score {score:.1f}" + (f", above {limit:.1f}: an outlier" if score > limit else ""))
         reasons, why = [], ""
         if explanation is not None:
@@ -427,13 +415,13 @@ def shown_value(value: Any) -> str:
 
 def _code(evidence: HeldOut, model: Path, read: str) -> str:
     """A program that prints the log-loss of the report."""
-    target, estimator = evidence.model.about_["target"], evidence.copy.estimator
+    about, fitted, estimator = evidence.model.about_, evidence.model.estimator_, evidence.copy
+    target, group = about["target"], about.get("group")
     shown = estimator.__repr__(N_CHAR_MAX=10**9)  # shortened otherwise
     names = [name for name in ("Shrinkage", "Conjugate", "Tied", "Diagonal", "Full") if f"{name}(" in shown]
     rooms = {"Shrinkage": "priors", "Conjugate": "priors"}
     as_label = ".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()"
-    noise, group = getattr(evidence.model.estimator_, "label_noise_", 0.0), evidence.model.about_.get("group")
-    told = getattr(evidence.model.estimator_, "missingness_", None)
+    noise, told = (fitted.label_noise_, fitted.missingness_) if isinstance(fitted, DensityClassifier) else (0.0, None)
     kind, given = ("StratifiedKFold", "") if group is None else ("StratifiedGroupKFold", f", table[{group!r}]")
     lines = [
         "import numpy as np",
@@ -472,7 +460,7 @@ def _code(evidence: HeldOut, model: Path, read: str) -> str:
     )
     text += "log-loss of the predictions on this page"
     text += ", not corrected for the selection." if evidence.performance["held_out_error_interval"] else "."
-    return html.paragraph(text) + f"<pre>{html.escaped(chr(10).join(lines))}</pre>"
+    return output.paragraph(text) + f"<pre>{output.escaped(chr(10).join(lines))}</pre>"
 
 
 def _sampling(evidence: HeldOut) -> list[str]:

@@ -44,6 +44,9 @@ class Classifier(ClassifierMixin, Estimator):
 
     _attributes: ClassVar = TRAINED
     classes_: np.ndarray
+    n_components_: Any
+    n_parameters_: Any
+    temperature_: float = 1.0
     unlabeled: Any = None  # argument of estimators that support unlabeled samples
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
@@ -340,10 +343,6 @@ class Classifier(ClassifierMixin, Estimator):
 class ConditionalClassifier(Classifier):
     """A classifier without a density."""
 
-    n_features_in_: int
-    n_components_: Any
-    n_parameters_: Any
-
     def _column_name(self, column: int) -> str:
         return checks.column_name(self, column)
 
@@ -380,7 +379,6 @@ class DensityClassifier(Classifier, DensityEstimator):
     """A classifier whose classes are Gaussian mixtures."""
 
     class_prior_: np.ndarray
-    temperature_: float = 1.0
     label_noise_: float = 0.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
     further_members_: tuple[Member, ...] = ()  # beside the best one, which `mixture_` holds

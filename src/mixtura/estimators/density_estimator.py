@@ -30,7 +30,6 @@ from mixtura.inspection.tables import ModelSummary, data_frame
 from mixtura.model.mixture import Mixture
 from mixtura.model.recoding import Recoding, Transform
 from mixtura.objectives import posteriors
-from mixtura.selection.search import SearchTable
 
 
 class DensityEstimator(Estimator):
@@ -47,7 +46,6 @@ class DensityEstimator(Estimator):
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
-    search_: SearchTable | None = None  # of what was compared
     categorical_features: Any = None  # argument of estimators that support them
     # Arguments of all estimators.
     covariance_type: Any

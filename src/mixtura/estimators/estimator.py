@@ -24,6 +24,7 @@ from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
 from mixtura.inspection.graphs import CodedGraph, export
 from mixtura.inspection.summaries import feature_names
+from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import checked_cv
 from mixtura.solvers import Record
 
@@ -66,6 +67,7 @@ class Estimator(BaseEstimator):
     _arguments: ClassVar[dict[str, Any]] = ARGUMENTS  # their rules, or functions that raise an error
     _attributes: ClassVar[dict[str, Any]] = {}  # types of fitted attributes
     n_features_in_: int
+    search_: SearchTable | None = None  # of what was compared
     n_iter_: int
     history_: list[Record]
     converged_: bool

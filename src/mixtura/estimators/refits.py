@@ -55,11 +55,17 @@ def refit(
             copy.fit(rows, labels, **given)
         else:
             copy._fit_as_selected(model, rows, labels, **given)
-    if "label_noise_" in vars(model) and not reselect:
-        copy.label_noise_ = model.label_noise_  # estimated by the selection, which the copy skips
-    if vars(copy).get("missingness_") is not None and not reselect:
-        copy.missingness_ = copy.missingness_.scaled(model.missingness_.strength)
+    if not reselect:
+        adopt_estimates(copy, model)
     return copy
+
+
+def adopt_estimates(copy: Any, model: Any) -> None:
+    """Give a fitted copy what the selection of the model estimated, and the fit of the copy does not."""
+    if "label_noise_" in vars(model):
+        copy.label_noise_ = model.label_noise_
+    if vars(copy).get("missingness_") is not None:
+        copy.missingness_ = copy.missingness_.scaled(model.missingness_.strength)
 
 
 def held_out(
