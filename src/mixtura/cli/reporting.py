@@ -415,68 +415,43 @@ def shown_value(value: Any) -> str:
 
 def _code(evidence: HeldOut, model: Path, read: str) -> str:
     """A program that prints the log-loss of the report."""
-    about, fitted, estimator = evidence.model.about_, evidence.model.estimator_, evidence.copy
-    target, group = about["target"], about.get("group")
-    shown = estimator.__repr__(N_CHAR_MAX=10**9)  # shortened otherwise
-    names = [name for name in ("Shrinkage", "Conjugate", "Tied", "Diagonal", "Full") if f"{name}(" in shown]
-    rooms = {"Shrinkage": "priors", "Conjugate": "priors"}
-    as_label = ".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()"
-    noise, told = (fitted.label_noise_, fitted.missingness_) if isinstance(fitted, DensityClassifier) else (0.0, None)
+    about, fitted, copy = evidence.model.about_, evidence.model.estimator_, evidence.copy
+    target, group, sizes = about["target"], about.get("group"), evidence.sizes
+    shown = copy.__repr__(N_CHAR_MAX=10**9)  # shortened otherwise
+    names = {"priors": ("Shrinkage", "Conjugate"), "covariances": ("Tied", "Diagonal", "Full")}
+    used = [(room, name) for room, known in names.items() for name in known if f"{name}(" in shown]
     kind, given = ("StratifiedKFold", "") if group is None else ("StratifiedGroupKFold", f", table[{group!r}]")
-    lines = [
-        "import numpy as np",
-        "import pandas as pd",
-        "from sklearn.base import clone",
-        "from sklearn.metrics import log_loss",
-        f"from sklearn.model_selection import {kind}",
-        "",
-        "import mixtura",
-        f"from mixtura import {type(estimator).__name__}",
-        "from mixtura.estimators import TableClassifier",
-        *(f"from mixtura.{rooms.get(name, 'covariances')} import {name}" for name in names),
-        "",
-        f"table = {read}",
-        f"table = table[table[{target!r}].notna()]",
-        *([f"table = table[~table[{target!r}].isin({evidence.left_out!r})]"] if evidence.left_out else []),
-        f"labels = table[{target!r}]{as_label}",
-        *_sampling(evidence),
-        f"columns = mixtura.load({model.name!r}).features",
-        f"model = TableClassifier({shown}, columns)",
-        f"probabilities, weights = np.zeros((len(table), {len(set(evidence.labels))})), {_weights(evidence)}",
-        f"folds = {kind}({evidence.n_folds}, shuffle=True, random_state={evidence.seed})",
-        f"for train, test in folds.split(table, labels{given}):",
-        "    part = clone(model).fit(table.iloc[train], labels.iloc[train].to_numpy())",
-        *([f"    part.estimator_.label_noise_ = {noise!r}"] if noise else []),
-        *(
-            [f"    part.estimator_.missingness_ = part.estimator_.missingness_.scaled({told.strength!r})"]
-            if told
-            else []
-        ),
-        "    probabilities[test] = part.predict_proba(table.iloc[test])",
-        "print(log_loss(labels, probabilities, sample_weight=weights))",
-    ]
-    text = (
-        f"It fits the selected settings again without each part of the rows, and prints {evidence.log_loss:.3f}, the "
-    )
-    text += "log-loss of the predictions on this page"
-    text += ", not corrected for the selection." if evidence.performance["held_out_error_interval"] else "."
-    return output.paragraph(text) + f"<pre>{output.escaped(chr(10).join(lines))}</pre>"
-
-
-def _sampling(evidence: HeldOut) -> list[str]:
-    """Lines that choose the rows of a report on a part of them."""
-    if not evidence.sizes:
-        return []
-    return [
-        f"sizes = {evidence.sizes!r}",
+    adopted, weights = [], {label: float(evidence.weights[evidence.labels == label][0]) for label in sizes}
+    if isinstance(fitted, DensityClassifier) and fitted.label_noise_:
+        adopted.append(f"part.estimator_.label_noise_ = {fitted.label_noise_!r}")
+    if isinstance(fitted, DensityClassifier) and fitted.missingness_:
+        scale = f"scaled({fitted.missingness_.strength!r})"
+        adopted.append(f"part.estimator_.missingness_ = part.estimator_.missingness_.{scale}")
+    chosen = [
+        f"sizes = {sizes!r}",
         f"parts = [labels[labels == c].sample(n, random_state={evidence.seed}) for c, n in sizes.items()]",
         "labels = pd.concat(parts).sort_index()",
         "table = table.loc[labels.index]",
     ]
-
-
-def _weights(evidence: HeldOut) -> str:
-    if not evidence.sizes:
-        return "np.ones(len(table))"
-    weights = {label: float(evidence.weights[evidence.labels == label][0]) for label in evidence.sizes}
-    return f"labels.map({weights!r})"
+    program = output.part_of_page("report_code.txt").format(
+        imports="".join(f"from mixtura.{room} import {name}\n" for room, name in used),
+        kind=kind,
+        estimator=type(copy).__name__,
+        read=read,
+        target=target,
+        without=f"table = table[~table[{target!r}].isin({evidence.left_out!r})]\n" if evidence.left_out else "",
+        as_label=".astype(float).astype(int)" if evidence.labels.dtype.kind == "i" else ".astype(str).str.strip()",
+        sampling="".join(f"{line}\n" for line in chosen) if sizes else "",
+        model=model.name,
+        shown=shown,
+        n_classes=len(set(evidence.labels)),
+        weights=f"labels.map({weights!r})" if sizes else "np.ones(len(table))",
+        n_folds=evidence.n_folds,
+        seed=evidence.seed,
+        groups=given,
+        adopted="".join(f"    {line}\n" for line in adopted),
+    )
+    text = "It fits the selected settings again without each part of the rows, and prints "
+    text += f"{evidence.log_loss:.3f}, the log-loss of the predictions on this page"
+    text += ", not corrected for the selection." if evidence.performance["held_out_error_interval"] else "."
+    return output.paragraph(text) + f"<pre>{output.escaped(program)}</pre>"
