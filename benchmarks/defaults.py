@@ -18,10 +18,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from multiprocessing import TimeoutError, get_context
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ import pandas as pd
 import torch
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedGroupKFold
+from threadpoolctl import threadpool_limits
 
 from benchmarks.classifiers import CLASSIFIERS, IMPUTED, OURS, QUICK, Folds, log_loss
 from benchmarks.data_sets import N_FOLDS, division, generate, load, names_of, remove
@@ -183,21 +187,32 @@ def tasks(options: argparse.Namespace, code: str) -> Iterator[Row]:
             for classifier in options.classifiers:
                 if classifier.endswith(IMPUTED) and condition == "complete":
                     continue
-                for name in names:
-                    yield {"set": name, "fold": fold, "condition": condition, "classifier": classifier, "code": code}
+                job = {"fold": fold, "condition": condition, "classifier": classifier, "code": code}
+                yield from ({"part": options.sets, "set": name, **job} for name in names)
 
 
-def run(options: argparse.Namespace) -> None:
+def completed(row: Row) -> Row:
+    """A measurement and its scores, computed with one thread."""
     torch.set_num_threads(1)
-    code = version()
-    done = {key_of(row) for row in read(options.out)}
-    for row in tasks(options, code):
-        if key_of(row) in done:
-            continue
-        row |= measure(options.sets, row["set"], row["fold"], row["condition"], row["classifier"])
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"part": options.sets, **row}) + "\n")
-        print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
+    with threadpool_limits(1):
+        return row | measure(row["part"], row["set"], row["fold"], row["condition"], row["classifier"])
+
+
+def run(rows: Iterable[Row], out: Path, n_processes: int = 1, minutes: float = math.inf) -> None:
+    """Append measurements that the file lacks; after the given minutes those that are under way are abandoned."""
+    deadline = time.monotonic() + 60 * min(minutes, 1e6)
+    done = {key_of(row) for row in read(out)}
+    rows = [row for row in rows if key_of(row) not in done]
+    with get_context("fork").Pool(n_processes) if n_processes > 1 else ThreadPool(1) as pool:
+        results = pool.imap_unordered(completed, rows)
+        for _ in rows:
+            try:
+                row = results.next(deadline - time.monotonic())
+            except TimeoutError:
+                return
+            with out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -212,9 +227,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--conditions", nargs="*", default=["complete", "random 30"], choices=CONDITIONS)
     parser.add_argument("--folds", type=int, default=N_FOLDS)
     parser.add_argument("--out", type=Path, default=FILE, help="results; measurements that it holds are not repeated")
+    parser.add_argument("--processes", type=int, default=1, help="with one thread each")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which to stop; a later call continues")
     parser.add_argument("--against", type=Path, help="results of another version, to compare the default with")
     options = parser.parse_args(arguments)
-    run(options)
+    run(tasks(options, version()), options.out, options.processes, options.minutes)
     from benchmarks import defaults_page
 
     if options.against:

@@ -70,6 +70,8 @@ def test_a_run_continues_and_measures_other_code_again(tmp_path, monkeypatch):
         assert len(defaults.read(out)) == n_rows
     first = defaults.read(out)[0]
     assert (first["samples"], first["features"], first["categories"]) == (32, 3, 1)
+    defaults.main([*command, "--conditions", "random 10", "--minutes", "0"])  # no time at all
+    assert len(defaults.read(out)) == 12
     lines = defaults_page.compare_versions(defaults.read(out), defaults.read(out)[:8], "second")
     assert lines[0] == "complete: new minus old"
     assert "+0.0000" in lines[1]
