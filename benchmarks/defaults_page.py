@@ -182,7 +182,8 @@ To repeat it:
     pip install '.[bench]'
     apt install r-cran-mlbench r-cran-kernlab r-cran-mclust r-cran-th.data r-cran-vim r-cran-randomforest
     python -m benchmarks.export_data ~/sets        # MIXTURA_DATA has two archives of reproduce/data.py
-    MIXTURA_BENCHMARKS=~/sets python -m benchmarks defaults --folds 2
+    export MIXTURA_BENCHMARKS=~/sets
+    python -m benchmarks defaults --sets evaluation --folds 2 --processes 8 --minutes 60   # a later call continues
 """
 
 
