@@ -20,7 +20,7 @@ from reproduce.stamps import write_json
 
 def start_of(rows: LabeledRows, n_classes: int, n_bases: int, shared: bool, seed: int) -> LogLinearMixture:
     """As the estimator starts."""
-    from mixtura.nonnegative.problem import random_start
+    from mixtura.nonnegative.mixture import random_start
 
     prior = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64).log()
     return random_start(n_bases, shared, rows, prior, torch.Generator().manual_seed(seed))

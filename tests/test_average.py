@@ -15,7 +15,7 @@ from mixtura.engine.sources import ArraySource
 from mixtura.estimators.mixture_classifier import make_settings
 from mixtura.estimators.refits import refit
 from mixtura.estimators.training import describe, read_training, train
-from mixtura.model.member import Member
+from mixtura.model.mixture import Member
 from mixtura.selection import automatic
 from mixtura.selection.automatic import AutomaticSearch
 from mixtura.selection.scores import grid

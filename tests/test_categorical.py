@@ -27,7 +27,7 @@ from mixtura import (
 )
 from mixtura.covariances import Diagonal, Product
 from mixtura.covariances.product import STRENGTHS, estimate_strength
-from mixtura.model.recoding import Recoding
+from mixtura.model.transforms import Recoding
 from mixtura.priors import Shrinkage
 from test_export import answers
 

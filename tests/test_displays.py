@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 
 from mixtura import AveragedMixtureClassifier, GaussianMixture, MixtureClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_rings, make_ripley, remove_values
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Warp
 from named_samples import NAMES, named_samples
 
 pd = pytest.importorskip("pandas")

@@ -20,7 +20,7 @@ from mixtura import (
     SparseMixtureClassifier,
     load,
 )
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Warp
 from named_samples import NAMES, named_samples
 
 WARP = Warp([0.0] * 4, [1.0, math.inf, 2.0, math.inf])

@@ -28,8 +28,7 @@ from mixtura import (
 from mixtura.covariances import Diagonal, Spherical, Tied
 from mixtura.datasets import make_ripley
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
-from mixtura.files.models import METADATA, _checksum
-from mixtura.files.tensor_files import read_tensors
+from mixtura.files.models import METADATA, _checksum, read_tensors
 from mixtura.priors import Conjugate, Shrinkage
 
 X, Y = make_ripley(40, random_state=0)

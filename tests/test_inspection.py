@@ -24,8 +24,8 @@ from mixtura import (
     SparseMixtureClassifier,
     load,
 )
-from mixtura.inspection.tables import Spread
-from mixtura.model.warp import Warp
+from mixtura.inspection.summaries import Spread
+from mixtura.model.transforms import Warp
 from named_samples import NAMES, named_samples
 
 CLASSIFIERS = {

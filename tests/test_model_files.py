@@ -30,7 +30,7 @@ from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spher
 from mixtura.datasets import make_ripley
 from mixtura.files.codec import Decoder, Encoder, arguments_of, fitted_of
 from mixtura.files.registry import CLASSES, storable
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Warp
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.solvers import EM, BaumWelch, Gradient

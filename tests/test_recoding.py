@@ -11,8 +11,7 @@ from mixtura import MixtureClassifier, load
 from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import TensorSource
 from mixtura.init.recoding import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
-from mixtura.model.recoding import Recoding
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Recoding, Warp
 from test_bad_input import refused
 from test_categorical import mixed_samples, slow_log_joint
 

@@ -15,9 +15,9 @@ from safetensors import safe_open
 
 import mixtura
 from mixtura import GaussianMixture
-from mixtura.files import tensor_files
+from mixtura.files import models
 from mixtura.files.checkpoints import METADATA as CHECKPOINT
-from mixtura.files.tensor_files import read_tensors, write_tensors
+from mixtura.files.models import read_tensors, write_tensors
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, modes and signals of POSIX")
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(0, dtype=torch.int64)}
@@ -103,9 +103,9 @@ def test_a_missing_folder_is_named(path):
 
 
 def test_the_content_is_on_the_disk_before_it_gets_its_name(path, monkeypatch):
-    calls, replace, sync = [], tensor_files.Path.replace, os.fsync
+    calls, replace, sync = [], models.Path.replace, os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: calls.append("sync") or sync(file))
-    monkeypatch.setattr(tensor_files.Path, "replace", lambda *names: calls.append("replace") or replace(*names))
+    monkeypatch.setattr(models.Path, "replace", lambda *names: calls.append("replace") or replace(*names))
     write(path)
     assert calls[:2] == ["sync", "replace"]
 

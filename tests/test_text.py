@@ -19,11 +19,10 @@ import mixtura
 import reference_nonnegative as reference
 from cases import assert_close
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
-from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
-from mixtura.nonnegative.mixture import LogLinearMixture, labeled_rows
+from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
+from mixtura.nonnegative.mixture import LogLinearMixture, column_units, labeled_rows, random_start
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal, PseudoCounts
-from mixtura.nonnegative.problem import column_units, random_start
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked
 from mixtura.selection import log_linear
 from mixtura.solvers import run

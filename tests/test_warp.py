@@ -17,7 +17,7 @@ from mixtura.datasets import make_rings
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.init.johnson import fit_warp
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Warp
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from mixtura.files.moved import look_up_moved
+from mixtura.files import look_up_moved
 
 if TYPE_CHECKING:  # what `__getattr__` finds
     from mixtura.estimators import (

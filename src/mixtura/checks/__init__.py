@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from mixtura.checks.arguments import *  # noqa: F403
-from mixtura.checks.heads import *  # noqa: F403
-from mixtura.checks.kernels import *  # noqa: F403
 from mixtura.checks.labels import *  # noqa: F403
 from mixtura.checks.parts import *  # noqa: F403
-from mixtura.checks.priors import *  # noqa: F403
 from mixtura.checks.samples import *  # noqa: F403
 from mixtura.checks.streams import *  # noqa: F403
-from mixtura.checks.warps import *  # noqa: F403

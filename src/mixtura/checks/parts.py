@@ -1,12 +1,16 @@
-"""Checks of the parts of a model, before they are saved and after they are loaded."""
+"""Checks of the parts of a model: fitted attributes, priors, transforms, kernels, and inputs of network heads."""
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from mixtura.numerics.linalg import recording
 
 # Correlation matrices that fail to be positive definite by less than this are repaired when they are factored.
 ROUNDING = 1e-6
@@ -109,3 +113,259 @@ def fitted_reference(name: str, scores: Any) -> None:
     numbers(name, torch.from_numpy(scores), (max(1, scores.size),))
     if bool((np.diff(scores) < 0).any()):
         raise ValueError(f"{name} is not sorted")
+
+
+def concentration(value: object) -> float:
+    """Check the concentration of a Dirichlet prior on weights."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < float("inf"):
+        raise ValueError(
+            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior density is infinite at a "
+            "weight of zero and has no maximum; 1 is a flat prior."
+        )
+    return float(value)
+
+
+def scale_matrix(name: str, value: Any) -> Tensor:
+    """Check variances (D,) or a positive definite matrix (D, D); returned in double precision."""
+    values = _numbers(name, value)
+    if values.ndim not in (1, 2) or not values.numel() or (values.ndim == 2 and values.shape[0] != values.shape[1]):
+        raise ValueError(
+            f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(values)}."
+        )
+    variances = values if values.ndim == 1 else values.diagonal()
+    if not bool((variances > 0).all()):
+        named = name if values.ndim == 1 else f"the diagonal of {name}"
+        raise ValueError(f"{named} must be above 0; the smallest is {float(variances.min()):g}.")
+    if values.ndim == 1:
+        return values
+    scales = variances.sqrt()  # correlations have no units, so that features of any size are judged alike
+    correlations = values / scales / scales.unsqueeze(-1)
+    if not torch.allclose(correlations, correlations.T, rtol=0.0, atol=1e-6):
+        raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
+    if int(torch.linalg.cholesky_ex(correlations)[1]):
+        smallest = float(torch.linalg.eigvalsh(correlations)[0])
+        raise ValueError(
+            f"{name} must be a positive definite matrix; the smallest eigenvalue of its correlations is {smallest:g}. "
+            "Pass variances (D,) only, or add to the diagonal."
+        )
+    return values
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """Check that values are finite numbers; returned in double precision."""
+    try:
+        values = torch.as_tensor(value).detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must hold numbers; it could not be converted: {error}.") from error
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"{name} must be finite; got {values.flatten()[~values.flatten().isfinite()][0].item()}.")
+    return values
+
+
+def _shape(values: Tensor) -> tuple[int, ...]:
+    return tuple(values.shape)
+
+
+def prior_mean(value: Any, variances: Tensor, mean_strength: float) -> Tensor | None:
+    """Check a prior mean (D,) for all components, or (K, D) one for each; None if the means have no prior."""
+    if value is None:
+        if mean_strength > 0:
+            raise ValueError(
+                f"mean_strength={mean_strength:g} needs mean, which is None. Pass mean, or use Shrinkage, which "
+                "shrinks to the class means."
+            )
+        return None
+    values = _numbers("mean", value)
+    if values.ndim not in (1, 2) or values.shape[-1] != len(variances):
+        raise ValueError(
+            f"mean must have shape (D,) or (K, D) with D = {len(variances)}, the number of features of variances; got "
+            f"shape {_shape(values)}."
+        )
+    return values
+
+
+def target_is_matrix(target_strength: float, variances: str) -> None:
+    """Check that the target of a prior is a matrix, which can be shrunk itself."""
+    if variances not in ("covariance", "identity"):
+        raise ValueError(
+            f"target_strength={target_strength:g} needs variances='covariance' or 'identity', whose target is a "
+            f"matrix; got {variances!r}. Leave target_strength=None."
+        )
+
+
+def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> None:
+    """Check that the mode of a Wishart prior exists."""
+    if not count > 0:
+        raise ValueError(
+            f"alpha must be above {'(D + 1) / 2' if eta > 0 else 'D / 2'} = {(n_features + (eta > 0)) / 2:g} for "
+            f"{n_features} features and eta={eta:g}; got {alpha:g}. Otherwise the prior has no mode to shrink to."
+        )
+
+
+def prior_fits(pseudo: Any, n_features: int, n_components: int) -> None:
+    """Check that a prior has the numbers of features and components of the mixture."""
+    sizes = pseudo.scatter.shape[-1], pseudo.mean.shape[-1]
+    if sizes != (n_features, n_features):
+        wrong = next(size for size in sizes if size != n_features)
+        raise ValueError(f"The prior has {wrong} features, but X has {n_features}. Pass a prior with {n_features}.")
+    if pseudo.mean.ndim == 2 and len(pseudo.mean) != n_components:
+        raise ValueError(
+            f"The prior has {len(pseudo.mean)} means, but the mixture has {n_components} components. Pass one mean "
+            "(D,) for all, or use Shrinkage, which shrinks to the class means."
+        )
+
+
+def warp_parameters(locations: Any, scales: Any) -> tuple[Tensor, Tensor]:
+    """Check the location and scale of every feature; returned in double precision."""
+    locations, scales = (torch.as_tensor(part, dtype=torch.float64) for part in (locations, scales))
+    if locations.ndim != 1 or locations.shape != scales.shape:
+        raise ValueError(
+            f"locations and scales must have one number per feature each; got shapes {tuple(locations.shape)} and "
+            f"{tuple(scales.shape)}."
+        )
+    if not bool(locations.isfinite().all()):
+        raise ValueError(f"locations must be finite; got {locations.tolist()}.")
+    if not bool((scales > 0).all()):
+        raise ValueError(
+            f"scales must be above 0 (infinite for features that are not transformed); got {scales.tolist()}."
+        )
+    return locations, scales
+
+
+def warped_features(n_warped: int, n_features: int) -> None:
+    """Check that a transform has the features of X."""
+    if n_warped != n_features:
+        raise ValueError(f"warp has {n_warped} features, but X has {n_features}. Pass one location and scale for each.")
+
+
+def powers(degree: int, gamma: float, coef0: float) -> None:
+    """Check that the coefficients of a polynomial kernel do not overflow."""
+    largest = "coef0" if coef0 > gamma else "gamma"
+    if degree * math.log(max(gamma, coef0, 1.0)) > math.log(LARGEST_FEATURE):
+        raise ValueError(
+            f"{largest}={max(gamma, coef0):g} to the power of degree={degree} exceeds {LARGEST_FEATURE:g}. Lower "
+            f"{largest} or degree."
+        )
+
+
+def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
+    """Check the values of a kernel function."""
+    if values.shape != (n_left, n_right):
+        raise ValueError(
+            f"The kernel function must return an array of shape {(n_left, n_right)} for {n_left} and {n_right} rows, "
+            f"as sklearn.metrics.pairwise functions do; got shape {values.shape}."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "The kernel function returned values that are not finite. It receives standardised samples: check it on "
+            "such input."
+        )
+
+
+def square_kernel(shape: tuple[int, ...]) -> None:
+    """Check that a precomputed kernel matrix is square."""
+    if shape[0] != shape[1]:
+        raise ValueError(
+            f"Precomputed kernel matrix is not square: with kernel='precomputed' X must hold the kernel of every pair "
+            f"of samples; got shape {shape}. Pass a square matrix, or choose another kernel."
+        )
+
+
+def symmetric_gram(matrix: np.ndarray) -> None:
+    """Check that a kernel matrix is symmetric."""
+    worst = float(np.abs(matrix - matrix.T).max())
+    if worst > 1e-6 * max(float(np.abs(matrix).max()), 1e-300):
+        raise ValueError(
+            f"The kernel matrix is not symmetric: k(x, z) and k(z, x) differ by up to {worst:g}. Use a symmetric "
+            f"kernel."
+        )
+
+
+def positive_definite(matrix: np.ndarray, residue: float, allowed: float) -> None:
+    """Check that a pivoted Cholesky factor of a kernel matrix leaves at most the allowed residue."""
+    if not residue <= allowed:
+        lowest = float(np.linalg.eigvalsh(matrix)[0])
+        raise ValueError(
+            f"The kernel is not positive definite: the smallest eigenvalue of its matrix is {lowest:g}. Use a positive "
+            f"definite kernel, such as 'rbf' or 'polynomial' with coef0 of at least 0."
+        )
+
+
+# Sums of features of this size times weights are finite.
+LARGEST_FEATURE = 1e100
+
+
+def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
+    """Check that the columns of a basis at rows, (n, H), are not too large to sum."""
+    bad = ~(features.abs() <= LARGEST_FEATURE).all(1)
+    if bool(bad.any()):
+        row = int(bad.int().argmax())
+        column = int(scaled[row].abs().nan_to_num(nan=torch.inf).argmax())
+        raise ValueError(
+            f"X holds {float(rows[row, column]):g} in column {column}, too large for the kernel. Check the units of "
+            "that column, or remove such values."
+        )
+
+
+def ill_conditioned(name: str, error: Exception) -> str:
+    """The message about basis functions with a singular Hessian."""
+    return (
+        f"{name} cannot be fitted: the kernel columns of X are too large or too similar ({error}). Use "
+        "scaling=True, a smaller degree, or kernel='rbf'."
+    )
+
+
+def finite_rows(values: Tensor) -> None:
+    """Check that features to initialise a head from are finite."""
+    if not bool(values.isfinite().all()):
+        row = int((~values.isfinite()).any(1).nonzero()[0, 0])
+        raise ValueError(
+            f"X must hold finite values to initialise a head; row {row} has a missing or infinite one. Remove such "
+            "rows, or fit a MixtureClassifier, which handles missing values (NaN)."
+        )
+
+
+def head_sizes(rows: Tensor, n_classes: int, n_features: int, n_classes_of_head: int) -> None:
+    """Check that features and classes match an existing head."""
+    if (rows.shape[1], n_classes) != (n_features, n_classes_of_head):
+        raise ValueError(
+            f"The head has {n_features} features and {n_classes_of_head} classes, but X and y have {rows.shape[1]} and "
+            f"{n_classes}. Pass samples of all its classes, or create a new head with from_features."
+        )
+
+
+def head_features(values: Tensor, n_features: int, name: str) -> None:
+    """Check that features are floating-point tensors (..., D), for the head of this name."""
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"features of {name} must be a torch tensor; got {type(values).__name__}. Convert with torch.as_tensor."
+        )
+    if not values.is_floating_point():
+        raise TypeError(
+            f"features of {name} must have a floating-point dtype; got {values.dtype}. Convert with .float()."
+        )
+    if values.ndim < 2 or values.shape[-1] != n_features:
+        raise ValueError(
+            f"features of {name} must have shape (..., {n_features}) with at least two dimensions; got "
+            f"{tuple(values.shape)}. Create the head with n_features={values.shape[-1] if values.ndim else 1}, or "
+            "change the layer before it."
+        )
+
+
+def head_labels(values: Tensor, n_rows: int, n_classes: int, smallest: int = 0) -> None:
+    """Check that there is one class number per row. Values are not checked while a graph is being recorded."""
+    if not isinstance(values, Tensor) or values.is_floating_point() or values.dtype == torch.bool:
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(f"labels must be an integer tensor; got {kind}. Convert them with .long().")
+    if tuple(values.shape) != (n_rows,):
+        raise ValueError(
+            f"labels must have shape ({n_rows},), one label per sample of features; got {tuple(values.shape)}."
+        )
+    if recording(values) or not len(values):
+        return
+    low, high = (int(end) for end in values.aminmax())
+    if low < smallest or high >= n_classes:
+        raise ValueError(
+            f"labels must be between {smallest} and {n_classes - 1}, since the head has {n_classes} classes; got "
+            f"{low if low < smallest else high}. Number the classes from 0, or create the head with more classes."
+        )

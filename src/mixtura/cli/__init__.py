@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from mixtura.files.moved import look_up_moved
+from mixtura.files import look_up_moved
 
 __getattr__ = look_up_moved(__name__, {"demo": "examples/demo.py of a source checkout"})
 

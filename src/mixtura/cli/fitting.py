@@ -32,8 +32,8 @@ from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.estimators.table_columns import TableColumn, entries_of, listed, shorten
-from mixtura.files.tensor_files import write_atomically
-from mixtura.inspection.tables import text_of
+from mixtura.files.models import write_atomically
+from mixtura.inspection.summaries import text_of
 
 # Share of the budget for the choice of a model; the final fit and the held-out scores take the rest.
 CHOICE, SHORTEST = 0.5, 0.05

@@ -22,9 +22,9 @@ from mixtura.cli.output import Answer, check_place, decimals, percents, progress
 from mixtura.cli.tables import missing_values, names_of, read_problem, read_table
 from mixtura.estimators.classifiers import DensityClassifier
 from mixtura.estimators.table_columns import category_of, entries_of
-from mixtura.files.tensor_files import write_atomically
+from mixtura.files.models import write_atomically
 from mixtura.inspection.outliers import threshold_of
-from mixtura.inspection.tables import text_of
+from mixtura.inspection.summaries import text_of
 from mixtura.plotting import ConfusionDisplay, MixtureDisplay, ReliabilityDisplay
 from mixtura.plotting.curves import draw_decisions
 from mixtura.plotting.mixtures import draw_classes

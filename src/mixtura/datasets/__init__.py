@@ -13,7 +13,7 @@ from mixtura.datasets.generators import (
     make_waveform,
     remove_values,
 )
-from mixtura.files.moved import look_up_moved
+from mixtura.files import look_up_moved
 
 __all__ = [
     "load_penguins",

@@ -19,7 +19,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.threads import prefetched
 from mixtura.engine.tuning import STREAMED_BYTES
-from mixtura.model.recoding import Transform
+from mixtura.model.transforms import Transform
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union
 
 

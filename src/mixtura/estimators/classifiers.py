@@ -31,10 +31,9 @@ from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.explanations import Explanation, marginal_importances, shapley_values
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
-from mixtura.inspection.summaries import component_entropies, feature_names
-from mixtura.inspection.tables import ModelSummary, Table
-from mixtura.model.member import Member
+from mixtura.inspection.summaries import ModelSummary, Table, component_entropies, feature_names
 from mixtura.model.missingness import Missingness
+from mixtura.model.mixture import Member
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.objectives import class_log_joint, posteriors
 

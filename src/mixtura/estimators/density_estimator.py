@@ -25,10 +25,9 @@ from mixtura.estimators.refits import held_out, without_a_class
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of, weigh_doubt
-from mixtura.inspection.summaries import component_entropies, component_table, feature_names
-from mixtura.inspection.tables import ModelSummary, data_frame
+from mixtura.inspection.summaries import ModelSummary, component_entropies, component_table, data_frame, feature_names
 from mixtura.model.mixture import Mixture
-from mixtura.model.recoding import Recoding, Transform
+from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
 
 

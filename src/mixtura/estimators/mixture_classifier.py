@@ -17,7 +17,7 @@ from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_cl
 from mixtura.estimators.rows import as_array
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
-from mixtura.model.member import Member
+from mixtura.model.mixture import Member
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective
 from mixtura.selection.automatic import AutomaticSearch

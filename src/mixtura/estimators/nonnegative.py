@@ -25,18 +25,20 @@ from mixtura.estimators.text_batches import TextBatches
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import ScoredWords, word_contributions
 from mixtura.inspection.graphs import conditional_graph
+from mixtura.inspection.summaries import Table
 from mixtura.inspection.summaries import feature_names as known_names
-from mixtura.inspection.tables import Table
-from mixtura.model.rows import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
+from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
     LabeledRows,
     LogLinearMixture,
+    NonnegativeProblem,
+    column_units,
     labeled_rows,
     rows_per_chunk,
+    without_empty_rows,
 )
 from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
-from mixtura.nonnegative.problem import NonnegativeProblem, column_units, without_empty_rows
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.log_linear import COMPONENTS, TextSearch, TextSettings, some_of
 from mixtura.selection.splits import checked_cv, hold_outs, regroup, renumbered

@@ -18,8 +18,7 @@ from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
 from mixtura.estimators.labels import ClassNumbers, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
-from mixtura.streams.batches import Batch, Sharded, named_batches
-from mixtura.streams.predictions import BatchedPredictions
+from mixtura.streams.batches import Batch, BatchedPredictions, Sharded, named_batches
 
 # What the error about a label adds that the first pass over batches did not see.
 SAME_ROWS = " Batches must hold the same rows in every pass."

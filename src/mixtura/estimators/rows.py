@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
-from mixtura.model.recoding import Transform
+from mixtura.model.transforms import Transform
 from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
 

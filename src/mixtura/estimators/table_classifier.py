@@ -19,7 +19,7 @@ from mixtura.estimators.rows import PandasLike, as_array
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
-from mixtura.inspection.tables import data_frame
+from mixtura.inspection.summaries import data_frame
 
 CONSTANT = "(constant)"  # a numeric column that models of version 0.1 add to tables of categories alone
 MOST_JUDGED = 1000  # held-out rows by which `select` judges

@@ -13,9 +13,8 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.estimators.labels import ClassNumbers, read_one_per_row
 from mixtura.estimators.parts import SAME_ROWS
-from mixtura.model.rows import document_counts
-from mixtura.nonnegative.mixture import ClassChunk, LabeledRows, chunk_of, parts_of, with_totals
-from mixtura.nonnegative.problem import column_units
+from mixtura.model.transforms import document_counts
+from mixtura.nonnegative.mixture import ClassChunk, LabeledRows, chunk_of, column_units, parts_of, with_totals
 from mixtura.selection.log_linear import SELECTION_SAMPLES
 from mixtura.selection.text_samples import RowFacts, RowsUnder, TextSamples, TransformedSamples
 from mixtura.streams.batches import named_batches

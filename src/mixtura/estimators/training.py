@@ -36,11 +36,9 @@ from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
 from mixtura.init.johnson import fit_warp
 from mixtura.init.recoding import recode
-from mixtura.model.member import Member
 from mixtura.model.missingness import Missingness, estimate_missingness
-from mixtura.model.mixture import Mixture
-from mixtura.model.recoding import Recoding
-from mixtura.model.warp import Warp
+from mixtura.model.mixture import Member, Mixture
+from mixtura.model.transforms import Recoding, Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior

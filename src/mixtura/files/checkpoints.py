@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from mixtura.files.codec import Decoder, Encoder
-from mixtura.files.tensor_files import read_tensors, write_tensors
+from mixtura.files.models import read_tensors, write_tensors
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
 FORMAT_VERSION = 3

@@ -4,15 +4,156 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from mixtura.files.codec import Decoder, Encoder, fitted_of
 from mixtura.files.registry import CHECKS, NAMES
-from mixtura.files.tensor_files import read_tensors, write_tensors
+
+BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are opened in text mode
+
+
+@contextmanager
+def write_atomically(target: Path) -> Iterator[BinaryIO]:
+    """A context with a file to write to, renamed when it is complete on disk; after an error it is deleted."""
+    unfinished = target.with_name(f".mixtura-{secrets.token_hex(8)}")
+    # Created without tempfile, so that permissions follow the umask as for any other file.
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the new name is on disk only after its folder is flushed
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# Limits of the header: characters, and brackets among them. Parsed JSON takes up to 25 times the memory of its text,
+# and empty lists take most of the time. Within these limits parsing takes less than 100 MB and half a second. A header
+# usually has a few thousand characters.
+LARGEST_HEADER = 4 * 10**6
+MOST_BRACKETS = 100_000
+MOST_TENSORS = 100_000
+DEEPEST_HEADER = 100  # nested brackets
+
+
+def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict[str, Any]) -> None:
+    """Replace the file at `path`, or the target of a link there, atomically.
+
+    The content is first written to a temporary file in the same folder and flushed to disk. If the process is
+    interrupted, `path` has either the old or the new content. A killed process may leave a temporary file
+    (`.mixtura-*`) behind.
+
+    Parameters
+    ----------
+    path : str or path-like
+    tensors : dict of str to Tensor
+    name : str
+        Key of the header in the metadata of the file.
+    header : dict
+        Values that JSON can hold.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder does not exist.
+    ValueError
+        `path` is a folder, a device or anything else that is not a regular file.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to save the model in; create it first.")
+    if target.exists() and not target.is_file():
+        raise ValueError(f"{str(path)!r} is not a regular file and cannot be replaced; choose another file.")
+    text = json.dumps(header)
+    try:
+        _check_text(text)
+    except ValueError as error:
+        raise ValueError(f"The file cannot be written: {error}; pass long lists as arrays.") from error
+    # Copies: safetensors refuses tensors that share memory.
+    plain = {key: part.detach().cpu().contiguous().clone() for key, part in tensors.items()}
+    with write_atomically(target) as file:
+        file.write(to_bytes(plain, {name: text}))
+
+
+def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
+    """Read the header and the tensors of a file written by `write_tensors`, on the CPU.
+
+    Sizes are compared with the size of the file before memory is allocated.
+
+    Raises
+    ------
+    ValueError
+        The file is damaged, or is not of this kind.
+    """
+    try:
+        _check_length(path)
+        with safe_open(str(path), framework="pt") as file:  # compares offsets, shapes and types with the file's size
+            header = _parsed((file.metadata() or {}).get(name))
+            names = file.keys()
+            if len(names) > MOST_TENSORS:
+                raise ValueError(f"it holds {len(names)} tensors, more than {MOST_TENSORS}")
+            # Copies: a tensor of safetensors is mapped from the file, and changes when another program writes there.
+            return header, {key: file.get_tensor(key).clone() for key in names}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_length(path: Any) -> None:
+    with Path(path).open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if not 0 < size <= min(LARGEST_HEADER * 2, Path(path).stat().st_size - 8):  # escapes may double the text
+        raise ValueError(f"its header cannot have {size} bytes")
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None:
+        raise ValueError("it has no header of mixtura")
+    _check_text(text)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its header is not JSON: {error}") from error
+    _check_depth(header)
+    return header
+
+
+def _check_text(text: str) -> None:
+    n_brackets = text.count("[") + text.count("{")
+    if len(text) > LARGEST_HEADER or n_brackets > MOST_BRACKETS:
+        raise ValueError(
+            f"its header has {len(text)} characters and {n_brackets} brackets, more than {LARGEST_HEADER} and "
+            f"{MOST_BRACKETS}"
+        )
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [[value]], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST_HEADER:
+            raise ValueError(f"its header is nested more than {DEEPEST_HEADER} deep")
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [item for part in parts for item in part if isinstance(item, dict | list)]
+
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Warp
 
 # Number of samples that decide whether a feature is transformed, and of those with which its two parameters are
 # searched: 4500 x 384 take 1.4 s of processor time, 18 s if all samples are compared at all pairs of parameters.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import Block, Source, TensorSource
-from mixtura.model.recoding import Recoding
+from mixtura.model.transforms import Recoding
 
 MOST_INDICATORS = 20  # categories of a feature; more of them get the frequencies of the classes
 N_FOLDS = 5  # of the frequencies for training samples

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.inspection.tables import Table, data_frame
-from mixtura.model.rows import RowTransform
+from mixtura.inspection.summaries import Table, data_frame
+from mixtura.model.transforms import RowTransform
 from mixtura.nonnegative.mixture import LogLinearMixture
 from mixtura.values.sparse_rows import is_dense, row_slice
 

@@ -19,8 +19,8 @@ from torch.nn.functional import softplus
 from mixtura.covariances.product import ProductCovariance
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
-from mixtura.model.recoding import Recoding, Transform
 from mixtura.model.temperature import Temperature
+from mixtura.model.transforms import Recoding, Transform
 from mixtura.values.moments import DiagonalForm
 
 LOG_TWO_PI = 1.8378770664093453

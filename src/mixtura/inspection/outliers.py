@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.inspection.tables import data_frame
+from mixtura.inspection.summaries import data_frame
 from mixtura.objectives import posteriors
 
 # Largest number of stored held-out scores.

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mixtura.numerics import linalg
-from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics import cached_property, linalg
 
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
 LARGEST_INFLATION = 1e6

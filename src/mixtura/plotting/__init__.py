@@ -6,7 +6,7 @@ except ImportError as error:
     text = "mixtura.plotting needs matplotlib; install it with: pip install 'mixtura[plot]'"
     raise ModuleNotFoundError(text, name="matplotlib") from error
 
-from mixtura.files.moved import look_up_moved
+from mixtura.files import look_up_moved
 from mixtura.plotting.curves import (
     ConfusionDisplay,
     CoverageDisplay,

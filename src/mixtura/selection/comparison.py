@@ -23,9 +23,8 @@ from mixtura.init.johnson import fit_warp
 from mixtura.init.recoding import recode, with_frequencies
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
-from mixtura.model.recoding import Recoding, Transform
 from mixtura.model.temperature import Temperature, with_noise
-from mixtura.model.warp import Warp
+from mixtura.model.transforms import Recoding, Transform, Warp
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath

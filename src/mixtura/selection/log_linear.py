@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture
+from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, random_start
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal, SparseShares
-from mixtura.nonnegative.problem import random_start
 from mixtura.nonnegative.updates import Accelerated, finished
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial

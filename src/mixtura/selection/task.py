@@ -17,7 +17,7 @@ from mixtura.init.recoding import with_frequencies
 from mixtura.init.starts import starting_mixture
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
-from mixtura.model.recoding import Recoding, Transform
+from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure

@@ -9,9 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mixtura.model.rows import RowTransform, document_counts, make_row_transform
-from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, labeled_rows
-from mixtura.nonnegative.problem import column_units
+from mixtura.model.transforms import RowTransform, document_counts, make_row_transform
+from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, column_units, labeled_rows
 from mixtura.selection.splits import Split
 from mixtura.values.sparse_rows import pick, scaled_columns
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, smoothed_likelihood
-from mixtura.nonnegative.problem import NonnegativeProblem, random_start
+from mixtura.nonnegative.mixture import (
+    LabeledRows,
+    LogLinearMixture,
+    NonnegativeProblem,
+    random_start,
+    smoothed_likelihood,
+)
 from mixtura.nonnegative.updates import finished
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run

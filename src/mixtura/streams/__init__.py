@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from mixtura.streams.batches import Batch, Sharded
-from mixtura.streams.predictions import BatchedPredictions
+from mixtura.streams.batches import Batch, BatchedPredictions, Sharded
 
 __all__ = ["Batch", "BatchedPredictions", "Sharded"]
