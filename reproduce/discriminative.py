@@ -46,10 +46,9 @@ from mixtura import (
 )
 from mixtura.datasets import make_waveform
 from reproduce.baselines.kernels import InformativeVectorMachine, LeastSquaresClassifier
-from reproduce.comparison import published
 from reproduce.data import identified_by_all
 from reproduce.options import Options
-from reproduce.stamps import write_json
+from reproduce.stamps import published, write_json
 
 MANY_ROWS, SOME_ROWS = 3000, 1500
 N_FOLDS = 10

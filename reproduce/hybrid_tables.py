@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from reproduce.comparison import HYBRID_ROWS, published
 from reproduce.hybrid import BASIC_PIXELS, OF_AVERAGE, ON_CPU
+from reproduce.stamps import published
 
+HYBRID_ROWS = {  # of the paper -> tables of hybrid.json
+    "MNIST": "MNIST", "MNIST (pca50)": "MNIST (pca50)", "Basic": "basic", "Basic (pca50)": "basic (pca50)",
+    "Rotated": "rotated", "Rotated (pca50)": "rotated (pca50)", "Background Random": "random",
+    "Background Random (pca50)": "random (pca50)", "CIFAR-10 (pca50)": "CIFAR-10 (pca50)",
+}  # fmt: skip
 COLUMNS = ("LL", "LL+LM", "LL+CLL", "LM", "CLL")
 
 
@@ -155,7 +160,7 @@ def pages(folder: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     results, spread = json.loads(path.read_text()), folder / "label_spreading.json"
-    if spread.exists():  # rows of ours (studies/label_spreading.py)
+    if spread.exists():  # rows of ours (studies/README.md)
         own = json.loads(spread.read_text())["few labels"]
         results["few labels"] = {**own, **results.get("few labels", {})}
     return {"hybrid.md": page(results)}

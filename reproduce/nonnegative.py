@@ -285,7 +285,7 @@ def _measured(key: Any, start: int, make: Any, data: dict[str, np.ndarray]) -> t
 
 
 def add_chosen(table: Table, sizes: Iterable[int]) -> None:
-    """The settings that cross-validation on the training rows chose for every M (studies/nonnegative_choice.py)."""
+    """The settings that cross-validation on the training rows chose for every M (studies/results/usps_choice.md)."""
     for size in sizes:
         table.add("chosen on training rows", f"{size} per class", "shares 0", default(size, 0.0, shared=False))
 

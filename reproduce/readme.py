@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from reproduce.behaviour import state_of
-from reproduce.comparison import BLOCKS, NOT_COMPUTED, counted
 from reproduce.registry import PAPERS, SOURCES, TABLES, Table
 from reproduce.stamps import RESULTS, stamps_of
 
@@ -19,24 +18,6 @@ def entry(name: str, table: Table) -> list[str]:
     data = ", ".join(SOURCES[key].file for key in table.data)
     cells = [f"`{name}`", table.title, links, data, table.device, table.minutes, table.deviations]
     return ["| " + " | ".join(cells) + " |"]
-
-
-def not_computed() -> list[str]:
-    """Published figures that could be computed with the data at hand and were not, for each block."""
-    lines = []
-    for block in BLOCKS:
-        absent = [cell for cell in counted(block) if cell.reason == NOT_COMPUTED]
-        columns: dict[str, list[str]] = {}
-        for cell in absent:
-            columns.setdefault(cell.row, []).append(cell.column)
-        if absent:
-            every = [cell.column for cell in counted(block) if cell.row == absent[0].row]
-            groups: dict[str, list[str]] = {}  # columns -> rows that lack just these
-            for row, own in columns.items():
-                groups.setdefault("all" if own == every else ", ".join(own), []).append(row)
-            cells = "; ".join(f"{', '.join(rows)}: {own}" for own, rows in groups.items())
-            lines.append(f"| {block.table} | {block.name} | {len(absent)} | {cells} |")
-    return lines
 
 
 def without_results() -> list[str]:
@@ -66,7 +47,7 @@ def text() -> str:
     return TEMPLATE.read_text().format(
         tables="\n".join(tables),
         data="\n".join(data),
-        absent="\n".join([*not_computed(), "", *without_results()]),
+        absent="\n".join(without_results()),
         results="\n".join(results),
     )
 

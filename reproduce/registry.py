@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from reproduce.comparison import with_sentences
 from reproduce.data import PUBLIC
 from reproduce.options import Options
 
@@ -60,8 +59,7 @@ class Table:
 
     def pages(self, folder: Path) -> dict[str, str]:
         """File names and the Markdown that the JSON files of a folder render to."""
-        pages = _function(self.pages_by)(folder)
-        return {name: with_sentences(name, text, folder) for name, text in pages.items()}
+        return _function(self.pages_by)(folder)
 
     def render(self, folder: Path) -> None:
         for name, text in self.pages(folder).items():

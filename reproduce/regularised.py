@@ -32,9 +32,8 @@ from mixtura import AveragedMixture, AveragedMixtureClassifier, GaussianMixture,
 from mixtura.datasets import make_rings
 from mixtura.priors import Conjugate
 from reproduce import data
-from reproduce.comparison import published
 from reproduce.options import Options
-from reproduce.stamps import machine, write_json
+from reproduce.stamps import machine, published, write_json
 
 N_MEMBERS = 20
 TOY_REPETITIONS = 20

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ import mixtura
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
 UNSTAMPED = "unstamped"
+
+
+@cache
+def published() -> dict[str, Any]:
+    """The figures of the papers, by table."""
+    return json.loads((RESULTS.parent / "published.json").read_text())
 
 
 def stamp(behaviour: str = "") -> dict[str, str]:

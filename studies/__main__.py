@@ -12,7 +12,7 @@ from pathlib import Path
 from reproduce.options import Options
 from studies import documents, overview
 
-STUDIES = ("sparse-settings", "sparse-simulations", "sparse-calibration", "hybrid-figures", "rvm-widths")
+STUDIES = ("hybrid-figures",)
 
 
 def main() -> None:

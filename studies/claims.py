@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reproduce.comparison import BLOCKS, Block, Cells, compared, of_bupa, published, read
+from reproduce.stamps import published
+from studies.comparison import BLOCKS, Block, Cells, compared, of_bupa, read
 
 Figures = dict[tuple[str, str], float]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from reproduce.comparison import published, read
-from reproduce.stamps import RESULTS, ROOT
+from reproduce.stamps import RESULTS, ROOT, published
+from studies.comparison import read
 
 NUMBER = r"-?\d+(?:\.\d+)?"
 

@@ -25,8 +25,8 @@ import torch
 from mixtura.model.mixture import Mixture
 from mixtura.solvers import score_classes
 from reproduce import hybrid as base
-from reproduce.comparison import HYBRID_ROWS
 from reproduce.hybrid import AVERAGE, OF_DIAGONAL, OF_PIXELS, Settings, Start, each
+from reproduce.hybrid_tables import HYBRID_ROWS
 from reproduce.options import Options
 from reproduce.stamps import write_json
 

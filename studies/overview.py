@@ -6,7 +6,10 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
-from reproduce.comparison import (
+from reproduce.registry import PAPERS
+from reproduce.stamps import RESULTS, ROOT, published
+from studies.claims import CLAIMS
+from studies.comparison import (
     BLOCKS,
     COMPARATOR,
     FIXED,
@@ -18,12 +21,8 @@ from reproduce.comparison import (
     Cell,
     compared,
     counted,
-    published,
     sentences,
 )
-from reproduce.registry import PAPERS
-from reproduce.stamps import RESULTS, ROOT
-from studies.claims import CLAIMS
 
 PAGE = ROOT / "docs" / "reproductions.md"
 # A sign as well as a colour: colour-blind readers distinguish blue and orange, and print in different greys.
@@ -135,6 +134,24 @@ def summary(folder: Path) -> list[str]:
     return [*lines, "</table>", ""]
 
 
+def not_computed(folder: Path) -> list[str]:
+    """Published figures that could be computed with the data at hand and were not, for each block."""
+    lines = ["| table | ours | figures | which |", "|---|---|---|---|"]
+    for block in BLOCKS:
+        absent = [cell for cell in counted(block, folder) if cell.reason == NOT_COMPUTED]
+        columns: dict[str, list[str]] = {}
+        for cell in absent:
+            columns.setdefault(cell.row, []).append(cell.column)
+        if absent:
+            every = [cell.column for cell in counted(block, folder) if cell.row == absent[0].row]
+            groups: dict[str, list[str]] = {}  # columns -> rows that lack just these
+            for row, own in columns.items():
+                groups.setdefault("all" if own == every else ", ".join(own), []).append(row)
+            cells = "; ".join(f"{', '.join(rows)}: {own}" for own, rows in groups.items())
+            lines.append(f"| {block.table} | {block.name} | {len(absent)} | {cells} |")
+    return lines
+
+
 def page(folder: Path = RESULTS) -> str:
     lines = [
         "# Reproductions",
@@ -166,7 +183,9 @@ def page(folder: Path = RESULTS) -> str:
                 lines += ["</div>", "", f"### {table}", "", published()[table]["title"] + ".", ""]
                 lines += [text for paragraph in paragraphs for text in (f"- {paragraph}",)]
                 lines += ["", '<div class="reproductions">', "", *grid(table, folder)]
-    return "\n".join([*lines, "</div>", ""])
+    lines += ["</div>", "", "## Not computed", ""]
+    lines += ["Published figures that can be computed with the data at hand and that no run has computed so far.", ""]
+    return "\n".join([*lines, *not_computed(folder), ""])
 
 
 def write() -> None:

@@ -18,7 +18,6 @@ sys.path.insert(0, str(ROOT))
 
 from reproduce import (
     behaviour,
-    comparison,
     discriminative,
     few_labels,
     heads,
@@ -31,7 +30,7 @@ from reproduce.__main__ import check_data, compute, main
 from reproduce.data import PUBLIC
 from reproduce.options import Options
 from reproduce.registry import TABLES
-from studies import documents, overview
+from studies import comparison, documents, overview
 
 FILES = sorted(path.name for path in stamps.RESULTS.glob("*.json"))
 with_results = pytest.mark.skipif(not FILES, reason="a source distribution has no result files")
@@ -133,9 +132,9 @@ def test_a_figure_is_equal_within_the_standard_error_of_the_difference(published
 
 
 def test_published_errors_are_printed_or_binomial():
-    table = comparison.published()["RPTP18 table 2"]
+    table = stamps.published()["RPTP18 table 2"]
     assert comparison.published_error(table, "SSL (LM)", "100", 5.08) == pytest.approx(0.22, abs=0.005)
-    table = comparison.published()["OT95 table 1"]
+    table = stamps.published()["OT95 table 1"]
     assert comparison.published_error(table, "beta 0.02", "accuracy", 84.4) == 1.41
 
 
@@ -152,11 +151,11 @@ def test_a_sentence_counts_every_published_figure(tmp_path):
 
 
 def test_methods_that_a_paper_compares_with_are_counted_apart():
-    table = comparison.published()["HU21 table 1, weights"]
+    table = stamps.published()["HU21 table 1, weights"]
     assert comparison.group_of(table, "Ripley", "GP") == comparison.FIXED
     assert comparison.group_of(table, "Ripley", "RVM") == comparison.COMPARATOR
     assert comparison.group_of(table, "Ripley", "SDGM") == comparison.METHOD
-    for name, own in comparison.published().items():
+    for name, own in stamps.published().items():
         assert set(own.get("comparators", ())) <= {*own["rows"], *own["columns"]}, name
 
 

@@ -14,15 +14,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reproduce.stamps import RESULTS
+from reproduce.hybrid_tables import HYBRID_ROWS
+from reproduce.stamps import RESULTS, published
 
-PUBLISHED = Path(__file__).parent / "published.json"
 VERDICTS = ("better", "below start", "equal", "worse", "not comparable", "absent")
 WORDS = {
     "better": "better than published",
@@ -72,11 +71,6 @@ class Block:
 
     def remark(self, folder: Path) -> str:
         return self.words if isinstance(self.words, str) else self.words(folder)
-
-
-@cache
-def published() -> dict[str, Any]:
-    return json.loads(PUBLISHED.read_text())
 
 
 def published_error(table: dict[str, Any], row: str, column: str, value: float) -> float:
@@ -267,13 +261,6 @@ def figures(measured: dict[str, Any], part: str) -> list[float]:
     if part in ("faces", "non-faces"):
         return [each[1 if part == "faces" else 0] for each in measured["by_class"]]
     return measured["train" if part == "training" else "test"]
-
-
-HYBRID_ROWS = {
-    "MNIST": "MNIST", "MNIST (pca50)": "MNIST (pca50)", "Basic": "basic", "Basic (pca50)": "basic (pca50)",
-    "Rotated": "rotated", "Rotated (pca50)": "rotated (pca50)", "Background Random": "random",
-    "Background Random (pca50)": "random (pca50)", "CIFAR-10 (pca50)": "CIFAR-10 (pca50)",
-}  # fmt: skip
 
 
 def of_hybrid(suffix: str, names: dict[str, str], without: Sequence[str] = ()) -> Callable[[Path], Cells]:
@@ -533,25 +520,3 @@ def sentences(table: str, folder: Path = RESULTS) -> list[str]:
         f"{block.name[0].upper()}{block.name[1:]}: {sentence(block, folder)} {block.remark(folder)}".rstrip()
         for block in own
     ]
-
-
-PAGES = {
-    "regularised_toy.md": ("OT95 table 1",),
-    "regularised_bupa.md": ("OT95 table 2",),
-    "discriminative.md": KJO03,
-    "cbcl.md": ("LZZ06 table 1",),
-    "usps.md": ("LZZ06 table 2",),
-    "hybrid.md": ("RPTP18 table 1", "RPTP18 table 2"),
-    "sparse_table.md": ("HU21 table 1, error", "HU21 table 1, weights"),
-    "heads.md": ("HU21 table 2",),
-}
-
-
-def with_sentences(page: str, text: str, folder: Path) -> str:
-    """A page with what is better, equal, worse and absent below its title."""
-    if page not in PAGES:
-        return text
-    title, _, rest = text.partition("\n")
-    several = len(PAGES[page]) > 1
-    lines = [f"- {f'{table}. ' if several else ''}{line}" for table in PAGES[page] for line in sentences(table, folder)]
-    return "\n".join([title, "", "Beside the published figures:", "", *lines, rest])
