@@ -8,27 +8,32 @@ the margin are not published: 1e-3 and 2. The margin grows over the first half o
 an epoch, the default of its head, classes merge and never separate again.
 Nothing is chosen, so no validation images are needed.
 
-On a GPU all heads and seeds are trained side by side, each in a stream of its own. After training, weights are removed
+All heads and seeds are trained side by side, so that a kernel computes a
+layer of all of them. After training, weights are removed
 one after the other, the smallest first (SDGM: the largest log alpha first), for errors at equal numbers of weights.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
 import mixtura
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, SparseMixtureHead
+from mixtura.nn.components import divergence, minus_log_alphas
 from reproduce import data as published_data
 from reproduce.options import Options
 from reproduce.stamps import write_json
@@ -157,45 +162,104 @@ def pixels(images: Tensor) -> Tensor:
     return (images.float() / 255 - MEAN) / SCALE
 
 
-class PlainTrainer:
-    """Steps of training that read everything from tensors, so that a GPU can replay recorded ones."""
+class StackedNetworks(nn.Module):
+    """Networks of the same shape side by side: grouped convolutions, and products of batches of matrices."""
 
-    def __init__(self, method: str, n_features: int, data: Data, seed: int, epochs: int, width: int = 32):
-        torch.manual_seed(seed)
-        settings = dict(SETTINGS[method])
-        self.method, self.seed, self.data, self.epochs = method, seed, data, epochs
-        if method == "large_margin":
-            settings["decay"] = 0.01 ** (1 / max(1.0, HALF_MARGIN * epochs * (len(data.images) // BATCH)))
-        self.settings = dict(settings)
-        self.strength = settings.pop("l1", 0.0)
-        self.device = data.images.device
-        on_gpu = self.device.type == "cuda"
-        self.network = PlainNetwork(n_features, width).to(self.device)
-        if on_gpu:  # the layout that its convolutions compute in
-            self.network = self.network.to(memory_format=torch.channels_last)
-        self.head = make_head(method, n_features, int(data.labels.max()) + 1, settings).to(self.device)
-        parameters = [*self.network.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=on_gpu)
+    def __init__(self, networks: Sequence[PlainNetwork]):
+        super().__init__()
+        self.layers, self.n_networks = list(networks[0]), len(networks)
+        stacked = stack_module_state(list(networks))[0]
+        self.state = nn.ParameterDict({name.replace(".", "_"): value for name, value in stacked.items()})
+
+    def of(self, number: int) -> dict[str, Tensor]:
+        """The parameters of one network."""
+        return {name.replace("_", "."): own[number].detach() for name, own in self.state.items()}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features (G, N, D) of images (G, N, 1, H, W)."""
+        n, x = self.n_networks, images.transpose(0, 1).flatten(1, 2)
+        for number, layer in enumerate(self.layers):
+            own = [self.state[f"{number}_{name}"] for name in ("weight", "bias") if f"{number}_{name}" in self.state]
+            if isinstance(layer, nn.Conv2d):
+                weight, bias = (part.flatten(0, 1) for part in own)
+                x = functional.conv2d(x, weight, bias, padding=layer.padding, groups=n)
+            elif isinstance(layer, nn.Linear):
+                x = torch.baddbmm(own[1].unsqueeze(1), x, own[0].mT)
+            else:
+                x = x.unflatten(1, (n, -1)).transpose(0, 1).flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+        return x
+
+
+class Margin(LargeMarginSoftmax):
+    """Training logits alone, without checks of the labels, which cannot be read inside vmap."""
+
+    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
+        logits = functional.linear(features, self.weight)
+        return logits if labels is None or not self.training else self._with_margin(features, logits, labels)
+
+
+class Trainer:
+    """Steps of training of all heads and seeds of a column, which read everything from tensors, so that a GPU can
+    replay recorded ones."""
+
+    def __init__(self, column: Column, data: Data, seeds: Sequence[int], epochs: int, width: int = 32):
+        self.data, self.epochs, self.device = data, epochs, data.images.device
+        self.sizes = (column.n_features, width, int(data.labels.max()) + 1)
         self.steps_per_epoch = len(data.images) // BATCH
+        self.runs = [(method, seed) for method in METHODS for seed in seeds]
+        made = [self.model(*run) for run in self.runs]
+        self.settings = {method: self.settings_of(method) for method in METHODS}
+        self.networks = StackedNetworks([network for network, _ in made]).to(self.device)
+        self.heads = {}
+        for place, method in enumerate(METHODS):
+            heads = [head.to(self.device) for _, head in made[place * len(seeds) : (place + 1) * len(seeds)]]
+            self.heads[method] = (heads[0], *stack_module_state(heads))
+        parameters = [
+            *self.networks.parameters(),
+            *(part for _, own, _ in self.heads.values() for part in own.values()),
+        ]
+        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=self.device.type == "cuda")
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(BATCH, device=self.device)
-        self.order = torch.randperm(len(data.images), device=self.device)
-        self.loss = torch.zeros((), device=self.device)
+        self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in self.runs])
+        self.losses = torch.zeros(len(self.runs), device=self.device)
         self.replay, self.stream = self.step, None
 
+    def settings_of(self, method: str) -> dict[str, Any]:
+        if method != "large_margin":
+            return SETTINGS[method]
+        return SETTINGS[method] | {"decay": 0.01 ** (1 / max(1.0, HALF_MARGIN * self.epochs * self.steps_per_epoch))}
+
+    def model(self, method: str, seed: int) -> tuple[PlainNetwork, Any]:
+        """A network and its head as they are before training."""
+        torch.manual_seed(seed)
+        n_features, width, n_classes = self.sizes
+        settings = {name: value for name, value in self.settings_of(method).items() if name != "l1"}
+        network = PlainNetwork(n_features, width)
+        if method == "large_margin":
+            return network, Margin(n_features, n_classes, **settings)
+        return network, make_head(method, n_features, n_classes, settings)
+
     def step(self) -> None:
-        rows = self.order.index_select(0, self.number % self.steps_per_epoch * BATCH + self.places)
-        images, labels = self.data.images.index_select(0, rows), self.data.labels.index_select(0, rows)
+        rows = self.orders.index_select(1, self.number % self.steps_per_epoch * BATCH + self.places)  # (G, BATCH)
+        images, labels = self.data.images[rows], self.data.labels[rows]
         self.optimiser.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(self.head(self.network(pixels(images)), labels).float(), labels)
-        if self.method == "sparse":
-            epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
-            loss = loss + self.head.kl() * (KL_WEIGHT * epoch / self.epochs)
-        elif self.strength:
-            loss = loss + self.strength * self.head.penalty()
-        loss.backward()
+        features = self.networks(pixels(images))
+        n_seeds, logits = len(self.runs) // len(METHODS), []
+        for place, (head, own, buffers) in enumerate(self.heads.values()):
+            part = slice(place * n_seeds, (place + 1) * n_seeds)
+            logits.append(
+                vmap(partial(called, head), randomness="different")(own, buffers, features[part], labels[part])
+            )
+        losses = functional.cross_entropy(torch.cat(logits).flatten(0, 1).float(), labels.flatten(), reduction="none")
+        losses = losses.view(labels.shape).mean(1)
+        sparse, plain = self.heads["sparse"][1], self.heads["softmax_l1"][1]
+        epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
+        kl = divergence(minus_log_alphas(sparse["components.weight"], sparse["components.log_variances"]))
+        penalty = SETTINGS["softmax_l1"]["l1"] * plain["weight"].abs().sum() + kl * (KL_WEIGHT * epoch / self.epochs)
+        (losses.sum() + penalty).backward()
         self.optimiser.step()
-        self.loss.copy_(loss.detach())
+        self.losses.copy_(losses.detach())
         self.number.add_(1)
 
     def record(self) -> None:
@@ -213,16 +277,30 @@ class PlainTrainer:
         self.replay = graph.replay
 
     def shuffle(self) -> None:
-        self.order.copy_(torch.randperm(len(self.order), device=self.device))
+        self.orders.copy_(torch.rand(self.orders.shape, device=self.device).argsort(1))
+
+    def trained(self, number: int) -> tuple[PlainNetwork, Any]:
+        """A network and its head as they are after training."""
+        method, seed = self.runs[number]
+        network, head = self.model(method, seed)
+        network.load_state_dict(self.networks.of(number))
+        _, own, buffers = self.heads[method]
+        place = number % (len(self.runs) // len(METHODS))
+        head.load_state_dict({name: part[place].detach() for name, part in (own | buffers).items()})
+        return network.to(self.device).eval(), head.to(self.device).eval()
 
 
-def train_together(trainers: Sequence[PlainTrainer]) -> None:
-    """Epochs of all trainers side by side."""
+def called(head: nn.Module, own: Any, buffers: Any, features: Tensor, labels: Tensor) -> Tensor:
+    return functional_call(head, (own, buffers), (features, labels))
+
+
+def train_together(trainers: Sequence[Trainer], seconds: float = math.inf) -> int:
+    """Epochs of all trainers side by side, until `seconds` are over; the number of epochs."""
     recorded = trainers[0].device.type == "cuda"
     torch.backends.cudnn.benchmark = recorded
     for trainer in trainers if recorded else ():
         trainer.record()
-    stride, began = STEPS_PER_GRAPH if recorded else 1, time.perf_counter()
+    stride, began, epoch = STEPS_PER_GRAPH if recorded else 1, time.perf_counter(), 0
     for epoch in range(trainers[0].epochs):
         for _ in range(trainers[0].steps_per_epoch // stride - (1 if recorded and epoch == 0 else 0)):
             for trainer in trainers:
@@ -235,16 +313,17 @@ def train_together(trainers: Sequence[PlainTrainer]) -> None:
             torch.cuda.synchronize()
         used = time.perf_counter() - began
         if epoch % 5 == 0:
-            losses = {f"{t.method} {t.seed}": round(float(t.loss), 3) for t in trainers[:5]}
-            print(f"epoch {epoch + 1}: {used:.0f} s, losses {losses}", flush=True)
+            print(f"epoch {epoch + 1}: {used:.0f} s, losses {trainers[0].losses.tolist()}", flush=True)
+        if used * (epoch + 2) / (epoch + 1) > seconds:
+            break
+    return epoch + 1
 
 
 @torch.no_grad()
-def judged(trainer: PlainTrainer, test: Data) -> dict[str, Any]:
+def judged(network: PlainNetwork, head: Any, test: Data) -> dict[str, Any]:
     """Error, calibration, weights left, and errors with fewer weights."""
-    network, head = trainer.network.eval(), trainer.head.eval()
-    features = torch.cat([network(pixels(part)) for part in test.images.split(2500)]).float()
-    record: dict[str, Any] = {**quality(head(features), test.labels), "final_loss": float(trainer.loss)}
+    features = torch.cat([network(pixels(part)) for part in test.images.split(2500)])
+    record: dict[str, Any] = quality(head(features), test.labels)
     counts = weight_counts(head)
     record |= {"weights": counts[0], "weights_left": counts[1], "sparsity": 100 * (1 - counts[1] / counts[0])}
     return record | {"curve": curve(head, features, test.labels)}
@@ -284,31 +363,31 @@ def curve(head: Any, features: Tensor, labels: Tensor) -> list[list[float]]:
     return points
 
 
-def run_column(column: Column, options: Options) -> list[dict]:
-    """All heads and seeds of a column."""
+def compute_columns(columns: Sequence[str], options: Options, seconds: float = math.inf) -> None:
+    """All heads and seeds of columns, side by side."""
     n_images, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
-    train, test = load(column.data, options.device, n_images)
     seeds = range(options.n_seeds(3))
-    trainers = [
-        PlainTrainer(method, column.n_features, train, seed, epochs, width) for seed in seeds for method in METHODS
-    ]
+    data = {COLUMNS[name].data: load(COLUMNS[name].data, options.device, n_images) for name in columns}
+    trainers = [Trainer(COLUMNS[name], data[COLUMNS[name].data][0], seeds, epochs, width) for name in columns]
     began = time.perf_counter()
-    train_together(trainers)
+    epochs = train_together(trainers, seconds)
     duration = time.perf_counter() - began
-    return [
-        {"method": t.method, "settings": t.settings, "seed": t.seed, "epochs": epochs, "seconds": duration,
-         **judged(t, test)}
-        for t in trainers
-    ]  # fmt: skip
+    for name, trainer in zip(columns, trainers, strict=True):
+        test = data[COLUMNS[name].data][1]
+        runs = [
+            {"method": method, "settings": trainer.settings[method], "seed": seed, "epochs": epochs,
+             "seconds": duration, "final_loss": float(loss), **judged(*trainer.trained(number), test)}
+            for number, ((method, seed), loss) in enumerate(zip(trainer.runs, trainer.losses, strict=True))
+        ]  # fmt: skip
+        write(options.out / f"heads_published_{name}.json", runs)
 
 
 def compute(options: Options) -> None:
     """Columns that are missing."""
-    for name, column in COLUMNS.items():
-        wanted = name == "mnist_2" or not options.quick
-        if wanted and not (options.out / f"heads_published_{name}.json").exists():
-            runs = run_column(column, options)
-            write(options.out / f"heads_published_{name}.json", runs)
+    columns = ["mnist_2"] if options.quick else list(COLUMNS)
+    missing = [name for name in columns if not (options.out / f"heads_published_{name}.json").exists()]
+    if missing:
+        compute_columns(missing, options)
     draw(options.out)
 
 

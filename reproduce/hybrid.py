@@ -77,7 +77,10 @@ BASIC_DIAGONAL = {
     "margin": Settings((37, 52, 97, 74, 71, 82, 59, 45, 100, 75), 9.99e-3, 9.11e-4, margin=80.2),
     "conditional": Settings((16, 100, 37, 37, 23, 40, 44, 43, 36, 48), 1e-2, 9.11e-4, epsilon=1e-3),
 }
-BASIC_PIXELS = {"margin": Settings((17, 20, 20, 7, 11, 9, 20, 18, 20, 20), 1.92e-4, 0.7975, 25, 100.0)}
+BASIC_PIXELS = {
+    "margin": Settings((17, 20, 20, 7, 11, 9, 20, 18, 20, 20), 1.92e-4, 0.7975, 25, 100.0),
+    "conditional": Settings((17, 20, 20, 7, 11, 9, 20, 18, 20, 20), 8.10e-4, 0.9957, 25),
+}
 BASIC_PIXELS_DIAGONAL = {
     "margin": Settings((21, 42, 100, 96, 85, 100, 100, 100, 74, 43), 1e-2, 1.08e-3, margin=100.0),
     "conditional": Settings((21, 42, 100, 96, 85, 100, 100, 100, 74, 43), 8.97e-4, 9.25e-4),

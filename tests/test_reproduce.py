@@ -434,3 +434,34 @@ def test_quality_is_that_of_hand_made_predictions():
     assert actual["error"] == pytest.approx(25)
     assert actual["nll"] == pytest.approx(-np.log([0.8, 0.8, 0.2, 0.6]).mean(), rel=1e-5)
     assert actual["ece"] == pytest.approx(100 * (0.4 + 0.4) / 4, rel=1e-4)  # 2.4 of 3 against 2, and 0.6 of 1 against 1
+
+
+def test_networks_trained_side_by_side_are_those_trained_alone(monkeypatch):
+    monkeypatch.setattr(heads, "RATE", 0.05)  # so that a few steps move the weights
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (6 * heads.BATCH, 1, 28, 28), dtype=torch.uint8)
+    data = heads.Data(images, torch.arange(len(images)) % 3)
+    trainer = heads.Trainer(heads.COLUMNS["mnist_2"], data, range(2), epochs=1, width=4)
+    orders = trainer.orders.clone()
+    heads.train_together([trainer])
+    for number, (method, seed) in enumerate(trainer.runs):
+        if method == "sparse":  # draws noise, in another order
+            continue
+        network, head = trainer.model(method, seed)
+        before = network[0].weight.detach().clone()
+        optimiser = torch.optim.SGD([*network.parameters(), *head.parameters()], lr=0.05, momentum=heads.MOMENTUM)
+        for rows in orders[number].split(heads.BATCH):
+            labels = data.labels[rows]
+            loss = torch.nn.functional.cross_entropy(head(network(heads.pixels(images[rows])), labels), labels)
+            if method == "softmax_l1":
+                loss = loss + heads.SETTINGS[method]["l1"] * head.weight.abs().sum()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        actual_network, actual_head = trainer.trained(number)
+        assert (network[0].weight - before).abs().max() > 5e-5
+        for actual, expected in ((actual_network, network), (actual_head, head)):
+            for name, value in expected.state_dict().items():
+                torch.testing.assert_close(
+                    actual.state_dict()[name], value, rtol=1e-4, atol=1e-6, msg=f"{method} {name}"
+                )

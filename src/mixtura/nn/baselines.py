@@ -153,7 +153,7 @@ class LargeMarginSoftmax(nn.Module):
         turns = (self.margin * angles / math.pi).floor().detach()
         psi = (1 - 2 * (turns % 2)) * (self.margin * angles).cos() - 2 * turns
         blend = self.blend.to(logits.dtype, copy=True)
-        self.blend.mul_(self.decay).clamp_(min=self.smallest_blend)
+        self.blend.mul_(self.decay).clamp_min_(self.smallest_blend)
         return logits.scatter(1, own, norms * (psi + blend * cosines) / (1 + blend))  # (large-margin-softmax)
 
     def penalty(self) -> Tensor:
