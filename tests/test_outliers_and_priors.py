@@ -12,12 +12,15 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.metrics import f1_score
 from sklearn.model_selection import TunedThresholdClassifierCV
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
 from mixtura import (
     AveragedMixtureClassifier,
+    DiscriminativeMixtureClassifier,
     GaussianMixture,
+    HybridMixtureClassifier,
     MarginalFeatureSelector,
     MixtureClassifier,
     MixtureImputer,
@@ -27,6 +30,7 @@ from mixtura import (
     load,
 )
 from mixtura.datasets import make_ripley
+from mixtura.estimators import TableClassifier
 from mixtura.inspection.outliers import area_between, weigh_doubt
 from named_samples import NAMES, named_samples
 
@@ -191,6 +195,41 @@ def test_false_alarms_are_as_rare_as_requested(n_classes, missing):
     assert not model.is_outlier(fresh * np.nan).any()
 
 
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+def test_training_samples_are_scored_as_if_left_out(covariance_type):
+    """Exactly for matrices without a prior; else nearer to the truth than their own scores."""
+    X = named_samples(1, 30, missing=0)[0].to_numpy()
+    model = GaussianMixture(1, covariance_type=covariance_type, reg_covar=0).fit(X)
+    others = [np.delete(X, n, 0) for n in range(len(X))]
+    left_out = [clone(model).fit(rest).outlier_score(X[n : n + 1])[0] for n, rest in enumerate(others)]
+    error = np.abs(model.outlier_reference_ - np.sort(left_out))
+    uncorrected = np.abs(np.sort(model.outlier_score(X)) - np.sort(left_out))
+    assert error.max() < 1e-6 if covariance_type != "diag" else error.mean() < 0.3 * uncorrected.mean()
+    assert model.outlier_source_ == "training"
+
+
+def test_a_selection_leaves_the_scores_of_samples_that_it_held_out(tmp_path):
+    X, y = named_samples(2, 60)
+    fresh = named_samples(2, 1000, seed=1)[0]
+    models = [
+        MixtureClassifier(random_state=0).fit(X, y),
+        GaussianMixture("auto", prior="auto", random_state=0).fit(X),
+        DiscriminativeMixtureClassifier(random_state=0).fit(X, y),
+    ]
+    for model in models:
+        assert model.outlier_source_ == "held-out"
+        assert "held-out samples" in str(model.summary())
+        assert len(model.outlier_reference_) == len(X)
+        assert 0.03 < model.is_outlier(fresh, 0.1).mean() < 0.2
+        model.save(tmp_path / "model")
+        assert (load(tmp_path / "model").is_outlier(fresh) == model.is_outlier(fresh)).all()
+    held = fresh[:100].fillna(0), named_samples(2, 1000, seed=1)[1][:100]
+    hybrid = HybridMixtureClassifier(1, n_epochs=3, random_state=0).fit(X.fillna(0), y, X_val=held[0], y_val=held[1])
+    assert_allclose(hybrid.outlier_reference_, np.sort(hybrid.outlier_score(held[0])), rtol=1e-6, atol=1e-6)
+    table = TableClassifier(MixtureClassifier(1)).fit(X, y)
+    assert table.is_outlier(X + 50)[X.notna().any(axis=1)].all()
+
+
 def test_a_threshold_from_single_precision_is_saved(tmp_path):
     X, y = named_samples(2)
     rows = torch.from_numpy(X.to_numpy()).float()
@@ -210,8 +249,9 @@ def test_small_training_sets_do_not_make_everything_an_outlier():
 def test_thresholds_are_stored_in_files_and_requested_by_a_message(tmp_path):
     X, y = named_samples(2)
     model = MixtureClassifier(1, random_state=0).fit(X, y)
+    converted = MixtureClassifier.from_sklearn(GaussianNB().fit(X.fillna(0), y))
     with pytest.raises(ValueError, match=r"Call model.calibrate_outliers\(X, y\) with the training set first"):
-        model.is_outlier(X)
+        converted.is_outlier(X)
     model.calibrate_outliers(X, y)
     model.save(tmp_path / "model")
     assert (load(tmp_path / "model").is_outlier(X, 0.1) == model.is_outlier(X, 0.1)).all()

@@ -123,8 +123,7 @@ def test_a_warm_start_keeps_the_model_and_forgets_its_threshold():
     assert model.mixture_ is first
     assert model.is_outlier(ROWS).shape == (60,)
     assert model.fit(ROWS, LABELS).n_iter_ <= 2
-    with pytest.raises(ValueError, match="is_outlier needs a calibrated threshold"):
-        model.is_outlier(ROWS)
+    assert model.outlier_source_ == "training"
 
 
 # ---- Ctrl-C in estimators around another ----------------------------------------------------------------------------

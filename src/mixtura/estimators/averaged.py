@@ -33,6 +33,7 @@ from mixtura.estimators.training import (
     Data,
     bring_home,
     describe,
+    keep_outlier_scores,
     keep_unobserved,
     raise_interruption,
     select,
@@ -45,7 +46,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduced
 from mixtura.selection.search import SearchTable
-from mixtura.selection.task import Task, is_auto
+from mixtura.selection.task import Selected, Task, is_auto
 from mixtura.solvers import EM, FitResult, MemberFit, Outcome, Record, Stack, run_together
 from mixtura.streams.batches import Sharded
 
@@ -126,7 +127,9 @@ def keep_members(model: DensityEstimator, results: Sequence[FitResult], task: Ta
     stack = Stack.of(task.structure, mixtures)
     vars(model).update(mixtures_=mixtures, member_of_=stack.member_of)
     log_weights = stack.mixture.log_weights - math.log(len(results))
-    model.mixture_ = as_loaded(replace(stack.mixture, log_weights=log_weights))
+    average = replace(stack.mixture, log_weights=log_weights)
+    model.mixture_ = as_loaded(average)
+    keep_outlier_scores(model, Selected((task,)), average)
     model.n_iter_ = max(len(result.history) for result in results)
     model.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
     model.history_ = _mean_history([result.history for result in results])

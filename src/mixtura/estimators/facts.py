@@ -21,6 +21,8 @@ def fit_facts(model: Any) -> dict[str, Any]:
         facts["members"] = 1 + len(known["further_members_"])
     if known.get("temperature_", 1.0) != 1.0:
         facts["temperature"] = known["temperature_"]
+    if known.get("outlier_source_"):
+        facts["outliers judged by"] = f"{known['outlier_source_']} samples"
     if known.get("search_"):
         facts |= chosen_facts(known["search_"])
     return facts

@@ -46,6 +46,7 @@ from mixtura.estimators.training import (
     bring_home,
     describe,
     keep_history,
+    keep_outlier_scores,
     keep_unobserved,
     make_generator,
     raise_interruption,
@@ -576,6 +577,7 @@ def keep_density(model: GaussianMixture, data: Data, chosen: Selected, result: F
     keep_unobserved(model, chosen.task.description)
     model.mixture_ = bring_home(result.mixture, data)
     keep_history(model, result)
+    keep_outlier_scores(model, chosen, result.mixture)
     model.lower_bound_ = result.objective
     model.lower_bounds_ = [record.objective for record in result.history]
     warn_of_repairs(result.repairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 
 from mixtura.inspection.summaries import data_frame
+from mixtura.model.mixture import Mixture
 from mixtura.objectives import posteriors
 
+NEGLIGIBLE = 1e-6
 # Largest number of stored held-out scores.
 MOST_REFERENCES = 5_000
 
@@ -40,6 +43,32 @@ def outlier_scores(log_joint: Tensor, distances: Tensor, means: Tensor, variance
     scores = torch.where(known, (roots - 1 + spread) / spread.sqrt(), 0.0)
     shares = posteriors(log_joint)[1]
     return (shares * torch.where(shares > 0, scores, 0.0)).sum(0)  # a component without weight may be infinitely far
+
+
+def left_out(mixture: Mixture, counts: Tensor, pseudo: float) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """The scores that training samples would have if they were left out of the fit, as a function (left-out-distance).
+
+    Parameters
+    ----------
+    mixture : Mixture
+        Fitted to the samples.
+    counts : Tensor of shape (K,)
+        Samples of each component.
+    pseudo : float
+        Pseudo-samples of the prior of a covariance.
+    """
+    matrix_of, n = mixture.covariance.matrix_of, counts.unsqueeze(-1)
+    totals = counts.new_zeros(len(counts)).index_add_(0, matrix_of, counts)[matrix_of].unsqueeze(-1) + pseudo
+    influence = 1 if mixture.covariance.structure.is_unrestricted else 1 / mixture.n_features
+
+    def scores(log_joint: Tensor, distances: Tensor, means: Tensor, variances: Tensor) -> Tensor:
+        r = posteriors(log_joint)[1]
+        rest = (n - r).clamp_min(NEGLIGIBLE * n)
+        left = (1 - r * n / rest * influence * distances / totals).clamp_min(NEGLIGIBLE)
+        farther = (n / rest).square() * (totals - r).clamp_min(NEGLIGIBLE) / totals * distances / left
+        return outlier_scores(log_joint - (farther - distances) / 2, farther, means, variances)
+
+    return scores
 
 
 def reference_of(scores: np.ndarray) -> np.ndarray:

@@ -232,9 +232,10 @@ class AutomaticSearch:
             estimate = estimate_selection(
                 comparison, search.trials, PoolRule(STANDARD_ERRORS, GATE, most, given, self.informative)
             )
+        folds = comparison.folds(chosen.fit) if estimate is not None else ()
         tasks, table = tuple(own for own, _ in choices), replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0
-        return Selected(tasks, table, results, average_temperature=temperature)
+        return Selected(tasks, table, results, average_temperature=temperature, folds=folds)
 
     def _structures(self, task: Task) -> dict[str, Structure]:
         """Covariance structures to compare, by their names."""

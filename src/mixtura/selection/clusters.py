@@ -44,6 +44,9 @@ SELECTION_ROWS = 20_000
 # Candidates need not be fully converged to be compared, and the next level is initialised with them.
 PATH_TOL = 1e-3
 PATH_ITERATIONS = 40
+REFIT_SHARE = (
+    0.1  # largest share of the fits of a search that its best candidate may be fitted again for outlier scores
+)
 # The likelihood is unbounded: a component may collapse onto a few equal values, and every criterion prefers that.
 # Candidates without a prior therefore get that of Fraley and Raftery (2007): D + 2 pseudo-samples of the expected
 # variances.
@@ -107,7 +110,8 @@ class ComponentSearch:
         prior = make_prior(best.what["prior"], task.description, counts)
         task = replace(task, n_components=counts, prior=prior, solver=EM(strict=prior is None)).from_fit(best.fit)
         results = (task.interrupted(best.fit),) if search.interrupted else ()
-        return Selected((task,), search.table(best), results)
+        folds = () if search.interrupted else path.folds(best)
+        return Selected((task,), search.table(best), results, folds=folds)
 
 
 class ComponentPath:
@@ -146,6 +150,20 @@ class ComponentPath:
             assert self.stack is not None
             starts = one_fewer(self.stack, [count])
             self.search.tried_together(partial(self._level, count, starts))
+
+    def folds(self, best: Trial[Mixture]) -> list[tuple[Mixture, TensorSource]]:
+        """Fits of the best candidate without some rows, and those; none if they are many beside the search."""
+        columns, prior, count = self.columns[:-1], best.what["prior"], best.what["n_components"]
+        if len(columns) > REFIT_SHARE * len(self.search.trials) * len(self.columns):
+            return []
+        members = [
+            MemberFit(self._with_prior(prior, column, count), self._start(column, count), column.weight, column.number)
+            for column in columns
+        ]
+        results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL) if members else []
+        (block,) = self.rows.blocks()
+        unseen = [TensorSource(block.rows[self.counts[:, column.number] == 0]) for column in columns]
+        return [(result.mixture, source) for result, source in zip(results, unseen, strict=True)]
 
     def _level(self, n_components: int, starts: list[Mixture]) -> list[Trial[Mixture]]:
         """The trials of all priors with one number of components."""

@@ -230,10 +230,24 @@ class Comparison:
     def evaluate(self, candidate: Candidate) -> Trial[CandidateFit]:
         """Train a candidate on all folds and score the held-out samples."""
         view = self.transformed if candidate.transformed else self.plain
-        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
-        fits = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
+        fits = self._fits(candidate, view)
         scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
         return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
+
+    def _fits(self, candidate: Candidate, view: _View) -> list[Mixture]:
+        """The fits of a candidate to the training samples of all folds."""
+        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
+        return _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
+
+    def folds(self, fit: CandidateFit) -> list[tuple[Mixture, TensorSource]]:
+        """The fits of a candidate, trained again, with the samples that they have not seen."""
+        candidate = fit.candidate
+        view = self.transformed if candidate.transformed else self.plain
+        if fit.mixture is None:  # a closed form is the first update
+            fits = [self._member(candidate, view, number).start for number in range(self.n_folds)]
+        else:
+            fits = self._fits(candidate, view)
+        return [(mixture, TensorSource(view.rows[out])) for mixture, out in zip(fits, self.held_out.T, strict=True)]
 
     def judge(
         self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from mixtura import checks
+from mixtura.engine.sources import Source
 from mixtura.init.starts import unexplained
 from mixtura.model.mixture import Mixture
 from mixtura.priors import Shrinkage
@@ -50,13 +51,15 @@ SMALLEST_HELD_OUT = 20  # samples for early stopping
 class SettingChoice:
     """The setting that a search chose, and the table of the search; None if there was no search.
 
-    Where Ctrl-C ended the search, `mixture` is that of the chosen setting for the samples of a fold.
+    Where Ctrl-C ended the search, `mixture` is that of the chosen setting for the samples of a fold. `folds` are its
+    fits to all folds, and the samples that they have not seen.
     """
 
     setting: Setting
     growth: tuple[Growth, ...] = ()
     table: SearchTable | None = None
     mixture: Mixture | None = None
+    folds: tuple[tuple[Mixture, Source], ...] = ()
 
 
 Place = tuple[int, ...]
@@ -153,7 +156,8 @@ class HillClimb:
         best, steps = choices[0] if choices else (self.search.best.fit, [])
         chosen = next(trial for trial in self.search.trials if trial.fit is best)
         half = best.mixtures[0] if self.search.interrupted else None
-        return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half)
+        held_out = tuple((mixture, fold.held_out) for mixture, fold in zip(best.mixtures, self.folds, strict=False))
+        return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half, held_out)
 
     def best_setting(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
         """The best setting for generative starts, one per fold, by hill climbing from the best place of every group."""
@@ -330,7 +334,7 @@ class PenaltySearch:
         if self.known is None:
             attributes |= {"growth_": choice.growth}
             attributes |= {"prior_": choice.setting.prior, "tradeoff_": choice.setting.tradeoff}
-        return Selected((task,), choice.table, results, partial(self._train, choice), attributes)
+        return Selected((task,), choice.table, results, partial(self._train, choice), attributes, folds=choice.folds)
 
     def choose(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
         """Compare settings, if there is something to choose."""

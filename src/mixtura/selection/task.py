@@ -299,6 +299,8 @@ class Selected:
         Fitted attributes that describe the search.
     average_temperature : float, default=1.0
         The temperature of the average.
+    folds : sequence of (Mixture, Source), default=()
+        Fits of the best model to parts of the samples, each with samples that it has not seen.
     """
 
     tasks: tuple[Task, ...]
@@ -307,6 +309,7 @@ class Selected:
     fit: Callable[[Task], FitResult] = fit_once
     attributes: Mapping[str, Any] = field(default_factory=dict)
     average_temperature: float = 1.0
+    folds: Sequence[tuple[Mixture, Source]] = ()
 
     @property
     def task(self) -> Task:

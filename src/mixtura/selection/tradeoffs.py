@@ -102,7 +102,8 @@ class TradeoffSearch:
         }
         done = part is task or best.interrupted
         results = (_end(best.result),) if done else ()
-        return Selected((task,), table, results, partial(search.again, best), attributes)
+        folds = () if held_out is None else ((best.result.mixture, held_out),)
+        return Selected((task,), table, results, partial(search.again, best), attributes, folds=folds)
 
     def _split(self, task: Task) -> tuple[Task, TensorSource | None]:
         """The task for the training samples, and the held-out samples, if any."""
